@@ -121,7 +121,8 @@ static void variable_complain(struct gs_loader *loader, struct gs_text name, str
 {
     char quoted_name[GS_QUOTE_SIZE], quoted[GS_QUOTE_SIZE], variable[GS_OPTION_NAME_SIZE];
     const size_t prefix = strlen("GPUSHIM_");
-    const struct gs_option *meant = gs_option_meant((struct gs_text){name.at + prefix, name.size - prefix}, NULL);
+    const struct gs_option *meant =
+        gs_option_meant((struct gs_text){name.at + prefix, name.size - prefix}, NULL);
     if (meant)
         gs_option_variable(meant, variable);
     gs_complain(loader, (struct gs_place){0}, "%s = %s is ignored: no option has this name%s%s%s",
@@ -138,13 +139,17 @@ static void variable_load(struct gs_loader *loader, struct gs_text name, struct 
     if (option) {
         gs_option_variable(option, variable);
         if (old)
-            gs_complain(loader, (struct gs_place){0}, "%.*s is called %s now, and is taken for that", (int)name.size, name.at,
+            gs_complain(loader, (struct gs_place){0},
+                        "%.*s is called %s now, and is taken for that", (int)name.size, name.at,
                         variable);
-        gs_loader_set(loader, option, (struct gs_place){0}, variable, old ? gs_old_value(old, value, changed) : value);
+        gs_loader_set(loader, option, (struct gs_place){0}, variable,
+                      old ? gs_old_value(old, value, changed) : value);
         return;
     }
     for (const char *const *reserved = gs_reserved_names; *reserved; reserved++) {
-        if (gs_text_equal((struct gs_text){name.at + strlen("GPUSHIM_"), name.size - strlen("GPUSHIM_")}, *reserved))
+        if (gs_text_equal((struct gs_text){name.at + strlen("GPUSHIM_"),
+                                           name.size - strlen("GPUSHIM_")},
+                          *reserved))
             return;
     }
     variable_complain(loader, name, value);

@@ -1,9 +1,9 @@
 /* Configuration: what the options of options.h are for this process.
  *
  * An option's value comes from the first of these that has it: the environment, the user's file,
- * the system's files, the default. The files are thus merged key by key. GPUSHIM_CONFIG names a file
- * that is read in place of all; set but empty, no file is read. A set-user-id program (`secure`)
- * takes only the system's files, because the rest is in the hands of whoever started it.
+ * the system's files, the default. The files are thus merged key by key. GPUSHIM_CONFIG names a
+ * file that is read in place of all; set but empty, no file is read. A set-user-id program
+ * (`secure`) takes only the system's files, because the rest is in the hands of whoever started it.
  *
  * A file is read only if it belongs to root or to the process's own user and nobody else may write
  * to it, wherever a link to it lies: what it says decides which program is started as the broker.
@@ -73,9 +73,9 @@ struct gs_config_path {
 };
 
 #define GS_CONFIG_MEMBER(section, key, type, standard, help) GS_CONFIG_MEMBER_##type key;
-#define GS_CONFIG_STRUCT(name, options, help)                                                      \
-    struct {                                                                                       \
-        options(GS_CONFIG_MEMBER)                                                                  \
+#define GS_CONFIG_STRUCT(name, options, help) \
+    struct {                                  \
+        options(GS_CONFIG_MEMBER)             \
     } name;
 
 /* The fields: config.general.log, config.debug.small_limit, ... Bytes and nanoseconds. */
@@ -88,16 +88,16 @@ struct gs_config {
 struct gs_config_sources {
     char *const *environment; /* like environ; NULL: none. Nobody may change it during the call */
     const char *const *system_files; /* gs_config_system_files; NULL: none */
-    bool secure;              /* getauxval(AT_SECURE): the system's files alone count */
+    bool secure;                     /* getauxval(AT_SECURE): the system's files alone count */
 };
 
 /* The system's files, the stronger one first, then NULL: SYSCONFDIR/gpushim.conf as the build was
  * configured, and /etc/gpushim.conf, where people look for it wherever the library is installed. */
 extern const char *const gs_config_system_files[];
 
-/* Gets one complaint: a line as it may be shown (core/base/printable.h), without a newline, shorter than
- * GS_CONFIG_LINE_SIZE, that says where, what, what would be allowed, and what happens instead. The
- * line is borrowed for the call. Called after *ret is complete, so that it may go by its log
+/* Gets one complaint: a line as it may be shown (core/base/printable.h), without a newline, shorter
+ * than GS_CONFIG_LINE_SIZE, that says where, what, what would be allowed, and what happens instead.
+ * The line is borrowed for the call. Called after *ret is complete, so that it may go by its log
  * options. A mass of complaints ends with one that says how many were left out. */
 typedef void gs_config_complain_fn(void *arg, const char *line);
 

@@ -1,5 +1,5 @@
-/* Writes the sample file and the table of options in config/README.md from the rows of options.h, or
- * checks that they are current; and the manual page of the file. Runs while building; it is not
+/* Writes the sample file and the table of options in config/README.md from the rows of options.h,
+ * or checks that they are current; and the manual page of the file. Runs while building; it is not
  * installed.
  *
  *     document check SAMPLE README     1 and a line on stderr if one of them is not current
@@ -88,8 +88,11 @@ static void print_readme(FILE *out)
         const struct gs_option *option = &gs_options[i];
         const bool debug = strcmp(option->section, "debug") == 0;
         if (i == 0 || (debug && strcmp(option[-1].section, "debug") != 0))
-            fprintf(out, "%s%s%s| Section, key | Variable | Allowed | Default | What it does |\n|---|---|---|---|---|\n",
-                    i ? "\n" : "", debug ? gs_sections[gs_section_count - 1].help : "", debug ? "\n\n" : "");
+            fprintf(
+                out,
+                "%s%s%s| Section, key | Variable | Allowed | Default | What it does |\n|---|---|---|---|---|\n",
+                i ? "\n" : "", debug ? gs_sections[gs_section_count - 1].help : "",
+                debug ? "\n\n" : "");
         char variable[GS_OPTION_NAME_SIZE], allowed[GS_OPTION_ALLOWED_SIZE];
         gs_option_variable(option, variable);
         gs_option_allowed(option, allowed);
@@ -154,20 +157,22 @@ static void print_man_options(FILE *out)
     }
 }
 
-static void print_man(FILE *out, const char *date, const char *version,
-                      const char *built_file)
+static void print_man(FILE *out, const char *date, const char *version, const char *built_file)
 {
-    fprintf(out, ".\\\" Made of config/options.h\n"
-                 ".TH GPUSHIM.CONF 5 \"%s\" \"libgpushim %s\" \"libgpushim\"\n"
-                 ".SH NAME\ngpushim.conf \\- options of libgpushim\n"
-                 ".SH DESCRIPTION\n", date, version);
+    fprintf(out,
+            ".\\\" Made of config/options.h\n"
+            ".TH GPUSHIM.CONF 5 \"%s\" \"libgpushim %s\" \"libgpushim\"\n"
+            ".SH NAME\ngpushim.conf \\- options of libgpushim\n"
+            ".SH DESCRIPTION\n",
+            date, version);
     print_paragraph(out, about_files);
     fputs(".PP\n", out);
     print_paragraph(out, about_values);
     fputs(".PP\n", out);
-    print_paragraph(out, "`gpushim config` lists every option with its value and says what is wrong; "
-                         "`gpushim config --check` reads one file. Each option below stands there with "
-                         "its default.");
+    print_paragraph(out,
+                    "`gpushim config` lists every option with its value and says what is wrong; "
+                    "`gpushim config --check` reads one file. Each option below stands there with "
+                    "its default.");
     fputs(".SH OPTIONS\n", out);
     print_man_options(out);
     fputs(".SH FILES\n.TP\n\\fI\\(ti/.config/gpushim.conf\\fR\nThe user\\(aqs.\n", out);

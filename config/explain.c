@@ -27,9 +27,8 @@ void gs_config_explain(struct gs_config *ret, const struct gs_config_sources *so
     errno = saved;
 }
 
-void gs_config_check(struct gs_config *ret, const char *path,
-                     struct gs_config_origins *ret_origins, gs_config_complain_fn *complain,
-                     void *arg)
+void gs_config_check(struct gs_config *ret, const char *path, struct gs_config_origins *ret_origins,
+                     gs_config_complain_fn *complain, void *arg)
 {
     struct gs_loader loader;
     int saved = errno;
@@ -39,8 +38,9 @@ void gs_config_check(struct gs_config *ret, const char *path,
 }
 
 static const char *const type_names[] = {
-    [GS_OPTION_BOOL] = "bool", [GS_OPTION_ENUM] = "enum",     [GS_OPTION_BYTES] = "bytes", [GS_OPTION_AMOUNT] = "amount",
-    [GS_OPTION_TIME] = "time", [GS_OPTION_NUMBER] = "number", [GS_OPTION_PATH] = "path",   [GS_OPTION_IDS] = "ids",
+    [GS_OPTION_BOOL] = "bool",     [GS_OPTION_ENUM] = "enum", [GS_OPTION_BYTES] = "bytes",
+    [GS_OPTION_AMOUNT] = "amount", [GS_OPTION_TIME] = "time", [GS_OPTION_NUMBER] = "number",
+    [GS_OPTION_PATH] = "path",     [GS_OPTION_IDS] = "ids",
 };
 
 bool gs_config_row(const struct gs_config *config, size_t index, struct gs_config_row *ret)
@@ -58,7 +58,8 @@ bool gs_config_row(const struct gs_config *config, size_t index, struct gs_confi
     gs_option_allowed(option, ret->allowed);
     ret->is_default = gs_value_format(config, option, ret->value);
     ret->live = option->live;
-    ret->fits_file = !strstr(ret->value, " #"); /* there, that begins a comment; no value has tabs */
+    ret->fits_file =
+        !strstr(ret->value, " #"); /* there, that begins a comment; no value has tabs */
     return true;
 }
 
@@ -129,8 +130,7 @@ bool gs_config_misspelt(const char *entry, char ret[GS_OPTION_NAME_SIZE])
         size_t slips = gs_text_distance((struct gs_text){text.at, size}, prefix);
         if (slips > 1)
             continue;
-        size_t distance =
-            name_nearest((struct gs_text){text.at + size, text.size - size}, nearest);
+        size_t distance = name_nearest((struct gs_text){text.at + size, text.size - size}, nearest);
         if (distance != SIZE_MAX && distance + slips < best) {
             best = distance + slips;
             memcpy(ret, nearest, sizeof nearest);

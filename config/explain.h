@@ -47,8 +47,8 @@ struct gs_config_origins {
 /* One option. The strings without a size are static. */
 struct gs_config_row {
     const char *section, *key, *standard, *help;
-    const char *type; /* "bool", "enum", "bytes", "time", "number", "path" or "ids" */
-    char name[GS_OPTION_NAME_SIZE];     /* debug.small_limit, log */
+    const char *type;               /* "bool", "enum", "bytes", "time", "number", "path" or "ids" */
+    char name[GS_OPTION_NAME_SIZE]; /* debug.small_limit, log */
     char variable[GS_OPTION_NAME_SIZE]; /* GPUSHIM_DEBUG_SMALL_LIMIT */
     char allowed[GS_OPTION_ALLOWED_SIZE];
     char value[GS_VALUE_SIZE]; /* as a variable takes it; reading it gives the same */
@@ -64,9 +64,8 @@ void gs_config_explain(struct gs_config *ret, const struct gs_config_sources *so
                        void *arg);
 
 /* The same of one file alone, with every look at it that a load has: who owns it, who may write. */
-void gs_config_check(struct gs_config *ret, const char *path,
-                     struct gs_config_origins *ret_origins, gs_config_complain_fn *complain,
-                     void *arg);
+void gs_config_check(struct gs_config *ret, const char *path, struct gs_config_origins *ret_origins,
+                     gs_config_complain_fn *complain, void *arg);
 
 /* The option of this index, in the order of the sample. False: there are no more. */
 bool gs_config_row(const struct gs_config *config, size_t index, struct gs_config_row *ret);

@@ -98,10 +98,12 @@ static void key_read(struct reader *reader, struct gs_text line)
         return;
     }
     if (old)
-        gs_complain(reader->loader, reader->place, "%s is called %s under [%s] now, and is taken for that", old->key, option->key,
+        gs_complain(reader->loader, reader->place,
+                    "%s is called %s under [%s] now, and is taken for that", old->key, option->key,
                     option->section);
     gs_option_name(option, name);
-    gs_loader_set(reader->loader, option, reader->place, name, old ? gs_old_value(old, value, changed) : value);
+    gs_loader_set(reader->loader, option, reader->place, name,
+                  old ? gs_old_value(old, value, changed) : value);
 }
 
 /* The line up to its comment. */
@@ -185,8 +187,8 @@ static void note_unread(struct gs_config_origins *origins, const char *why)
 }
 
 /* A file that counts as a whole for nothing: why, then the way out. %m is errno. */
-__attribute__((format(printf, 3, 4))) static void
-refuse(struct gs_loader *loader, const char *path, const char *format, ...)
+__attribute__((format(printf, 3, 4))) static void refuse(struct gs_loader *loader, const char *path,
+                                                         const char *format, ...)
 {
     char why[GS_CONFIG_LINE_SIZE];
     va_list list;
@@ -277,8 +279,8 @@ void gs_file_load(struct gs_loader *loader, const char *path, const char *way_ou
         if (way_out || !is_absent(path))
             refuse(loader, path, "%m%s", way_out ? way_out : "");
         else
-            note_unread(loader->origins, errno == EACCES ? "its folder is closed to this user"
-                                                         : "absent");
+            note_unread(loader->origins,
+                        errno == EACCES ? "its folder is closed to this user" : "absent");
         return;
     }
     contents_load(loader, path, fd);

@@ -16,7 +16,8 @@ static void in_units(uint64_t number, const struct gs_unit *unit, char ret[GS_VA
     if (number == 0)
         snprintf(ret, GS_VALUE_SIZE, "0");
     else
-        snprintf(ret, GS_VALUE_SIZE, "%llu %s", (unsigned long long)(number / largest->factor), largest->name);
+        snprintf(ret, GS_VALUE_SIZE, "%llu %s", (unsigned long long)(number / largest->factor),
+                 largest->name);
 }
 
 static void number_format(enum gs_option_type type, uint64_t number, char ret[GS_VALUE_SIZE])
@@ -29,7 +30,8 @@ static void number_format(enum gs_option_type type, uint64_t number, char ret[GS
         snprintf(ret, GS_VALUE_SIZE, "%llu", (unsigned long long)number);
 }
 
-static void amount_format(const struct gs_option *option, const struct gs_config_amount *amount, char ret[GS_VALUE_SIZE])
+static void amount_format(const struct gs_option *option, const struct gs_config_amount *amount,
+                          char ret[GS_VALUE_SIZE])
 {
     if (amount->percent)
         snprintf(ret, GS_VALUE_SIZE, "%llu %%", (unsigned long long)amount->percent);

@@ -76,13 +76,17 @@ gs_option_form_fn gs_option_variable;
 /* "a size from 0 to 2 MiB" */
 void gs_option_allowed(const struct gs_option *option, char ret[GS_OPTION_ALLOWED_SIZE]);
 
-/* The option whose name in this form that is, or was: then *ret_old is its old name, else NULL. NULL: there is none. */
-const struct gs_option *gs_option_find(struct gs_text name, gs_option_form_fn *form, const struct gs_old_name **ret_old);
-/* The option that is meant by a name that none has, in whatever form: by a slip of the pen, without its section, or under
- * another; `section` is where it stands, NULL: in none. NULL: nothing is close. */
+/* The option whose name in this form that is, or was: then *ret_old is its old name, else NULL.
+ * NULL: there is none. */
+const struct gs_option *gs_option_find(struct gs_text name, gs_option_form_fn *form,
+                                       const struct gs_old_name **ret_old);
+/* The option that is meant by a name that none has, in whatever form: by a slip of the pen, without
+ * its section, or under another; `section` is where it stands, NULL: in none. NULL: nothing is
+ * close. */
 const struct gs_option *gs_option_meant(struct gs_text name, const char *section);
 /* The value of an option that was given under an old name, as it takes it. */
-struct gs_text gs_old_value(const struct gs_old_name *old, struct gs_text value, char ret[GS_QUOTE_SIZE]);
+struct gs_text gs_old_value(const struct gs_old_name *old, struct gs_text value,
+                            char ret[GS_QUOTE_SIZE]);
 
 /* Reads a value (blanks around it are dropped) into the option's field. NULL on success; otherwise
  * what is wrong, to be read after the value ("is too large"), and the field is as before. */
@@ -96,8 +100,8 @@ struct gs_unit {
 };
 const struct gs_unit *gs_units_of(enum gs_option_type type);
 
-/* The field as text that gives the same when it is read. Whether it is the default, which is told in
- * the row's own words. */
+/* The field as text that gives the same when it is read. Whether it is the default, which is told
+ * in the row's own words. */
 bool gs_value_format(const struct gs_config *config, const struct gs_option *option,
                      char ret[GS_VALUE_SIZE]);
 
@@ -130,7 +134,8 @@ void gs_loader_next_source(struct gs_loader *loader);
 void gs_loader_load(struct gs_loader *loader, const struct gs_config_sources *sources);
 void gs_loader_deliver(const struct gs_loader *loader, gs_config_complain_fn *complain, void *arg);
 
-/* Adds one line. What comes from outside has to go through gs_quote or gs_printable; %m is errno. */
+/* Adds one line. What comes from outside has to go through gs_quote or gs_printable; %m is
+ * errno. */
 void gs_complain(struct gs_loader *loader, struct gs_place place, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
@@ -143,8 +148,8 @@ size_t gs_text_distance(struct gs_text a, const char *b);
 
 /* Reads the lines of a file's text. */
 void gs_file_parse(struct gs_loader *loader, const char *name, struct gs_text text);
-/* Reads a file. `way_out` ends the complaint about one that cannot be opened; NULL: it may be absent,
- * and then there is none. */
+/* Reads a file. `way_out` ends the complaint about one that cannot be opened; NULL: it may be
+ * absent, and then there is none. */
 void gs_file_load(struct gs_loader *loader, const char *path, const char *way_out);
 
 #endif

@@ -6,7 +6,7 @@
 #include <stdio.h>
 
 #define GS_WORD(constant, word) word,
-#define GS_WORD_LIST(name, words)                                                                  \
+#define GS_WORD_LIST(name, words) \
     static const char *const gs_words_##name[] = {words(GS_WORD) NULL};
 GS_CONFIG_ENUMERATIONS(GS_WORD_LIST)
 
@@ -20,12 +20,12 @@ GS_CONFIG_ENUMERATIONS(GS_WORD_LIST)
 #define GS_TYPE_PATH(word_)         .type = GS_OPTION_PATH, .word = word_
 #define GS_TYPE_LIVE(type_)         .live = true, GS_TYPE_##type_
 
-#define GS_ROW(section_, key_, type_, standard_, help_)                                            \
-    {.section = #section_,                                                                         \
-     .key = #key_,                                                                                 \
-     GS_TYPE_##type_,                                                                              \
-     .standard = standard_,                                                                        \
-     .help = help_,                                                                                \
+#define GS_ROW(section_, key_, type_, standard_, help_) \
+    {.section = #section_,                              \
+     .key = #key_,                                      \
+     GS_TYPE_##type_,                                   \
+     .standard = standard_,                             \
+     .help = help_,                                     \
      .offset = offsetof(struct gs_config, section_.key_)},
 #define GS_SECTION_ROWS(name, options, help) options(GS_ROW)
 #define GS_SECTION(name_, options, help_)    {.name = #name_, .help = help_},
@@ -39,7 +39,8 @@ const size_t gs_section_count = sizeof gs_sections / sizeof *gs_sections;
 
 const char *const gs_reserved_names[] = {GS_CONFIG_RESERVED(GS_RESERVED) NULL};
 
-#define GS_OLD(section_, key_, now_, unit_) {.section = section_, .key = key_, .now = now_, .unit = unit_},
+#define GS_OLD(section_, key_, now_, unit_) \
+    {.section = section_, .key = key_, .now = now_, .unit = unit_},
 const struct gs_old_name gs_old_names[] = {GS_CONFIG_OLD_NAMES(GS_OLD)};
 const size_t gs_old_name_count = sizeof gs_old_names / sizeof *gs_old_names;
 
@@ -73,7 +74,8 @@ void gs_option_variable(const struct gs_option *option, char ret[GS_OPTION_NAME_
     }
 }
 
-const struct gs_option *gs_option_find(struct gs_text name, gs_option_form_fn *form, const struct gs_old_name **ret_old)
+const struct gs_option *gs_option_find(struct gs_text name, gs_option_form_fn *form,
+                                       const struct gs_old_name **ret_old)
 {
     char form_of[GS_OPTION_NAME_SIZE];
     const struct gs_old_name *none;
@@ -89,7 +91,8 @@ const struct gs_option *gs_option_find(struct gs_text name, gs_option_form_fn *f
         if (!gs_text_equal(name, form_of))
             continue;
         *ret_old = old;
-        return gs_option_find(gs_text_of(old->now), gs_option_name, &none); /* a test has them all */
+        return gs_option_find(gs_text_of(old->now), gs_option_name,
+                              &none); /* a test has them all */
     }
     return NULL;
 }
@@ -126,7 +129,8 @@ const struct gs_option *gs_option_meant(struct gs_text name, const char *section
     return nearest;
 }
 
-struct gs_text gs_old_value(const struct gs_old_name *old, struct gs_text value, char ret[GS_QUOTE_SIZE])
+struct gs_text gs_old_value(const struct gs_old_name *old, struct gs_text value,
+                            char ret[GS_QUOTE_SIZE])
 {
     value = gs_text_trim(value);
     if (!*old->unit || value.size + 4 > GS_QUOTE_SIZE)
@@ -160,8 +164,9 @@ void gs_option_allowed(const struct gs_option *option, char ret[GS_OPTION_ALLOWE
         snprintf(ret, size, "a size from %s to %s", option->low, option->high);
         break;
     case GS_OPTION_AMOUNT:
-        snprintf(ret, size, "%s1 %% to 100 %% or a size from %s to %s", gs_text_equal(gs_text_of(option->low), "0") ? "" : "off, ",
-                 option->low, option->high);
+        snprintf(ret, size, "%s1 %% to 100 %% or a size from %s to %s",
+                 gs_text_equal(gs_text_of(option->low), "0") ? "" : "off, ", option->low,
+                 option->high);
         break;
     case GS_OPTION_TIME:
         snprintf(ret, size, "a time from %s to %s", option->low, option->high);

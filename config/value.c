@@ -108,8 +108,7 @@ static const char *ranged_parse(const struct gs_option *option, struct gs_text t
 static const char *amount_parse(const struct gs_option *option, struct gs_text text,
                                 struct gs_config_amount *ret)
 {
-    static const struct gs_option percent = {
-        .type = GS_OPTION_NUMBER, .low = "1", .high = "100"};
+    static const struct gs_option percent = {.type = GS_OPTION_NUMBER, .low = "1", .high = "100"};
     struct gs_config_amount amount = {0};
     struct gs_option bytes = *option;
     const char *wrong = NULL;
@@ -127,8 +126,10 @@ static const char *amount_parse(const struct gs_option *option, struct gs_text t
 
 static const char *bool_parse(struct gs_text text, bool *ret)
 {
-    static const char *const words[][2] = {
-        {"off", "on"}, {"no", "yes"}, {"false", "true"}, {"0", "1"}};
+    static const char *const words[][2] = {{"off", "on"},
+                                           {"no", "yes"},
+                                           {"false", "true"},
+                                           {"0", "1"}};
     for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
         for (int value = 0; value < 2; value++) {
             if (gs_text_equal_caseless(text, words[i][value])) {

@@ -8,9 +8,9 @@
 #include <string.h>
 #include <unistd.h>
 
-/* As it lies from the library wherever that tree was put, beside the library, and where it was to be
- * installed. `library` is its path; "" or none that begins at the root: the last alone. False: in none of
- * them, and *ret_path is the last. */
+/* As it lies from the library wherever that tree was put, beside the library, and where it was to
+ * be installed. `library` is its path; "" or none that begins at the root: the last alone. False:
+ * in none of them, and *ret_path is the last. */
 static inline bool gs_broker_find(const char *library, char *ret_path, size_t size)
 {
     static const char *const places[] = {"/" GS_BROKER_FROM_LIBRARY, "/gpushim-broker"};

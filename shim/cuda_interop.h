@@ -5,10 +5,10 @@
 #ifndef GPUSHIM_SHIM_CUDA_INTEROP_H
 #define GPUSHIM_SHIM_CUDA_INTEROP_H
 
-#define GS_EGL_PLANES 3
+#define GS_EGL_PLANES           3
 #define GS_EGL_FRAME_TYPE_PITCH 1
 
-struct gs_egl_frame { /* CUeglFrame */
+struct gs_egl_frame {           /* CUeglFrame */
     void *plane[GS_EGL_PLANES]; /* arrays, or addresses of device memory */
     unsigned int width, height, depth, pitch, plane_count, channels;
     int frame_type, color_format;

@@ -15,8 +15,9 @@
  *             STREAM, PTSZ    made; it goes to `stream`, of which 0 is the one or the other
  *             PLAIN    made; no stream, or none that matters
  *
- * What is made is made in the file of shim/hooks that has GS_MAKE_ and what the call does (hooks/made.h),
- * by the names of the parameters: dst and src are addresses, bytes and count sizes, stream the stream.
+ * What is made is made in the file of shim/hooks that has GS_MAKE_ and what the call does
+ * (hooks/made.h), by the names of the parameters: dst and src are addresses, bytes and count sizes,
+ * stream the stream.
  *
  * So a call that does what another does is a row; any other takes a hook of that name as well.
  * Without one the library does not link, with a wrong prototype it does not compile. All else comes
@@ -48,8 +49,8 @@ enum gs_does {
     GS_DOES_ASKS,
     GS_DOES_BOUND, /* asks, and is hooked only where the option pool.limit is set */
     GS_DOES_SETS,
-    GS_DOES_FINDS, /* functions */
-    GS_DOES_LEADS, /* the driver's look-up: what it finds is led to the hooks */
+    GS_DOES_FINDS,     /* functions */
+    GS_DOES_LEADS,     /* the driver's look-up: what it finds is led to the hooks */
     GS_DOES_REGISTERS, /* it with a device, or ends that */
     /* work */
     GS_DOES_FILLS,
@@ -624,12 +625,11 @@ enum gs_does {
 /* The number of each row, of 16 bits. */
 enum gs_row {
 #define GS_ENTRY(symbol, ...) GS_ROW_##symbol,
-    GS_ENTRIES(GS_ENTRY)
-    GS_DRIVER_ROWS,
+    GS_ENTRIES(GS_ENTRY) GS_DRIVER_ROWS,
     GS_DRIVER_LAST = GS_DRIVER_ROWS - 1,
     GS_LIBRARY_ENTRIES(GS_ENTRY)
 #undef GS_ENTRY
-    GS_ROWS
+        GS_ROWS
 };
 _Static_assert(GS_ROWS < 1 << 16, "it has 16 bits");
 

@@ -1,7 +1,8 @@
 /*
  * External memory (gpushim.h): what callers give is checked here; what of it is there, core knows
- * (core/api/external.h). Who attached what is listed here, and one thread, made with the first, calls
- * the deleters: where core says that nothing uses the memory any more, or at the end of the process.
+ * (core/api/external.h). Who attached what is listed here, and one thread, made with the first,
+ * calls the deleters: where core says that nothing uses the memory any more, or at the end of the
+ * process.
  *
  *   HERE ─► (gpushim_detach, its context's end) ─► GOING ─► core: over ─► CALLING, without a lock ─► none
  */
@@ -32,7 +33,7 @@ struct external {
 };
 
 static struct gs_lock lock = GS_LOCK_INITIALIZER(GS_RANK_EXTERNALS); /* protects all below */
-static struct gs_cond changed; /* one has ended */
+static struct gs_cond changed;                                       /* one has ended */
 static struct external *externals;
 static uint64_t last_number;
 static bool has_thread;
@@ -54,7 +55,8 @@ static void call_deleter(struct external *external)
     if (!external->deleter)
         return;
     if (!gs_core_context_exists(gs_core, context))
-        external->retained = cuDevicePrimaryCtxRetain(&context, external->is.device) == CUDA_SUCCESS;
+        external->retained =
+            cuDevicePrimaryCtxRetain(&context, external->is.device) == CUDA_SUCCESS;
     pushed = push(context) == CUDA_SUCCESS;
     in_deleter = true;
     external->deleter(external->arg);
@@ -126,8 +128,8 @@ static struct external *of_state_locked(enum state state)
     return external;
 }
 
-/* Before libcuda's own end, whose handler was there when the first was attached. What a forked child has
- * is its parent's. */
+/* Before libcuda's own end, whose handler was there when the first was attached. What a forked
+ * child has is its parent's. */
 static void at_exit(void)
 {
     struct external *external;
@@ -168,8 +170,8 @@ static bool has_new_thread(void)
     return has;
 }
 
-/* A deleter has ended the thread that called it: another one goes on. Where none is to be had, the next
- * attach makes it. */
+/* A deleter has ended the thread that called it: another one goes on. Where none is to be had, the
+ * next attach makes it. */
 static void thread_ended(void *external)
 {
     forget(external);
@@ -313,7 +315,7 @@ GS_HOOK int gpushim_attach(const struct gpushim_external *given, uint64_t *ret_a
 {
     GS_AROUND_AT_GATE_AS(GS_GATE_OTHER);
     struct gs_external_memory memory;
-    char label[sizeof ((struct gpushim_attached *)0)->label];
+    char label[sizeof((struct gpushim_attached *)0)->label];
     struct external *external;
     CUcontext context = NULL;
     CUdeviceptr address = 0;
@@ -369,7 +371,8 @@ static bool number_at(CUdeviceptr address, uint64_t *ret_number)
 /* False: it is there still. */
 static bool await(uint64_t number, uint64_t timeout_ns)
 {
-    uint64_t now = gs_now_ns(), until = timeout_ns < UINT64_MAX - now ? now + timeout_ns : UINT64_MAX;
+    uint64_t now = gs_now_ns(),
+             until = timeout_ns < UINT64_MAX - now ? now + timeout_ns : UINT64_MAX;
     bool more = timeout_ns > 0;
     struct external *external;
 

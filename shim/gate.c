@@ -21,11 +21,12 @@
 #include "shim/lookup/names.h"
 #include "shim/start.h"
 
-#define TASKS "/proc/self/task"
+#define TASKS         "/proc/self/task"
 #define REST_NS_FIRST UINT64_C(20000) /* between looks at the marks, */
 #define REST_NS_MOST  UINT64_C(2000000)
-#define USE_NS (30 * GS_NS_PER_S)   /* a call waits for the GPU's memory, */
-#define AGAIN_NS (10 * GS_NS_PER_MS) /* and for who wakes the process already, before it looks again */
+#define USE_NS        (30 * GS_NS_PER_S) /* a call waits for the GPU's memory, */
+#define AGAIN_NS \
+    (10 * GS_NS_PER_MS) /* and for who wakes the process already, before it looks again */
 
 __thread struct gs_gate_mark gs_gate_mark;
 
@@ -40,7 +41,8 @@ void gs_gate_unknown(const char *symbol)
         free(copy);
 }
 
-/* ---- Who comes -------------------------------------------------------------------------------- */
+/* ---- Who comes
+ * -------------------------------------------------------------------------------- */
 
 static int (*wake_by_use)(uint64_t until_ns);
 static _Atomic uint64_t used_ns;
@@ -77,13 +79,13 @@ static bool may_refuse(uint32_t call)
 {
     static const bool rows[GS_DRIVER_ROWS] = {
 #define BY_HAND false
-#define PLAIN true
-#define LEGACY true
-#define THREAD true
-#define STREAM true
-#define PTSZ true
-#define GS_ENTRY(symbol, since, what, gate, how, ...)                                              \
-    [GS_ROW_##symbol] = how && GS_DOES_##what != GS_DOES_FREES &&                                  \
+#define PLAIN   true
+#define LEGACY  true
+#define THREAD  true
+#define STREAM  true
+#define PTSZ    true
+#define GS_ENTRY(symbol, since, what, gate, how, ...)             \
+    [GS_ROW_##symbol] = how && GS_DOES_##what != GS_DOES_FREES && \
                         GS_DOES_##what != GS_DOES_FREES_ASYNC && GS_DOES_##what != GS_DOES_STALLS,
         GS_ENTRIES(GS_ENTRY)
 #undef GS_ENTRY
@@ -96,11 +98,12 @@ static void await_change(uint64_t most_ns)
 {
     const struct timespec most = {0, (long)most_ns};
 
-    syscall(SYS_futex, &gs_state, FUTEX_WAIT_PRIVATE, GS_STATE_CLOSED, most_ns ? &most : NULL, NULL, 0);
+    syscall(SYS_futex, &gs_state, FUTEX_WAIT_PRIVATE, GS_STATE_CLOSED, most_ns ? &most : NULL, NULL,
+            0);
 }
 
-/* Signals run their handlers meanwhile and the wait goes on: what they interrupt is no call of the kernel
- * that the program knows of. */
+/* Signals run their handlers meanwhile and the wait goes on: what they interrupt is no call of the
+ * kernel that the program knows of. */
 bool gs_gate_wait(uint32_t call)
 {
     const int saved = errno;
@@ -108,8 +111,8 @@ bool gs_gate_wait(uint32_t call)
     bool refused = false;
     int state;
 
-    while ((state = atomic_load_explicit(&gs_state, memory_order_acquire)) == GS_STATE_CLOSED && !refused &&
-           gs_gate_mark.passing == 0) {
+    while ((state = atomic_load_explicit(&gs_state, memory_order_acquire)) == GS_STATE_CLOSED &&
+           !refused && gs_gate_mark.passing == 0) {
         int error = 0;
 
         gs_gate_mark.call = 0;
@@ -146,9 +149,9 @@ bool gs_gate_stop_about(uint32_t call, uint64_t address)
 /* ---- Marks of other threads ------------------------------------------------------------------ */
 
 /*
- * The variable lies as far from a thread's list of robust mutexes, which glibc has for each thread beside
- * its pointer, as it does in this thread: the kernel tells where that is. It is read by the kernel as
- * well, for a thread that ends takes its memory along.
+ * The variable lies as far from a thread's list of robust mutexes, which glibc has for each thread
+ * beside its pointer, as it does in this thread: the kernel tells where that is. It is read by the
+ * kernel as well, for a thread that ends takes its memory along.
  */
 struct finder {
     intptr_t from_list; /* to the mark */
@@ -205,8 +208,8 @@ struct seen {
     uint32_t call;
 };
 
-/* Looks at all threads but this one. One that ends while they are listed may hide another: then they are
- * listed again. */
+/* Looks at all threads but this one. One that ends while they are listed may hide another: then
+ * they are listed again. */
 static enum look look_at_all(const struct finder *finder, struct seen *ret)
 {
     const pid_t self = (pid_t)syscall(SYS_gettid);
@@ -237,7 +240,8 @@ static enum look look_at_all(const struct finder *finder, struct seen *ret)
     return result;
 }
 
-/* ---- Closing and opening ------------------------------------------------------------------------ */
+/* ---- Closing and opening
+ * ------------------------------------------------------------------------ */
 
 static void wake_all(void)
 {
@@ -281,11 +285,13 @@ static bool await_marked(uint64_t until_ns, struct gs_sleep_why *ret_why)
             ret_why->text[0] = 0;
             return true;
         case LOOK_BLIND:
-            return gs_sleep_refuse(ret_why, ENOTSUP,
-                                   "its threads cannot be looked at: /proc, get_robust_list or process_vm_readv is "
-                                   "refused, or this libc keeps no list of robust mutexes");
+            return gs_sleep_refuse(
+                ret_why, ENOTSUP,
+                "its threads cannot be looked at: /proc, get_robust_list or process_vm_readv is "
+                "refused, or this libc keeps no list of robust mutexes");
         case LOOK_MARKED:
-            gs_sleep_refuse(ret_why, EBUSY, "thread %d is in %s still", (int)seen.thread, name_of(seen.call));
+            gs_sleep_refuse(ret_why, EBUSY, "thread %d is in %s still", (int)seen.thread,
+                            name_of(seen.call));
             break;
         case LOOK_GONE:
             gs_sleep_refuse(ret_why, EBUSY, "threads begin and end all the time");
@@ -302,8 +308,9 @@ bool gs_gate_close(uint64_t until_ns, struct gs_sleep_why *ret_why)
     const char *call = atomic_load(&unknown);
 
     if (call)
-        return gs_sleep_refuse(ret_why, ENOTSUP,
-                               "the program uses %s, which is newer than this library: it would not stop", call);
+        return gs_sleep_refuse(
+            ret_why, ENOTSUP,
+            "the program uses %s, which is newer than this library: it would not stop", call);
     gs_gate_pass(true);
     set_state(GS_STATE_CLOSED);
     if (fence_all() ? await_marked(until_ns, ret_why)
@@ -318,7 +325,8 @@ void gs_gate_open(void)
 {
     int closed = GS_STATE_CLOSED;
 
-    if (atomic_compare_exchange_strong(&gs_state, &closed, gs_state_open)) /* else the process ends */
+    if (atomic_compare_exchange_strong(&gs_state, &closed,
+                                       gs_state_open)) /* else the process ends */
         wake_all();
 }
 

@@ -1,6 +1,6 @@
 /*
- * The gate of a process that sleeps (core/process/sleep.h): while it is closed, calls that the table of
- * entry points says to stop wait at their beginning, and calls under way are waited for.
+ * The gate of a process that sleeps (core/process/sleep.h): while it is closed, calls that the
+ * table of entry points says to stop wait at their beginning, and calls under way are waited for.
  *
  * A hook that stops is marked, in a variable of its thread, from its first line to its return:
  *
@@ -8,10 +8,10 @@
  *     │ yes
  *   the call ── return ──► unmark
  *
- * Who closes the gate sets the state, makes every running thread see that (membarrier), and looks at
- * the marks: one that is not there yet finds the gate closed. So nothing is counted, no thread is
- * known beforehand, and a call that passes pays three instructions more; the look goes by the threads that
- * /proc lists.
+ * Who closes the gate sets the state, makes every running thread see that (membarrier), and looks
+ * at the marks: one that is not there yet finds the gate closed. So nothing is counted, no thread
+ * is known beforehand, and a call that passes pays three instructions more; the look goes by the
+ * threads that /proc lists.
  */
 #ifndef GPUSHIM_SHIM_GATE_H
 #define GPUSHIM_SHIM_GATE_H
@@ -24,16 +24,19 @@
 
 /* What a thread is in. */
 struct gs_gate_mark {
-    uint32_t call;    /* a row of the table and 1; GS_GATE_OTHER; 0: in none that stops */
-    uint32_t passing; /* it passes whatever the gate is: within such a call already, or it closed the gate */
-    uint32_t refused; /* the last call that came to a closed gate: the process could not be woken for it */
+    uint32_t call; /* a row of the table and 1; GS_GATE_OTHER; 0: in none that stops */
+    uint32_t
+        passing; /* it passes whatever the gate is: within such a call already, or it closed the gate */
+    uint32_t
+        refused; /* the last call that came to a closed gate: the process could not be woken for it */
 };
-GS_INSIDE extern __thread struct gs_gate_mark gs_gate_mark __attribute__((tls_model("initial-exec")));
+GS_INSIDE extern __thread struct gs_gate_mark gs_gate_mark
+    __attribute__((tls_model("initial-exec")));
 
 #define GS_GATE_OTHER (GS_ROWS + 1) /* one of gpushim.h */
 
-/* The slow half: waits at the closed gate; and what gs_state_enter says then. They preserve errno. False, of a call
- * that is made from its row: it may also be refused. */
+/* The slow half: waits at the closed gate; and what gs_state_enter says then. They preserve errno.
+ * False, of a call that is made from its row: it may also be refused. */
 bool gs_gate_wait(uint32_t call);
 bool gs_gate_stop(uint32_t call);
 static inline bool gs_gate_refuses(bool entered)
@@ -41,15 +44,16 @@ static inline bool gs_gate_refuses(bool entered)
     return !entered && gs_gate_mark.refused;
 }
 
-/* Before the gate first opens: when calls come is noted from then on; a closed gate has `wake` called by who comes,
- * which is given an end for it: 0, EBUSY where another thread is at it, or an errno. */
+/* Before the gate first opens: when calls come is noted from then on; a closed gate has `wake`
+ * called by who comes, which is given an end for it: 0, EBUSY where another thread is at it, or an
+ * errno. */
 void gs_gate_watch(void);
 void gs_gate_wakes_by(int (*wake)(uint64_t until_ns));
 /* How long none has come; 0: it is not noted, or the gate is closed. */
 uint64_t gs_gate_idle_ns(void);
 
-/* Whether the gate is open; after what was written before. In two instructions: compilers load what is atomic
- * before they compare it. */
+/* Whether the gate is open; after what was written before. In two instructions: compilers load what
+ * is atomic before they compare it. */
 static inline bool gs_gate_is_open(void)
 {
 #if defined(__x86_64__) && !defined(__SANITIZE_THREAD__)
@@ -63,12 +67,13 @@ other:
     return false;
 #else
     __asm__ volatile("" ::: "memory");
-    return __builtin_expect(
-        atomic_load_explicit(&gs_state, memory_order_acquire) == GS_STATE_READY, 1);
+    return __builtin_expect(atomic_load_explicit(&gs_state, memory_order_acquire) == GS_STATE_READY,
+                            1);
 #endif
 }
 
-/* As gs_state_enter, at the gate. A signal of the program's may come before the mark is set or after. */
+/* As gs_state_enter, at the gate. A signal of the program's may come before the mark is set or
+ * after. */
 static inline bool gs_gate_enter(uint32_t call)
 {
     gs_gate_mark.call = call;
@@ -81,24 +86,26 @@ static inline void gs_gate_leave(const bool *entered)
     gs_gate_mark.call = 0;
 }
 
-/* The first line of a hook that stops, by its name; `gs_entered` is what gs_state_enter would say. */
-#define GS_AT_GATE(symbol)                                                                         \
-    __attribute__((cleanup(gs_gate_leave), unused)) const bool gs_entered =                        \
+/* The first line of a hook that stops, by its name; `gs_entered` is what gs_state_enter would
+ * say. */
+#define GS_AT_GATE(symbol)                                                  \
+    __attribute__((cleanup(gs_gate_leave), unused)) const bool gs_entered = \
         gs_gate_enter(GS_ROW_##symbol + 1)
 
-/* The same of a call that asks about an address: whatever the driver says of what is away is wrong. */
+/* The same of a call that asks about an address: whatever the driver says of what is away is
+ * wrong. */
 bool gs_gate_stop_about(uint32_t call, uint64_t address);
 static inline bool gs_gate_enter_about(uint32_t call, uint64_t address)
 {
     gs_gate_mark.call = call;
     return gs_gate_is_open() || gs_gate_stop_about(call, address);
 }
-#define GS_AT_GATE_ABOUT(symbol, address)                                                          \
-    __attribute__((cleanup(gs_gate_leave), unused)) const bool gs_entered =                        \
+#define GS_AT_GATE_ABOUT(symbol, address)                                   \
+    __attribute__((cleanup(gs_gate_leave), unused)) const bool gs_entered = \
         gs_gate_enter_about(GS_ROW_##symbol + 1, address)
 
-/* The same of a call after which nothing is unmarked, so that it may be left by a jump: one that touches no
- * memory, which is not waited for. */
+/* The same of a call after which nothing is unmarked, so that it may be left by a jump: one that
+ * touches no memory, which is not waited for. */
 static inline bool gs_gate_look(uint32_t call)
 {
     bool entered = true;
@@ -110,8 +117,8 @@ static inline bool gs_gate_look(uint32_t call)
     return entered;
 }
 
-/* Around a call of another library, or of the program's own functions, which call hooks themselves: those
- * pass. They may have nothing to do with CUDA, which is not started by them. */
+/* Around a call of another library, or of the program's own functions, which call hooks themselves:
+ * those pass. They may have nothing to do with CUDA, which is not started by them. */
 static inline bool gs_gate_enter_around(uint32_t call)
 {
     gs_gate_mark.call = call;
@@ -125,16 +132,16 @@ static inline void gs_gate_leave_around(const bool *entered)
     if (--gs_gate_mark.passing == 0)
         gs_gate_leave(entered);
 }
-#define GS_AROUND_AT_GATE_AS(call)                                                                 \
-    __attribute__((cleanup(gs_gate_leave_around), unused)) const bool gs_entered =                 \
+#define GS_AROUND_AT_GATE_AS(call)                                                 \
+    __attribute__((cleanup(gs_gate_leave_around), unused)) const bool gs_entered = \
         gs_gate_enter_around(call)
 #define GS_AROUND_AT_GATE(symbol) GS_AROUND_AT_GATE_AS(GS_ROW_##symbol + 1)
 
 struct gs_sleep_why; /* core/process/sleep.h */
 /*
- * Closes it, and waits until no thread but this one is in a call that stops, at most until `until_ns`;
- * else it is open again. This thread passes from then on, until gs_gate_passed. False: it did not close.
- * One thread at a time.
+ * Closes it, and waits until no thread but this one is in a call that stops, at most until
+ * `until_ns`; else it is open again. This thread passes from then on, until gs_gate_passed. False:
+ * it did not close. One thread at a time.
  */
 bool gs_gate_close(uint64_t until_ns, struct gs_sleep_why *ret_why);
 void gs_gate_open(void);
@@ -146,7 +153,8 @@ static inline void gs_gate_pass(bool passes)
     gs_gate_mark.passing += passes ? 1 : -1u;
 }
 
-/* A call that the library does not know was looked up: the gate cannot be whole, so it does not close. */
+/* A call that the library does not know was looked up: the gate cannot be whole, so it does not
+ * close. */
 void gs_gate_unknown(const char *symbol);
 
 #endif

@@ -25,19 +25,19 @@
 #include <unistd.h>
 
 /* How often one place may warn. */
-#define REPEATS 5
+#define REPEATS   5
 #define LINE_SIZE 1000
 
-/* How long a line waits for a target that takes none at the moment: a full pipe, a terminal that was
- * stopped. Its reader ends the wait; a program that natively would have written nothing waits so
- * once, and until the target takes a line again, lines are left out at once. */
+/* How long a line waits for a target that takes none at the moment: a full pipe, a terminal that
+ * was stopped. Its reader ends the wait; a program that natively would have written nothing waits
+ * so once, and until the target takes a line again, lines are left out at once. */
 #define WAIT_MS 100
 
 int gs_log_level = GS_LOG_WARNING;
 static _Atomic int target = STDERR_FILENO;
 
-/* Where a target that is not stderr was opened ("": stderr), and what was there: the program may close the
- * descriptor, and have another file under its number. */
+/* Where a target that is not stderr was opened ("": stderr), and what was there: the program may
+ * close the descriptor, and have another file under its number. */
 static struct {
     char path[4096];
     dev_t device;
@@ -84,11 +84,11 @@ static int look_at(int fd, struct stat *ret_status)
 /* A descriptor, or -1 with errno. */
 static int open_target(const char *path, struct stat *ret_status)
 {
-    /* NOFOLLOW: where others may put names, a link leads a log to where they like. NONBLOCK: neither
-     * the opening of a pipe that nobody reads waits, nor a write into it. */
-    int fd = open(path,
-                  O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY | O_NOFOLLOW | O_NONBLOCK,
-                  0600);
+    /* NOFOLLOW: where others may put names, a link leads a log to where they like. NONBLOCK:
+     * neither the opening of a pipe that nobody reads waits, nor a write into it. */
+    int fd =
+        open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY | O_NOFOLLOW | O_NONBLOCK,
+             0600);
     int error = fd < 0 ? 0 : look_at(fd, ret_status);
 
     if (error) {
@@ -108,9 +108,9 @@ static const char *why_not(int error)
 }
 
 /*
- * Whether descriptor 2 is standard error, and not a file of the program's that got its number when that was
- * closed: such a one is mostly for this process alone. Where there was none at the beginning there is none
- * later.
+ * Whether descriptor 2 is standard error, and not a file of the program's that got its number when
+ * that was closed: such a one is mostly for this process alone. Where there was none at the
+ * beginning there is none later.
  */
 static bool is_stderr(void)
 {

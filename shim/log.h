@@ -3,8 +3,9 @@
  * write(2) a line to stderr or a file, never stdout, errno preserved, nothing allocated. A warning
  * or error that comes again and again from the same place is capped.
  *
- * What got the number of a closed stderr is the program's own file: nothing is written to it where stderr was
- * closed when the library began, or the file is close-on-exec, as no stderr is. Any other is taken for it.
+ * What got the number of a closed stderr is the program's own file: nothing is written to it where
+ * stderr was closed when the library began, or the file is close-on-exec, as no stderr is. Any
+ * other is taken for it.
  *
  * What the program does not notice: no signal reaches it, whatever becomes of the target, no thread
  * ends here by pthread_cancel, and none waits longer than a tenth of a second for a target that
@@ -30,8 +31,8 @@ __attribute__((visibility("hidden"))) extern int gs_log_level;
 
 /* Whether lines of this level are written. */
 bool gs_log_shows(enum gs_log_level level);
-/* Appends to a file of another purpose, which is opened for it and is to be what a log may be. NULL,
- * or why that cannot be. */
+/* Appends to a file of another purpose, which is opened for it and is to be what a log may be.
+ * NULL, or why that cannot be. */
 const char *gs_log_append(const char *path, const char *bytes, size_t length);
 
 /* One line, without its newline, of at most 1,000 characters; what is longer is cut. Error first

@@ -14,7 +14,8 @@ void gs_oom_report_to(const char *path)
     snprintf(file, sizeof file, "%s", path);
 }
 
-/* Opened each time: there is one report a second at most, and programs close what they do not know. */
+/* Opened each time: there is one report a second at most, and programs close what they do not
+ * know. */
 void gs_oom_report(const char *line)
 {
     const char *wrong;

@@ -1,11 +1,11 @@
 /*
- * Memory in a stream's order for allocators that take functions (gpushim.h): the hooks' own, in a context of
- * the device that is named.
+ * Memory in a stream's order for allocators that take functions (gpushim.h): the hooks' own, in a
+ * context of the device that is named.
  *
- * While a stream captures memory is as cuMemAlloc's, since a graph keeps its address. What is allocated then
- * belongs to the graphs whose begin was told, until their end: a free gives it to their next captures, and to
- * nobody else. That memory is listed here, and so is what was used in other streams than its own: whoever
- * frees it is behind all of them.
+ * While a stream captures memory is as cuMemAlloc's, since a graph keeps its address. What is
+ * allocated then belongs to the graphs whose begin was told, until their end: a free gives it to
+ * their next captures, and to nobody else. That memory is listed here, and so is what was used in
+ * other streams than its own: whoever frees it is behind all of them.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -34,21 +34,22 @@ struct graphs {
 struct block {
     CUdeviceptr address;
     size_t size;
-    struct graphs *graphs; /* whose it is; NULL: nobody's */
-    CUstream stream;       /* in whose order it was freed, by graphs */
-    CUstream other;        /* that it was used in, too; */
+    struct graphs *graphs;    /* whose it is; NULL: nobody's */
+    CUstream stream;          /* in whose order it was freed, by graphs */
+    CUstream other;           /* that it was used in, too; */
     bool is_used, by_several; /* if in any, and if in more */
-    bool is_free;          /* for the next capture of the graphs */
-    struct block *next;    /* of those that go with their graphs */
+    bool is_free;             /* for the next capture of the graphs */
+    struct block *next;       /* of those that go with their graphs */
     UT_hash_handle hh;
 };
 
 static struct gs_lock lock = GS_LOCK_INITIALIZER(GS_RANK_ORDERED); /* protects all below */
-static struct block *blocks; /* by address */
-static unsigned count; /* atomic: of blocks */
+static struct block *blocks;                                       /* by address */
+static unsigned count;                                             /* atomic: of blocks */
 static struct graphs *all;
-static struct graphs nobodys; /* of captures at once, which cannot be told apart: theirs until the end */
-static bool is_lost;   /* a begin found no room: what any capture allocates stays its until the end */
+static struct graphs
+    nobodys;         /* of captures at once, which cannot be told apart: theirs until the end */
+static bool is_lost; /* a begin found no room: what any capture allocates stays its until the end */
 static bool is_untold; /* atomic: a use found no room here, so that any block may have had one */
 static gpushim_failure_fn *failure; /* atomic */
 
@@ -93,8 +94,8 @@ static struct graphs *graphs_locked(int device, struct gpushim_graphs id)
 
     gs_lock_assert_held(&lock);
     LL_FOREACH(all, graphs)
-        if (graphs->device == device && memcmp(&graphs->id, &id, sizeof id) == 0)
-            break;
+    if (graphs->device == device && memcmp(&graphs->id, &id, sizeof id) == 0)
+        break;
     return graphs;
 }
 
@@ -126,11 +127,12 @@ static bool is_there(int device)
     return get_device && get_device(&current) == CUDA_SUCCESS && current == device;
 }
 
-/* A context of the device becomes current, if none is: its primary one, if that is active. By the driver's own
- * functions: nothing begins or ends. */
+/* A context of the device becomes current, if none is: its primary one, if that is active. By the
+ * driver's own functions: nothing begins or ends. */
 static CUresult enter(int device, bool *ret_pushed)
 {
-    CUresult (*get_state)(CUdevice, unsigned *, int *) = gs_driver_symbol("cuDevicePrimaryCtxGetState");
+    CUresult (*get_state)(CUdevice, unsigned *, int *) =
+        gs_driver_symbol("cuDevicePrimaryCtxGetState");
     CUresult (*push)(CUcontext) = gs_driver_symbol("cuCtxPushCurrent_v2");
     CUcontext context;
     CUresult result;
@@ -182,7 +184,8 @@ static struct block *reuse_locked(const struct graphs *graphs, size_t size, CUst
     return best;
 }
 
-static CUresult allocate_captured(CUdeviceptr *ret_address, size_t size, int device, CUstream stream)
+static CUresult allocate_captured(CUdeviceptr *ret_address, size_t size, int device,
+                                  CUstream stream)
 {
     struct graphs *graphs;
     struct block *block;
@@ -240,11 +243,11 @@ static void fail(size_t size, int device, CUresult result)
     if (!call)
         return;
     if (result == CUDA_ERROR_OUT_OF_MEMORY)
-        snprintf(text, sizeof text, "CUDA out of memory. Tried to allocate %zu bytes on GPU %d.", size,
-                 device);
-    else
-        snprintf(text, sizeof text, "CUDA error %d: %zu bytes on GPU %d are not allocated.", (int)result,
+        snprintf(text, sizeof text, "CUDA out of memory. Tried to allocate %zu bytes on GPU %d.",
                  size, device);
+    else
+        snprintf(text, sizeof text, "CUDA error %d: %zu bytes on GPU %d are not allocated.",
+                 (int)result, size, device);
     call("gpushim_allocate", "libgpushim", 0, text);
 }
 
@@ -312,7 +315,8 @@ GS_HOOK void gpushim_free(void *memory, size_t size, int device, void *stream)
     end = is_entered ? end_of(address, stream) : IN_ORDER;
     if (end == KEPT || enter(device, &pushed) != CUDA_SUCCESS)
         return;
-    /* In no order where the stream captures: the work that is behind the free is none of the graph's. */
+    /* In no order where the stream captures: the work that is behind the free is none of the
+     * graph's. */
     if (end == IN_ORDER && is_entered && gs_captures(stream) && gs_ours(address))
         end = BEHIND_ALL;
     if (end == IN_ORDER)
@@ -379,8 +383,8 @@ GS_HOOK void gpushim_graphs_end(int device, struct gpushim_graphs id)
     gs_lock_release(&lock);
 }
 
-/* Its free blocks, which are listed no more. What the program still has is nobody's from now on, and of
- * several streams: a graph may be launched in any. */
+/* Its free blocks, which are listed no more. What the program still has is nobody's from now on,
+ * and of several streams: a graph may be launched in any. */
 static struct block *take_back_locked(const struct graphs *graphs)
 {
     struct block *taken = NULL, *block, *next;
@@ -419,7 +423,8 @@ GS_HOOK void gpushim_graphs_gone(int device, struct gpushim_graphs id)
     if (!taken)
         return;
     is_entered = enter(device, &pushed) == CUDA_SUCCESS; /* else its memory went with its context */
-    LL_FOREACH_SAFE(taken, block, next) {
+    LL_FOREACH_SAFE(taken, block, next)
+    {
         if (is_entered)
             cuMemFree_v2(block->address);
         free(block);

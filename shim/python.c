@@ -10,38 +10,41 @@
 #include "core/record/trace.h"
 #include "shim/lookup/elf_symbols.h"
 
-#define OLDEST   9 /* 3.9 */
-#define NONE     UINT8_MAX
-#define TEXT     512
-#define FRAMES   1000 /* looked at; those of C alone are passed over */
+#define OLDEST 9 /* 3.9 */
+#define NONE   UINT8_MAX
+#define TEXT   512
+#define FRAMES 1000 /* looked at; those of C alone are passed over */
 
-/* Where it lies, in bytes: in the thread's state the innermost frame, in a frame, in a code object. */
+/* Where it lies, in bytes: in the thread's state the innermost frame, in a frame, in a code
+ * object. */
 struct layout {
     uint8_t innermost;
     uint8_t in_cframe; /* whose place `innermost` is; NONE: there is none */
     uint8_t back, code;
-    uint8_t owner, owners; /* who has the frame, from which number on it is none of Python's; NONE */
-    uint8_t at;            /* in the instructions: the index of a byte, */
-    uint8_t at_unit;       /* or of so many; 0: it is their address */
+    uint8_t owner,
+        owners;      /* who has the frame, from which number on it is none of Python's; NONE */
+    uint8_t at;      /* in the instructions: the index of a byte, */
+    uint8_t at_unit; /* or of so many; 0: it is their address */
     uint8_t file, name, instructions;
     uint8_t ascii, other; /* characters of a string */
 };
 
 static const struct layout layouts[] = {
-    {24, NONE, 24, 32, NONE, 0, 104, 1, 104, 112, 0, 48, 72},  /* 3.9 */
-    {24, NONE, 24, 32, NONE, 0, 96, 2, 104, 112, 0, 48, 72},   /* 3.10 */
-    {56, 8, 48, 32, NONE, 0, 56, 0, 112, 128, 184, 48, 72},    /* 3.11; names are qualified from here on */
-    {56, 0, 8, 0, 70, 3, 56, 0, 112, 128, 192, 40, 56},        /* 3.12 */
-    {72, NONE, 8, 0, 70, 3, 56, 0, 112, 128, 200, 40, 56},     /* 3.13 */
-    {72, NONE, 8, 0, 74, 3, 56, 0, 112, 128, 208, 40, 56},     /* 3.14 */
+    {24, NONE, 24, 32, NONE, 0, 104, 1, 104, 112, 0, 48, 72}, /* 3.9 */
+    {24, NONE, 24, 32, NONE, 0, 96, 2, 104, 112, 0, 48, 72},  /* 3.10 */
+    {56, 8, 48, 32, NONE, 0, 56, 0, 112, 128, 184, 48,
+     72},                                               /* 3.11; names are qualified from here on */
+    {56, 0, 8, 0, 70, 3, 56, 0, 112, 128, 192, 40, 56}, /* 3.12 */
+    {72, NONE, 8, 0, 70, 3, 56, 0, 112, 128, 200, 40, 56}, /* 3.13 */
+    {72, NONE, 8, 0, 74, 3, 56, 0, 112, 128, 208, 40, 56}, /* 3.14 */
 };
 
-#define OF_TYPE  8  /* in every object */
-#define LENGTH   16 /* of a string, in characters */
-#define STATE    32 /* of a string: */
-#define KIND(state)  ((state) >> 2 & 7) /* bytes a character */
-#define COMPACT  0x20u
-#define ASCII    0x40u
+#define OF_TYPE     8                  /* in every object */
+#define LENGTH      16                 /* of a string, in characters */
+#define STATE       32                 /* of a string: */
+#define KIND(state) ((state) >> 2 & 7) /* bytes a character */
+#define COMPACT     0x20u
+#define ASCII       0x40u
 
 static struct {
     void *(*thread_state)(void);
@@ -53,7 +56,8 @@ static _Atomic bool is_there;
 
 /* ---- The interpreter ------------------------------------------------------------------------- */
 
-/* "3.11.2 (main, ...) [GCC ...]", "3.13.0 experimental free-threading build (...": NULL for what is not known. */
+/* "3.11.2 (main, ...) [GCC ...]", "3.13.0 experimental free-threading build (...": NULL for what is
+ * not known. */
 static const struct layout *layout_of(const char *version)
 {
     unsigned minor;
@@ -72,9 +76,11 @@ static int visit(struct dl_phdr_info *info, size_t size, void *unused)
     version = (__typeof__(version))gs_elf_symbol(info->dlpi_addr, dynamic, "Py_GetVersion");
     if (!version)
         return 0;
-    python.thread_state = (__typeof__(python.thread_state))gs_elf_symbol(info->dlpi_addr, dynamic,
-                                                                         "PyGILState_GetThisThreadState");
-    python.line = (__typeof__(python.line))gs_elf_symbol(info->dlpi_addr, dynamic, "PyCode_Addr2Line");
+    python.thread_state =
+        (__typeof__(python.thread_state))gs_elf_symbol(info->dlpi_addr, dynamic,
+                                                       "PyGILState_GetThisThreadState");
+    python.line =
+        (__typeof__(python.line))gs_elf_symbol(info->dlpi_addr, dynamic, "PyCode_Addr2Line");
     python.code_type = gs_elf_symbol(info->dlpi_addr, dynamic, "PyCode_Type");
     python.layout = layout_of(version());
     return 1;
@@ -84,7 +90,8 @@ void gs_python_load(void)
 {
     if (sizeof(void *) != 8 || atomic_load(&is_there))
         return;
-    if (gs_elf_each(visit, NULL) && python.thread_state && python.line && python.code_type && python.layout)
+    if (gs_elf_each(visit, NULL) && python.thread_state && python.line && python.code_type &&
+        python.layout)
         atomic_store(&is_there, true);
 }
 
@@ -131,7 +138,9 @@ static void read_text(const char *string, char ret_text[TEXT])
     if (!(state & COMPACT) || (unit != 1 && unit != 2 && unit != 4))
         return;
     memcpy(&length, string + LENGTH, sizeof length);
-    from = length > TEXT / 4 && !(state & ASCII) ? length - TEXT / 4 : length >= TEXT ? length - (TEXT - 1) : 0;
+    from = length > TEXT / 4 && !(state & ASCII) ? length - TEXT / 4
+           : length >= TEXT                      ? length - (TEXT - 1)
+                                                 : 0;
     for (size_t i = from; i < length && used + 4 < TEXT; i++) {
         uint32_t code = 0;
 
@@ -165,7 +174,8 @@ static uint64_t name_of(const char *frame, char *code)
     return gs_trace_name(function, file, line > 0 ? (unsigned)line : 0);
 }
 
-/* The code of a frame of Python's own; NULL: it is none. The lowest bits may be a note of the interpreter's. */
+/* The code of a frame of Python's own; NULL: it is none. The lowest bits may be a note of the
+ * interpreter's. */
 static char *code_of(const char *frame)
 {
     const struct layout *layout = python.layout;

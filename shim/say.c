@@ -23,8 +23,9 @@
 #define DRIVER_FILE "/proc/driver/nvidia/version" /* "... Kernel Module  570.124.06  ..." */
 #define NAME_SIZE   96
 
-/* For gpushim doctor, which reads it of a file: who speaks the same protocol shares, whatever the build. */
-#define TEXT(number)  #number
+/* For gpushim doctor, which reads it of a file: who speaks the same protocol shares, whatever the
+ * build. */
+#define TEXT(number)   #number
 #define SPEAKS(number) "libgpushim speaks protocol " TEXT(number) "\n"
 __attribute__((used)) static const char speaks[] = SPEAKS(GS_WIRE_VERSION);
 
@@ -62,8 +63,8 @@ static void keep_options(const struct gs_config *config)
     configured.options[0] = 0;
     for (size_t i = 0; gs_config_row(config, i, &row); i++)
         if (!row.is_default)
-            ADD(configured.options, "%s%s = %s", configured.options[0] ? ", " : "; options set: ",
-                row.name, row.value);
+            ADD(configured.options, "%s%s = %s",
+                configured.options[0] ? ", " : "; options set: ", row.name, row.value);
 }
 
 /* Where share.dir names none it is the first that can be had, which is made when it is needed. */
@@ -104,7 +105,8 @@ void gs_say_configured(const struct gs_config *config)
                program_invocation_short_name, configured.options, configured.files);
 }
 
-/* ---- The driver, and its GPUs --------------------------------------------------------------------- */
+/* ---- The driver, and its GPUs
+ * --------------------------------------------------------------------- */
 
 /* The version of the kernel's half, or "". */
 static void add_kernel_version(char *text, size_t size)
@@ -171,7 +173,8 @@ static void add_driver(char *text, size_t size)
     add_gpus(text, size);
 }
 
-/* ---- The start -------------------------------------------------------------------------------------- */
+/* ---- The start
+ * -------------------------------------------------------------------------------------- */
 
 static void say_start(const char *driver)
 {
@@ -190,7 +193,8 @@ void gs_say_started(void)
     say_start(driver);
 }
 
-/* ---- The end ---------------------------------------------------------------------------------------- */
+/* ---- The end
+ * ---------------------------------------------------------------------------------------- */
 
 void gs_say_exit(void)
 {

@@ -18,10 +18,13 @@
 #include "shim/start.h"
 
 #define SLEPT_LEAST offsetof(struct gpushim_asleep, text)
-#define HEAD_NS (250 * GS_NS_PER_MS) /* who asked for the memory has it first: 60 GiB take 0.2 s to be had */
-#define IDLE_NS (100 * GS_NS_PER_MS) /* for the GPU, of a program that has called nothing for long */
+#define HEAD_NS \
+    (250 * GS_NS_PER_MS) /* who asked for the memory has it first: 60 GiB take 0.2 s to be had */
+#define IDLE_NS \
+    (100 * GS_NS_PER_MS) /* for the GPU, of a program that has called nothing for long */
 
-#define ENDS_NS (3 * GS_NS_PER_S)       /* an exit waits so long for who is at it just then: a copy takes that */
+#define ENDS_NS \
+    (3 * GS_NS_PER_S) /* an exit waits so long for who is at it just then: a copy takes that */
 
 /* By its own handle it can be taken back. */
 extern int __cxa_atexit(void (*function)(void *), void *arg, void *handle);
@@ -37,8 +40,9 @@ static uint64_t until(uint64_t timeout_ns)
     return timeout_ns < UINT64_MAX - now ? now + timeout_ns : UINT64_MAX;
 }
 
-/* The program ends. While its memory is away all that is called from here on is the driver's, which knows none of
- * it, and nobody waits for a wake that may never come. From now on nobody puts it to sleep. */
+/* The program ends. While its memory is away all that is called from here on is the driver's, which
+ * knows none of it, and nobody waits for a wake that may never come. From now on nobody puts it to
+ * sleep. */
 static void at_exit(void *moves)
 {
     const uint64_t end = gs_now_ns() + ENDS_NS;
@@ -54,7 +58,8 @@ static void at_exit(void *moves)
     gs_gate_end();
 }
 
-/* Each sleep moves it: the handlers that were registered since the last one may free what is away. */
+/* Each sleep moves it: the handlers that were registered since the last one may free what is
+ * away. */
 static bool be_first_at_exit(void)
 {
     static atomic_bool moves;
@@ -124,7 +129,8 @@ static bool begin(struct gs_sleep_why *why)
     why->error = 0;
     why->text[0] = 0;
     if (gs_gate_mark.call || gs_gate_mark.passing)
-        return gs_sleep_refuse(why, EDEADLK, "it was called within a call that would be waited for");
+        return gs_sleep_refuse(why, EDEADLK,
+                               "it was called within a call that would be waited for");
     return !atomic_exchange(&busy, true) ||
            gs_sleep_refuse(why, EBUSY, "another thread is putting it to sleep, or wakes it");
 }
@@ -165,7 +171,8 @@ static void take_whole_step(const struct step *step, bool whole, struct gs_sleep
     atomic_store(&busy, false);
 }
 
-void gs_shim_sleep(const char *directory, const char *discard, uint64_t timeout_ns, struct gs_sleep_why *ret_why)
+void gs_shim_sleep(const char *directory, const char *discard, uint64_t timeout_ns,
+                   struct gs_sleep_why *ret_why)
 {
     const struct step step = {GS_SLEEP_GOES, until(timeout_ns), directory, discard};
 
@@ -179,7 +186,8 @@ void gs_shim_wake(uint64_t timeout_ns, struct gs_sleep_why *ret_why)
     take_whole_step(&step, false, ret_why);
 }
 
-/* ---- By itself --------------------------------------------------------------------------------- */
+/* ---- By itself
+ * --------------------------------------------------------------------------------- */
 
 static uint64_t sleeps_after_ns;
 static _Atomic uint64_t gave_ns; /* when it last went to sleep for others */
@@ -221,12 +229,13 @@ void gs_shim_sleeps_by_itself(uint64_t after_ns, bool wakes_by_use)
         gs_gate_wakes_by(wake_for_use);
 }
 
-/* ---- By order of others ------------------------------------------------------------------------ */
+/* ---- By order of others
+ * ------------------------------------------------------------------------ */
 
 static struct {
     struct gs_background background;
-    bool started; /* once: to be joined before the next */
-    bool running; /* atomic; while it is true all below but the number is the thread's */
+    bool started;    /* once: to be joined before the next */
+    bool running;    /* atomic; while it is true all below but the number is the thread's */
     unsigned number; /* of the last one, from 1 on */
     enum gs_sleep_verb verb;
     uint64_t timeout_ns;
@@ -236,11 +245,13 @@ static struct {
 
 static void *run_order(void *unused)
 {
-    const struct step step = {order.verb, until(order.timeout_ns), order.directory[0] ? order.directory : NULL,
+    const struct step step = {order.verb, until(order.timeout_ns),
+                              order.directory[0] ? order.directory : NULL,
                               order.discard[0] ? order.discard : NULL};
 
     /* Another may be told to sleep next, to the host's memory. */
-    take_whole_step(&step, order.verb == GS_SLEEP_WAKES || order.verb == GS_SLEEP_RETURNS, &order.why);
+    take_whole_step(&step, order.verb == GS_SLEEP_WAKES || order.verb == GS_SLEEP_RETURNS,
+                    &order.why);
     __atomic_store_n(&order.running, false, __ATOMIC_RELEASE);
     return NULL;
 }
@@ -294,7 +305,8 @@ void gs_shim_told_to_sleep(struct gs_sleep_order *told)
         tell_order(told, order.why.error, order.why.text);
 }
 
-/* ---- gpushim.h ---------------------------------------------------------------------------------- */
+/* ---- gpushim.h
+ * ---------------------------------------------------------------------------------- */
 
 static void tell(struct gpushim_asleep *ret, const struct gs_sleep_why *why)
 {
@@ -313,7 +325,8 @@ static void tell(struct gpushim_asleep *ret, const struct gs_sleep_why *why)
     all.refused = asleep.stays[GS_STAYS_REFUSED];
     all.own = asleep.stays[GS_STAYS_OWN];
     if (why)
-        memcpy(all.text, why->text, sizeof all.text < sizeof why->text ? sizeof all.text : sizeof why->text);
+        memcpy(all.text, why->text,
+               sizeof all.text < sizeof why->text ? sizeof all.text : sizeof why->text);
     memcpy(ret, &all, ret->size < sizeof all ? ret->size : sizeof all);
 }
 

@@ -82,14 +82,16 @@ static unsigned named(uint64_t *ret_frames)
     if (tag[0])
         ret_frames[found++] = gs_trace_name(tag, "", 0);
     if (wanted)
-        found += gs_python_frames(ret_frames + found, wanted < room - found ? wanted : room - found);
+        found +=
+            gs_python_frames(ret_frames + found, wanted < room - found ? wanted : room - found);
     return found;
 }
 
 unsigned gs_stack(uint64_t *ret_frames, void *caller)
 {
     const unsigned before = named(ret_frames), room = GS_TRACE_FRAMES_MAX - before;
-    struct walk walk = {ret_frames + before, (uintptr_t)caller, 0, 0, wanted < room ? wanted : room};
+    struct walk walk = {ret_frames + before, (uintptr_t)caller, 0, 0,
+                        wanted < room ? wanted : room};
     int (*walk_stack)(visit_fn *, void *);
 
     if (!wanted)

@@ -73,9 +73,9 @@ static const char *fill_driver(struct gs_driver *driver)
 {
     const char *missing = NULL;
 
-#define GS_OP_FILL(field, symbol, required)                                                        \
-    driver->field = (__typeof__(driver->field))gs_driver_symbol(#symbol);                          \
-    if (required && !driver->field)                                                                \
+#define GS_OP_FILL(field, symbol, required)                               \
+    driver->field = (__typeof__(driver->field))gs_driver_symbol(#symbol); \
+    if (required && !driver->field)                                       \
         missing = #symbol;
     GS_DRIVER_OPS(GS_OP_FILL)
 #undef GS_OP_FILL
@@ -128,8 +128,7 @@ static void fill_share(struct gs_share_options *options, const struct gs_config 
         config->debug.limbo_warning == UINT64_MAX ? 0 : config->debug.limbo_warning;
     options->limbo_warning_blocks = config->debug.limbo_warning_blocks;
     options->limbo_warning_ns = config->debug.limbo_warning_age;
-    options->limbo_limit =
-        config->debug.limbo_limit == UINT64_MAX ? 0 : config->debug.limbo_limit;
+    options->limbo_limit = config->debug.limbo_limit == UINT64_MAX ? 0 : config->debug.limbo_limit;
     for (size_t i = 0; i < config->share.gids.count; i++)
         options->gids[options->gid_count++] = (gid_t)config->share.gids.ids[i];
     for (size_t i = 0; i < config->share.uids.count; i++)
@@ -200,7 +199,8 @@ static void fill_report(struct gs_core_options *options, const struct gs_config 
 /* The kernel's modules through which cards register GPU memory by its address. */
 static bool has_peer_memory(void)
 {
-    return access("/sys/module/nvidia_peermem", F_OK) == 0 || access("/sys/module/nv_peer_mem", F_OK) == 0;
+    return access("/sys/module/nvidia_peermem", F_OK) == 0 ||
+           access("/sys/module/nv_peer_mem", F_OK) == 0;
 }
 
 static bool start_core(const struct gs_config *config)
@@ -215,7 +215,8 @@ static bool start_core(const struct gs_config *config)
                            ? 0
                            : to_size(config->debug.small_limit),
         .epoch_bytes = to_size(config->debug.epoch_bytes),
-        .cache_limit = config->pool.cache_limit.percent ? SIZE_MAX : to_size(config->pool.cache_limit.bytes),
+        .cache_limit =
+            config->pool.cache_limit.percent ? SIZE_MAX : to_size(config->pool.cache_limit.bytes),
         .cache_percent = (unsigned)config->pool.cache_limit.percent,
         .limit = limit_of(config),
         .neighbours = config->debug.reclaim_from_peers,

@@ -7,9 +7,9 @@
  * unborn: nothing was done yet, or libcuda was not there when last asked. loading: one thread has
  * the driver's addresses and starts the shim. ready: hooks do their work. disabled:
  * GPUSHIM_ENABLE=0, or loading failed; everything goes straight to the driver. child: forked from a
- * process that was loading, ready or closed; everything goes straight to the driver and no lock of ours is
- * taken. closed: as ready, but calls that stop at the gate wait there (gate.h). watched: as ready, but when they come
- * is noted there.
+ * process that was loading, ready or closed; everything goes straight to the driver and no lock of
+ * ours is taken. closed: as ready, but calls that stop at the gate wait there (gate.h). watched: as
+ * ready, but when they come is noted there.
  *
  * Holds always: nothing happens before the first look-up of a name of ours or the first call of an
  * exported hook. No thread waits for another while either of them is in the dynamic linker on our

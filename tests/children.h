@@ -1,4 +1,5 @@
-/* Processes that a test starts: they end with it, whatever ends it, and stand where they are told to. */
+/* Processes that a test starts: they end with it, whatever ends it, and stand where they are told
+ * to. */
 #ifndef GPUSHIM_TESTS_CHILDREN_H
 #define GPUSHIM_TESTS_CHILDREN_H
 
@@ -20,15 +21,16 @@
 
 #define CHILD_S 120 /* no test takes longer */
 
-/* As fork; the child is killed when the thread that called this ends, also once it is another program. */
+/* As fork; the child is killed when the thread that called this ends, also once it is another
+ * program. */
 static inline pid_t fork_child(void)
 {
     pid_t parent = getpid(), child = fork();
 
     if (child == 0) {
         /* 0: the first of a new PID namespace, which does not show its parent. */
-        bool has_parent = prctl(PR_SET_PDEATHSIG, SIGKILL) == 0 &&
-                          (getppid() == parent || getppid() == 0);
+        bool has_parent =
+            prctl(PR_SET_PDEATHSIG, SIGKILL) == 0 && (getppid() == parent || getppid() == 0);
 
         if (!has_parent)
             _exit(1);
@@ -57,7 +59,8 @@ static inline _Noreturn void stay_until_end_of(pid_t test)
     _exit(0);
 }
 
-/* What a thread does: R runs, S sleeps, D waits for the system, and others; ? cannot be read, 0 is no more. */
+/* What a thread does: R runs, S sleeps, D waits for the system, and others; ? cannot be read, 0 is
+ * no more. */
 static inline char thread_state(pid_t pid, pid_t thread)
 {
     char path[64], state;

@@ -6,7 +6,8 @@
  * run with it as their GPUSHIM_SHARE_DIR: a broker that the library has started is nobody's child.
  * Where the kernel has no pidfds they stay. */
 void folder_watch(const char *folder);
-/* A new one, /tmp/gpushim-NAME-XXXXXX: watched, and GPUSHIM_SHARE_DIR from now on. One a process. */
+/* A new one, /tmp/gpushim-NAME-XXXXXX: watched, and GPUSHIM_SHARE_DIR from now on. One a
+ * process. */
 const char *folder_new(const char *name);
 /* With the files in it. */
 void folder_remove(const char *folder);

@@ -8,7 +8,8 @@
 #include <stddef.h>
 #include <sys/prctl.h>
 
-/* From now on, in this thread and what it starts, the call has this end: SECCOMP_RET_ERRNO | EPERM, say. */
+/* From now on, in this thread and what it starts, the call has this end: SECCOMP_RET_ERRNO | EPERM,
+ * say. */
 static inline bool forbid_call(unsigned call, unsigned end)
 {
     struct sock_filter code[] = {

@@ -75,7 +75,8 @@ static CUresult share(CUdeviceptr ptr)
 /* By the library's calls, where it is in the process. */
 static CUresult name_it(const char *word, const char *name)
 {
-    struct gpushim_publication publication = {.size = sizeof publication, .address = allocated.of[0]};
+    struct gpushim_publication publication = {.size = sizeof publication,
+                                              .address = allocated.of[0]};
     struct gpushim_named named = {.size = sizeof named};
     int error = word[0] == 'p'   ? gpushim_publish(name, &publication)
                 : word[0] == 'u' ? gpushim_unpublish(name)
@@ -118,7 +119,8 @@ static CUresult carry_out(const char *word, const char *value)
         return open_handle(value);
     if (strcmp(word, "churn") == 0)
         return churn(number);
-    if (strcmp(word, "publish") == 0 || strcmp(word, "lookup") == 0 || strcmp(word, "unpublish") == 0)
+    if (strcmp(word, "publish") == 0 || strcmp(word, "lookup") == 0 ||
+        strcmp(word, "unpublish") == 0)
         return name_it(word, value);
     found = one_of(strcmp(word, "close") == 0 ? &opened : &allocated, number);
     if (found && strcmp(word, "free") == 0)

@@ -1,6 +1,6 @@
 /*
- * What a test awaits before it looks that something has not happened: that whoever could have done it
- * has had the chance, however busy the machine is.
+ * What a test awaits before it looks that something has not happened: that whoever could have done
+ * it has had the chance, however busy the machine is.
  */
 #ifndef GPUSHIM_TESTS_REST_H
 #define GPUSHIM_TESTS_REST_H

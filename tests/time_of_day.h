@@ -1,6 +1,7 @@
 /*
- * A time of day that is not the machine's, for a whole process or for what is preloaded into one: what asks
- * for it, the library and others, gets it later by away_s(). Included by one file, after that function.
+ * A time of day that is not the machine's, for a whole process or for what is preloaded into one:
+ * what asks for it, the library and others, gets it later by away_s(). Included by one file, after
+ * that function.
  */
 #include <sys/syscall.h>
 #include <sys/time.h>

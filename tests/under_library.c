@@ -1,7 +1,7 @@
 /*
  * Part of the tests' drivers and of programs that are to run under the library: a process that was
- * started with libgpushim in LD_PRELOAD, and has it not, ends here. The dynamic linker only warns of
- * a library that it does not find, and a test would show of the driver what it is to show of the
+ * started with libgpushim in LD_PRELOAD, and has it not, ends here. The dynamic linker only warns
+ * of a library that it does not find, and a test would show of the driver what it is to show of the
  * library.
  */
 #include <dlfcn.h>

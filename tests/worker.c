@@ -1,5 +1,5 @@
-/* In every program of Criterion's: the process that it runs a test in ends with it, and what a test makes has the
- * mode that the test says, whatever mask of modes the caller has. */
+/* In every program of Criterion's: the process that it runs a test in ends with it, and what a test
+ * makes has the mode that the test says, whatever mask of modes the caller has. */
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -8,8 +8,9 @@
 #include <signal.h>
 
 #ifdef __SANITIZE_ADDRESS__
-/* ASan's heap before GCC 14 does not survive a fork beside threads that allocate: a child in which its lock was held
- * waits for good. Criterion's runner has such threads, and what it forks allocates before it executes the test. */
+/* ASan's heap before GCC 14 does not survive a fork beside threads that allocate: a child in which
+ * its lock was held waits for good. Criterion's runner has such threads, and what it forks
+ * allocates before it executes the test. */
 void *__interceptor_malloc(size_t size);
 static _Alignas(16) char of_a_fork[16384];
 static size_t taken;

@@ -9,7 +9,7 @@
 
 /* What an allocation waits at most for a GPU that is behind, where several streams have work: about
  * as long as making a piece takes; and else, or where it is far behind. */
-#define BEHIND_WAIT_NS UINT64_C(100000)
+#define BEHIND_WAIT_NS     UINT64_C(100000)
 #define FAR_BEHIND_WAIT_NS UINT64_C(200000000)
 
 /* What an arena that is not the context's first has before it looks for what came back. */
@@ -35,9 +35,10 @@ static struct gs_block *take_collected_locked(struct gs_arena *arena, size_t siz
 
 /* The same while too much retires: waits rather than let the arena grow by it, where the driver's
  * own free would have waited. With several streams 100 us at most, and 200 ms where twice as much
- * retires: what the GPU is behind there comes back in no order. With one stream 200 ms. A GPU that does not move (its work may wait
- * for this very thread) is waited for again when the arena has grown a good deal meanwhile. Not for
- * an allocation in the order of a stream, which natively waits for nothing. */
+ * retires: what the GPU is behind there comes back in no order. With one stream 200 ms. A GPU that
+ * does not move (its work may wait for this very thread) is waited for again when the arena has
+ * grown a good deal meanwhile. Not for an allocation in the order of a stream, which natively waits
+ * for nothing. */
 static struct gs_block *take_waiting_locked(struct gs_arena *arena, size_t size)
 {
     struct gs_patience patience = {.began_ns = gs_now_ns()};
@@ -170,8 +171,8 @@ gs_status gs_core_alloc(struct gs_core *core, size_t size, CUdeviceptr *ret_addr
     return __builtin_expect(status == CHANGED, 0) ? gs_core_alloc(core, size, ret_address) : status;
 }
 
-gs_status gs_core_alloc_async(struct gs_core *core, size_t size, CUmemoryPool pool,
-                              CUstream stream, CUdeviceptr *ret_address)
+gs_status gs_core_alloc_async(struct gs_core *core, size_t size, CUmemoryPool pool, CUstream stream,
+                              CUdeviceptr *ret_address)
 {
     const struct gs_device *device;
     struct gs_context *context;

@@ -41,8 +41,10 @@ gs_status gs_core_create(const struct gs_driver *driver, const struct gs_core_op
                          struct gs_core **ret_core)
 {
     struct gs_core *core = calloc(1, sizeof *core);
-    struct gs_share_events events = {.lease_ended = gs_guard_lease_ended, .in_use = import_in_use,
-                                     .asked = asked, .arg = core};
+    struct gs_share_events events = {.lease_ended = gs_guard_lease_ended,
+                                     .in_use = import_in_use,
+                                     .asked = asked,
+                                     .arg = core};
     struct gs_regcache_events released = {.released = gs_guard_ended, .arg = core};
     gs_status status;
 
@@ -86,7 +88,8 @@ gs_status gs_core_create(const struct gs_driver *driver, const struct gs_core_op
         .leaving = core->figures.leaving,
         .isolates = options->share.isolate,
         .whole_pieces = options->whole_pieces,
-        .crosses = options->cross && driver->mem_retain && !options->whole_pieces && !options->share.cluster,
+        .crosses = options->cross && driver->mem_retain && !options->whole_pieces &&
+                   !options->share.cluster,
         .by_address = options->by_address,
         .small_limit = options->small_limit,
         .epoch_bytes = options->epoch_bytes,
@@ -127,8 +130,7 @@ void gs_core_destroy(struct gs_core *core)
             context = context->next;
         if (!context)
             break;
-        gs_core_context_gone(core, context->handle,
-                             gs_core_context_detach(core, context->handle));
+        gs_core_context_gone(core, context->handle, gs_core_context_detach(core, context->handle));
     }
     gs_context_end_dead(core);
     gs_share_destroy(core->share);

@@ -27,8 +27,8 @@ gs_status gs_core_create(const struct gs_driver *driver, const struct gs_core_op
  * or in use, and no other call under way. */
 void gs_core_destroy(struct gs_core *core);
 
-/* Before this process forks: those whose memory it has open are to know, since a child keeps its GPU work
- * alive. No lock, no wait; safe in a signal handler. */
+/* Before this process forks: those whose memory it has open are to know, since a child keeps its
+ * GPU work alive. No lock, no wait; safe in a signal handler. */
 void gs_core_forking(struct gs_core *core);
 
 /* In a child just forked, which uses nothing else of core: closes what it would keep memory by. */
@@ -52,8 +52,8 @@ gs_status gs_core_alloc(struct gs_core *core, size_t size, CUdeviceptr *ret_addr
  * capturing. `pool` is the program's choice, NULL for the device's current pool. GS_NOT_OFFERED
  * also where that is not the device's default pool: a program's own pool stays its own.
  */
-gs_status gs_core_alloc_async(struct gs_core *core, size_t size, CUmemoryPool pool,
-                              CUstream stream, CUdeviceptr *ret_address);
+gs_status gs_core_alloc_async(struct gs_core *core, size_t size, CUmemoryPool pool, CUstream stream,
+                              CUdeviceptr *ret_address);
 
 /* Frees the live block that starts at `address`. GS_NOT_OURS: ask the driver. GS_NOT_LIVE: our
  * memory, but not the start of a live block; nothing was changed. */
@@ -66,20 +66,21 @@ gs_status gs_core_free_async(struct gs_core *core, CUdeviceptr address, CUstream
 
 struct gs_block_info {
     CUdeviceptr base;
-    size_t size;         /* bytes the program asked for */
-    uint64_t id;         /* unique for each allocation and import of this process */
-    CUcontext context;   /* that owns it, or that opened it; where that is dead, any of its device,
+    size_t size;       /* bytes the program asked for */
+    uint64_t id;       /* unique for each allocation and import of this process */
+    CUcontext context; /* that owns it, or that opened it; where that is dead, any of its device,
                             NULL if there is none */
-    bool async;          /* allocated in stream order: its pool is the device's default pool */
+    bool async;        /* allocated in stream order: its pool is the device's default pool */
     bool imported;
-    bool sync_memops;    /* the program set it; or it is imported */
+    bool sync_memops; /* the program set it; or it is imported */
     CUmemoryPool default_pool;
 };
 
 /* The live block, or import, that covers `address`. GS_NOT_OURS, GS_NOT_LIVE. */
 gs_status gs_core_find(struct gs_core *core, CUdeviceptr address, struct gs_block_info *ret_info);
 
-/* Others may have what lies there, by a descriptor of it or an object of the driver's, from now on. */
+/* Others may have what lies there, by a descriptor of it or an object of the driver's, from now
+ * on. */
 void gs_core_lent(struct gs_core *core, CUdeviceptr base, size_t size);
 
 /* The map that it looks at, for who asks on every call. Lives as long as core. */
@@ -104,8 +105,8 @@ gs_status gs_core_open(struct gs_core *core, const unsigned char ipc_handle[GS_I
                        CUdeviceptr *ret_address);
 gs_status gs_core_close(struct gs_core *core, CUdeviceptr address);
 
-/* Publishes the live block that covers the address under a name; as gs_share_name and gs_share_named.
- * GS_NOT_LIVE: no live block of this process's, but perhaps one that it has opened. */
+/* Publishes the live block that covers the address under a name; as gs_share_name and
+ * gs_share_named. GS_NOT_LIVE: no live block of this process's, but perhaps one that it has opened. */
 gs_status gs_core_publish(struct gs_core *core, CUdeviceptr address,
                           const struct gs_naming *naming);
 /* For gs_share_look_up and gs_share_unname. */

@@ -5,8 +5,8 @@
 #include "core/api/core.h"
 
 /*
- * As gs_share_attach, on a device: in the current context where that is of it, else in its primary one.
- * *ret_context is the one. GS_NO_CONTEXT: there is neither, or no such device.
+ * As gs_share_attach, on a device: in the current context where that is of it, else in its primary
+ * one. *ret_context is the one. GS_NO_CONTEXT: there is neither, or no such device.
  */
 gs_status gs_core_attach(struct gs_core *core, const struct gs_external_memory *memory,
                          CUdevice device, uint64_t owner, CUdeviceptr *ret_address,

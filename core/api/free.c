@@ -23,8 +23,8 @@ static gs_status lock_live(struct gs_core *core, CUdeviceptr address, struct gs_
     return GS_NOT_LIVE;
 }
 
-/* Waits for all work of the context, as the driver's own free does: for as long as that, in the same
- * call. No lock is held. */
+/* Waits for all work of the context, as the driver's own free does: for as long as that, in the
+ * same call. No lock is held. */
 static gs_status synchronize(struct gs_core *core, CUcontext handle)
 {
     CUcontext popped;
@@ -37,11 +37,10 @@ static gs_status synchronize(struct gs_core *core, CUcontext handle)
     return status;
 }
 
-/* As the driver's free: waits first, and so for what was freed before. The arena's lock is held and let
- * go meanwhile. */
-__attribute__((noinline)) static gs_status pass_waiting(struct gs_core *core,
-                                                        struct gs_arena *arena,
-                                                        struct gs_block *block)
+/* As the driver's free: waits first, and so for what was freed before. The arena's lock is held and
+ * let go meanwhile. */
+__attribute__((noinline)) static gs_status
+pass_waiting(struct gs_core *core, struct gs_arena *arena, struct gs_block *block)
 {
     struct gs_block_list freed = {0};
     uint64_t began = gs_now_ns();
@@ -58,9 +57,9 @@ __attribute__((noinline)) static gs_status pass_waiting(struct gs_core *core,
     return status == GS_CAPTURING ? GS_OK : status;
 }
 
-/* Behind what was submitted to a context so far. Nothing is asked of the driver here, so that it may
- * be while a capture is open: the event is recorded when the fence is looked at. False: the context
- * has ended meanwhile, or there was no host memory for its events. */
+/* Behind what was submitted to a context so far. Nothing is asked of the driver here, so that it
+ * may be while a capture is open: the event is recorded when the fence is looked at. False: the
+ * context has ended meanwhile, or there was no host memory for its events. */
 static bool behind(struct gs_context *context, CUcontext handle, struct gs_fence *ret)
 {
     struct gs_arena *arena = context->arenas[0];
@@ -74,8 +73,8 @@ static bool behind(struct gs_context *context, CUcontext handle, struct gs_fence
     return is_there;
 }
 
-/* A block behind a fence that is not its context's. Its memory goes back by who looks next where its
- * context is dead. */
+/* A block behind a fence that is not its context's. Its memory goes back by who looks next where
+ * its context is dead. */
 static gs_status retire_elsewhere(struct gs_core *core, CUdeviceptr address,
                                   const struct gs_fence *fence)
 {
@@ -91,8 +90,8 @@ static gs_status retire_elsewhere(struct gs_core *core, CUdeviceptr address,
     return status;
 }
 
-/* Stream-ordered memory whose context is dead: no work of that can touch it, and work of the current
- * one may. */
+/* Stream-ordered memory whose context is dead: no work of that can touch it, and work of the
+ * current one may. */
 static gs_status free_orphan(struct gs_core *core, CUdeviceptr address)
 {
     struct gs_fence fence = {0};
@@ -132,8 +131,8 @@ static inline void leave_locked(struct gs_core *core, struct gs_arena *arena)
         gs_latch_release(&arena->lock);
 }
 
-/* On a driver without cuCtxRecordEvent no event can be behind what is freed, unless all work goes to one
- * stream. */
+/* On a driver without cuCtxRecordEvent no event can be behind what is freed, unless all work goes
+ * to one stream. */
 static inline bool waits_locked(const struct gs_core *core, const struct gs_block *block)
 {
     return __builtin_expect(!core->driver.ctx_record_event, 0) &&
@@ -173,8 +172,8 @@ gs_status gs_core_free(struct gs_core *core, CUdeviceptr address)
 
 /*
  * The work of another context's stream is not behind the owning context's events: the block is
- * behind that one's first. On a driver without cuCtxRecordEvent this waits, and so does cuMemFree: for all
- * that was submitted in both contexts, where the driver alone would not in this call.
+ * behind that one's first. On a driver without cuCtxRecordEvent this waits, and so does cuMemFree:
+ * for all that was submitted in both contexts, where the driver alone would not in this call.
  */
 __attribute__((noinline)) static gs_status free_elsewhere(struct gs_core *core, CUdeviceptr address,
                                                           struct gs_context *context)

@@ -19,8 +19,8 @@ static gs_status synchronise(struct gs_core *core, CUcontext context)
     return result;
 }
 
-/* A capture of a blocking stream would be broken by it: it is made true when none is open any more, which
- * the program's own calls end. Until then it hears that it is true, as it does natively. */
+/* A capture of a blocking stream would be broken by it: it is made true when none is open any more,
+ * which the program's own calls end. Until then it hears that it is true, as it does natively. */
 static void synchronise_later(struct gs_core *core, CUcontext handle)
 {
     gs_lock_take(&core->lock);
@@ -52,11 +52,12 @@ void gs_core_sync_memops_due(struct gs_core *core)
     while (!gs_core_capturing(core) && (context = take_due(core))) {
         status = synchronise(core, context);
         if (status != GS_OK)
-            gs_log_line(&core->options.log, GS_LOG_WARNING,
-                        "copies and fills of memory that was to synchronise them (SYNC_MEMOPS, set while a "
-                        "stream captured) may be under way when they return: the driver's error was %d; "
-                        "set it again when no stream captures",
-                        (int)status);
+            gs_log_line(
+                &core->options.log, GS_LOG_WARNING,
+                "copies and fills of memory that was to synchronise them (SYNC_MEMOPS, set while a "
+                "stream captured) may be under way when they return: the driver's error was %d; "
+                "set it again when no stream captures",
+                (int)status);
     }
 }
 

@@ -1,4 +1,5 @@
-/* The program's own virtual memory (core/api/own.h): which of it gets descriptors, and sharing it. */
+/* The program's own virtual memory (core/api/own.h): which of it gets descriptors, and sharing
+ * it. */
 #include "core/api/own.h"
 
 #include <string.h>
@@ -47,11 +48,15 @@ bool gs_core_own_adds(struct gs_core *core, const CUmemAllocationProp *propertie
     return true;
 }
 
-CUmemGenericAllocationHandle gs_core_own_made(struct gs_core *core, CUmemGenericAllocationHandle handle,
-                                              size_t size, const CUmemAllocationProp *properties, bool added)
+CUmemGenericAllocationHandle gs_core_own_made(struct gs_core *core,
+                                              CUmemGenericAllocationHandle handle, size_t size,
+                                              const CUmemAllocationProp *properties, bool added)
 {
     CUmemGenericAllocationHandle number;
-    struct gs_own_memory memory = {.size = size, .added = added, .device = -1, .tag = gs_tag_here()};
+    struct gs_own_memory memory = {.size = size,
+                                   .added = added,
+                                   .device = -1,
+                                   .tag = gs_tag_here()};
 
     if (!core->programs.own)
         return handle;
@@ -158,8 +163,8 @@ gs_status gs_core_own_publish(struct gs_core *core, CUdeviceptr address,
     }
     if (why)
         gs_log_line(&core->options.log, GS_LOG_WARNING,
-                    "the program's own mapping at %llx gets no name: %s", (unsigned long long)address,
-                    why);
+                    "the program's own mapping at %llx gets no name: %s",
+                    (unsigned long long)address, why);
     if (status == GS_OK)
         gs_share_named(core->share, naming->name, since_ns);
     return status;

@@ -171,9 +171,9 @@ gs_status gs_core_may_copy(struct gs_core *core, struct gs_access_range dst,
 static CUdevice far_device_later(struct gs_core *core, CUcontext context)
 {
     CUdevice device;
-    bool known = several_devices(core) &&
-                 (context ? device_of_context(core, context, &device)
-                          : core->driver.ctx_get_device(&device) == CUDA_SUCCESS);
+    bool known =
+        several_devices(core) && (context ? device_of_context(core, context, &device)
+                                          : core->driver.ctx_get_device(&device) == CUDA_SUCCESS);
 
     return known ? device : -1;
 }

@@ -3,9 +3,9 @@
 
 #include "core/process/context.h"
 
-#define PAGE_SHIFT 16
-#define PAGES_MOST 0xffff
-#define DMABUF_PAGE UINT64_C(4096)
+#define PAGE_SHIFT     16
+#define PAGES_MOST     0xffff
+#define DMABUF_PAGE    UINT64_C(4096)
 #define GS_READ(place) __atomic_load_n(&(place), __ATOMIC_RELAXED)
 
 static uint64_t round_down(uint64_t address)
@@ -96,7 +96,8 @@ static void widen(struct gs_reg_request *request, const struct gs_piece *piece)
         return;
     request->cover = round_down(request->base);
     request->cover_size = round_up(end) - request->cover;
-    if (request->key.backend->lends && piece->span.size == GS_PAGE_SIZE && end <= gs_piece_end(piece)) {
+    if (request->key.backend->lends && piece->span.size == GS_PAGE_SIZE &&
+        end <= gs_piece_end(piece)) {
         request->cover = piece->span.base;
         request->cover_size = piece->span.size;
     }
@@ -135,7 +136,8 @@ static gs_status prove(struct gs_core *core, const struct gs_span *span, struct 
     gs_status status;
 
     if (__builtin_expect(gs_reg_base(reg) >= span->base &&
-                             is_proven(span, gs_reg_proof(reg), request->base, end), 1))
+                             is_proven(span, gs_reg_proof(reg), request->base, end),
+                         1))
         return GS_OK;
     status = lock_live(core, request->base, end, &piece, &proof);
     if (status == GS_OK) {
@@ -304,8 +306,8 @@ int gs_core_pin_dmabuf(struct gs_core *core, uint64_t live, uint64_t base, size_
     if (!driver->mem_get_range_handle || gs_core_find(core, live, &info) != GS_OK ||
         !info.context || driver->ctx_push_current(info.context) != CUDA_SUCCESS)
         return -1;
-    if (driver->mem_get_range_handle(&fd, from, to - from, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0) !=
-        CUDA_SUCCESS)
+    if (driver->mem_get_range_handle(&fd, from, to - from, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD,
+                                     0) != CUDA_SUCCESS)
         fd = -1;
     driver->ctx_pop_current(&popped);
     *ret_offset = base - from;

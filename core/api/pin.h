@@ -33,16 +33,16 @@ int gs_core_unpin(struct gs_core *core, struct gs_reg *reg);
  * nothing is pinned. GS_NOT_OURS: it is of no GPU memory now, and forgotten. */
 gs_status gs_core_repin(struct gs_core *core, struct gs_reg *reg, const struct gs_pin *pin);
 
-/* Whether a range that is to be pinned lies in several of the driver's allocations: most devices' drivers
- * take one at a time, and refuse it. */
+/* Whether a range that is to be pinned lies in several of the driver's allocations: most devices'
+ * drivers take one at a time, and refuse it. */
 bool gs_core_pin_crosses(struct gs_core *core, uint64_t base, size_t size);
-/* A dma-buf of it, which is the caller's, and where the range begins in it; -1: there is none. `live` is
- * an address in the live block that it is pinned for. */
+/* A dma-buf of it, which is the caller's, and where the range begins in it; -1: there is none.
+ * `live` is an address in the live block that it is pinned for. */
 int gs_core_pin_dmabuf(struct gs_core *core, uint64_t live, uint64_t base, size_t size,
                        uint64_t *ret_offset);
 
-/* Something will pin memory that takes one of the driver's allocations and no dma-buf: no block lies across
- * several, in contexts that have no memory yet. */
+/* Something will pin memory that takes one of the driver's allocations and no dma-buf: no block
+ * lies across several, in contexts that have no memory yet. */
 void gs_core_pin_apart(struct gs_core *core);
 
 /* Memory of the driver's own that starts at or covers the address is about to be freed or

@@ -134,8 +134,7 @@ gs_status gs_core_ipc_handle(struct gs_core *core, CUdeviceptr address,
     return status == GS_OK ? GS_OK : GS_INVALID;
 }
 
-gs_status gs_core_publish(struct gs_core *core, CUdeviceptr address,
-                          const struct gs_naming *naming)
+gs_status gs_core_publish(struct gs_core *core, CUdeviceptr address, const struct gs_naming *naming)
 {
     unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     gs_status status = gs_core_ipc_handle(core, address, ipc_handle);

@@ -3,8 +3,8 @@
 
 #include <string.h>
 
-#define SLOT_BITS 4
-#define COMPARED_MAX 16  /* candidates looked at in one bin */
+#define SLOT_BITS     4
+#define COMPARED_MAX  16  /* candidates looked at in one bin */
 #define DESPERATE_MAX 512 /* and in the first one when no other has any */
 
 struct position {

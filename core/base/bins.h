@@ -10,7 +10,7 @@
 #include <stdint.h>
 
 #define GS_BIN_LEVELS 40
-#define GS_BIN_SLOTS 16
+#define GS_BIN_SLOTS  16
 
 /* Embedded in what is indexed. `size` is bytes and must not change while it is in a bin. */
 struct gs_bin_entry {
@@ -19,7 +19,7 @@ struct gs_bin_entry {
 };
 
 struct gs_bins {
-    unsigned shift; /* log2 of the unit that all sizes are multiples of */
+    unsigned shift;  /* log2 of the unit that all sizes are multiples of */
     uint64_t levels; /* bit l: slots[l] is not empty */
     uint16_t slots[GS_BIN_LEVELS];
     struct gs_bin_entry *head[GS_BIN_LEVELS][GS_BIN_SLOTS];
@@ -37,7 +37,7 @@ struct gs_bin_entry *gs_bins_find(const struct gs_bins *bins, size_t size, size_
 struct gs_bin_wish {
     size_t size, limit;
     bool (*suits)(const struct gs_bin_entry *entry, const struct gs_bin_wish *wish); /* or NULL */
-    const void *arg; /* its own */
+    const void *arg;                                                                 /* its own */
 };
 /* The same among those. */
 struct gs_bin_entry *gs_bins_find_wish(const struct gs_bins *bins, const struct gs_bin_wish *wish);

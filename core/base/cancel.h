@@ -10,7 +10,7 @@
 #include <pthread.h>
 
 /* From here to the end of the block the calling thread is not cancelled. */
-#define GS_UNCANCELLED                                                                             \
+#define GS_UNCANCELLED \
     __attribute__((cleanup(gs_cancel_restore), unused)) int gs_cancel_state = gs_cancel_off()
 
 static inline int gs_cancel_off(void)

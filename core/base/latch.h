@@ -19,8 +19,8 @@ void gs_latch_init(struct gs_latch *latch, enum gs_rank rank);
 void gs_latch_take_slow(struct gs_latch *latch);
 void gs_latch_wake(struct gs_latch *latch);
 
-/* False: another thread has it. Sequentially consistent, for who takes a line of events and then looks
- * at what others store before they take it (core/gpu/fence.c). */
+/* False: another thread has it. Sequentially consistent, for who takes a line of events and then
+ * looks at what others store before they take it (core/gpu/fence.c). */
 static inline bool gs_latch_try(struct gs_latch *latch)
 {
     int expected = 0;

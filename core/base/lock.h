@@ -3,10 +3,10 @@
  * other; builds with sanitizers abort a test that breaks the rule. All of core's locks are listed
  * here.
  *
- * Who waits for one waits for its holder, and for nothing else: no holder waits for the GPU, another
- * process or a condition of another lock, nor calls code of the program's. The calls of the driver
- * that are made under a lock are those that core/gpu/driver.h says to wait for no work; where one
- * waits all the same, for a call of another thread, is said there.
+ * Who waits for one waits for its holder, and for nothing else: no holder waits for the GPU,
+ * another process or a condition of another lock, nor calls code of the program's. The calls of the
+ * driver that are made under a lock are those that core/gpu/driver.h says to wait for no work;
+ * where one waits all the same, for a call of another thread, is said there.
  */
 #ifndef GS_CORE_BASE_LOCK_H
 #define GS_CORE_BASE_LOCK_H
@@ -16,23 +16,23 @@
 #include <stdint.h>
 
 enum gs_rank {
-    GS_RANK_ORDERED = 4,   /* shim/ordered.c: memory of graphs, and of several streams */
-    GS_RANK_EXTERNALS = 5, /* shim/external.c: who attached what */
-    GS_RANK_IMPORTER = 10,   /* core/share: what this process has opened of others */
-    GS_RANK_SINGLE = 15,   /* core/gpu/single.c: whether all work goes to one stream */
-    GS_RANK_CONTEXTS = 20, /* core/process/context.c: the table of contexts and devices */
-    GS_RANK_ARENA = 30,    /* core/pool/arena.h: one context's chunks, blocks and epochs */
-    GS_RANK_PEERS = 35,    /* core/process/peers.c: who has access to whose memory */
-    GS_RANK_OWN = 37,      /* core/process/own.c: memory that the program maps itself */
-    GS_RANK_SHARE = 40,    /* core/share: exports, clients and leases of this process */
-    GS_RANK_CAPTURE = 50,  /* core/gpu/fence.c: captures open, against events being recorded */
-    GS_RANK_LINE = 51,     /* core/gpu/fence.h: one line of events */
+    GS_RANK_ORDERED = 4,        /* shim/ordered.c: memory of graphs, and of several streams */
+    GS_RANK_EXTERNALS = 5,      /* shim/external.c: who attached what */
+    GS_RANK_IMPORTER = 10,      /* core/share: what this process has opened of others */
+    GS_RANK_SINGLE = 15,        /* core/gpu/single.c: whether all work goes to one stream */
+    GS_RANK_CONTEXTS = 20,      /* core/process/context.c: the table of contexts and devices */
+    GS_RANK_ARENA = 30,         /* core/pool/arena.h: one context's chunks, blocks and epochs */
+    GS_RANK_PEERS = 35,         /* core/process/peers.c: who has access to whose memory */
+    GS_RANK_OWN = 37,           /* core/process/own.c: memory that the program maps itself */
+    GS_RANK_SHARE = 40,         /* core/share: exports, clients and leases of this process */
+    GS_RANK_CAPTURE = 50,       /* core/gpu/fence.c: captures open, against events being recorded */
+    GS_RANK_LINE = 51,          /* core/gpu/fence.h: one line of events */
     GS_RANK_REGISTRATIONS = 55, /* core/regcache: the index of registrations */
-    GS_RANK_MAP = 60,      /* core/gpu/map.c: writers of the allocation map */
-    GS_RANK_RECORDS = 70,  /* core/pool/index.c: spare chunk records */
-    GS_RANK_DISCARDS = 80, /* core/share/discard.c: descriptors that closers are to close */
-    GS_RANK_TRACE = 85, /* core/record/trace.c: one thread's recorded events */
-    GS_RANK_TRACE_FILE = 90, /* core/record/trace_file.c: what they are written to */
+    GS_RANK_MAP = 60,           /* core/gpu/map.c: writers of the allocation map */
+    GS_RANK_RECORDS = 70,       /* core/pool/index.c: spare chunk records */
+    GS_RANK_DISCARDS = 80,      /* core/share/discard.c: descriptors that closers are to close */
+    GS_RANK_TRACE = 85,         /* core/record/trace.c: one thread's recorded events */
+    GS_RANK_TRACE_FILE = 90,    /* core/record/trace_file.c: what they are written to */
 };
 
 struct gs_lock {
@@ -50,8 +50,8 @@ void gs_rank_released(enum gs_rank rank);
 void gs_rank_assert_held(enum gs_rank rank);
 #else
 #define gs_rank_assert_held(rank) ((void)(rank))
-#define gs_rank_taken(rank) ((void)(rank))
-#define gs_rank_released(rank) ((void)(rank))
+#define gs_rank_taken(rank)       ((void)(rank))
+#define gs_rank_released(rank)    ((void)(rank))
 #endif
 
 void gs_lock_init(struct gs_lock *lock, enum gs_rank rank);

@@ -1,7 +1,7 @@
 /*
  * How core says something that no caller can be told by a status: a callback filled in by whoever
- * starts core. Lines are finished, without a newline. What others call themselves stands in them as it
- * came: who writes a line makes it printable (printable.h).
+ * starts core. Lines are finished, without a newline. What others call themselves stands in them as
+ * it came: who writes a line makes it printable (printable.h).
  */
 #ifndef GS_CORE_BASE_LOG_H
 #define GS_CORE_BASE_LOG_H

@@ -8,7 +8,8 @@
 #include <string.h>
 #include <unistd.h>
 
-/* `pattern` with %p in it replaced by the process id, where there is one. False: it does not fit. */
+/* `pattern` with %p in it replaced by the process id, where there is one. False: it does not
+ * fit. */
 static inline bool gs_path_of_process(const char *pattern, char *ret_path, size_t size)
 {
     const char *mark = strstr(pattern, "%p");

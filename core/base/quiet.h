@@ -1,8 +1,8 @@
 /*
  * Writing of which the program notices nothing, whatever the target and however it fails: a pipe
- * that nobody reads would end it by SIGPIPE, a limit on the size of files by SIGXFSZ, and a terminal
- * that it is in the background of may stop it by SIGTTOU. Such a signal goes to the thread that
- * writes: held back meanwhile and taken away, unless one was there before.
+ * that nobody reads would end it by SIGPIPE, a limit on the size of files by SIGXFSZ, and a
+ * terminal that it is in the background of may stop it by SIGTTOU. Such a signal goes to the thread
+ * that writes: held back meanwhile and taken away, unless one was there before.
  */
 #ifndef GS_CORE_BASE_QUIET_H
 #define GS_CORE_BASE_QUIET_H

@@ -1,7 +1,7 @@
 /*
- * Calls that go first: threads of the program's beside a background thread, in calls of a driver that
- * does one thing at a time and gives whoever calls again its turn before one that sleeps for it. The
- * background waits before each of its calls until none of the others is at one.
+ * Calls that go first: threads of the program's beside a background thread, in calls of a driver
+ * that does one thing at a time and gives whoever calls again its turn before one that sleeps for
+ * it. The background waits before each of its calls until none of the others is at one.
  */
 #ifndef GS_CORE_BASE_TURN_H
 #define GS_CORE_BASE_TURN_H
@@ -17,8 +17,8 @@ struct gs_turn {
 /* Around what goes first; several may be at it. */
 void gs_turn_begin(struct gs_turn *turn);
 void gs_turn_end(struct gs_turn *turn);
-/* Waits until nobody is at it, *left_ns at most, from which it takes what it waited. They end it, with
- * their calls of the driver. NULL waits for nobody. */
+/* Waits until nobody is at it, *left_ns at most, from which it takes what it waited. They end it,
+ * with their calls of the driver. NULL waits for nobody. */
 void gs_turn_let(struct gs_turn *turn, uint64_t *left_ns);
 
 #endif

@@ -34,8 +34,8 @@ void gs_fences_wait_ends(struct gs_fences *fences)
     __atomic_sub_fetch(&fences->waits, 1, __ATOMIC_SEQ_CST);
 }
 
-/* The GPU ends it, for nobody begins another wait; the driver's own begin of a capture would wait for
- * a cuMemFree that waits (core/gpu/driver.h). */
+/* The GPU ends it, for nobody begins another wait; the driver's own begin of a capture would wait
+ * for a cuMemFree that waits (core/gpu/driver.h). */
 static void await_waits(struct gs_fences *fences)
 {
     const struct timespec pause = {.tv_nsec = 20000};
@@ -119,8 +119,8 @@ bool gs_fences_captured(struct gs_fences *fences, uint64_t *ret_stream_key)
 
 #define PAGE 4096
 
-/* The end of a registration waits for all work of the context, as cuMemFree does; beside a capture both
- * pass in relaxed mode, which cuCtxSynchronize does not (measured on an H200). */
+/* The end of a registration waits for all work of the context, as cuMemFree does; beside a capture
+ * both pass in relaxed mode, which cuCtxSynchronize does not (measured on an H200). */
 static gs_status register_and_end(struct gs_fences *fences)
 {
     const struct gs_driver *driver = fences->driver;

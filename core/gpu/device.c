@@ -42,8 +42,7 @@ CUresult gs_device_export(const struct gs_driver *driver, CUmemGenericAllocation
                           int *ret_fd)
 {
     int fd;
-    CUresult result =
-        driver->mem_export(&fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+    CUresult result = driver->mem_export(&fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
 
     if (result == CUDA_SUCCESS) {
         fcntl(fd, F_SETFD, FD_CLOEXEC); /* the driver does not say that it is */
@@ -239,7 +238,8 @@ void gs_device_probe(const struct gs_driver *driver, const struct gs_log *log, C
     keep_warm_up(ret_device, warms_up, fd);
 }
 
-/* Devices say that they can, and then are not permitted to (an H200 without an IMEX channel): tried. */
+/* Devices say that they can, and then are not permitted to (an H200 without an IMEX channel):
+ * tried. */
 void gs_device_reach(const struct gs_driver *driver, const struct gs_log *log,
                      struct gs_device *device)
 {
@@ -249,8 +249,9 @@ void gs_device_reach(const struct gs_driver *driver, const struct gs_log *log,
 
     if (device->mode != GS_MODE_FD_RDMA && device->mode != GS_MODE_FD)
         return;
-    properties.requestedHandleTypes = (CUmemAllocationHandleType)(
-        (unsigned)properties.requestedHandleTypes | CU_MEM_HANDLE_TYPE_FABRIC);
+    properties.requestedHandleTypes =
+        (CUmemAllocationHandleType)((unsigned)properties.requestedHandleTypes |
+                                    CU_MEM_HANDLE_TYPE_FABRIC);
     if (attribute(driver, device->ordinal, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED))
         result = driver->mem_create(&handle, GS_PAGE_SIZE, &properties, 0);
     if (result == CUDA_SUCCESS) {

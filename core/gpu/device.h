@@ -30,11 +30,11 @@ struct gs_device {
     enum gs_device_mode mode;
     CUmemAllocationProp properties; /* for mem_create */
     unsigned char uuid[16];
-    size_t total; /* bytes of memory */
-    bool dma_bufs; /* of its memory can be had */
+    size_t total;              /* bytes of memory */
+    bool dma_bufs;             /* of its memory can be had */
     CUmemoryPool default_pool; /* NULL: the driver has no stream-ordered allocation */
-    bool warmed_up; /* atomic; whether `warm_up` is kept: */
-    struct gs_fd warm_up; /* of the memory it was probed with */
+    bool warmed_up;            /* atomic; whether `warm_up` is kept: */
+    struct gs_fd warm_up;      /* of the memory it was probed with */
 };
 
 /*
@@ -48,8 +48,8 @@ struct gs_device {
  */
 void gs_device_probe(const struct gs_driver *driver, const struct gs_log *log, CUdevice ordinal,
                      bool warms_up, bool native, struct gs_device *ret_device);
-/* Its memory is to leave the machine: from now on it is made with fabric handles as well, where one such
- * piece can be made. Else the log says why not. */
+/* Its memory is to leave the machine: from now on it is made with fabric handles as well, where one
+ * such piece can be made. Else the log says why not. */
 void gs_device_reach(const struct gs_driver *driver, const struct gs_log *log,
                      struct gs_device *device);
 /* The fabric handle of memory made so; or the driver's error. */
@@ -66,17 +66,17 @@ bool gs_device_has_vmm(const struct gs_driver *driver);
 /* Creates, maps at an address that is reserved and makes accessible `size` bytes (a multiple of
  * 2 MiB). On failure nothing is left behind and the status is the driver's. */
 gs_status gs_device_map(const struct gs_driver *driver, const struct gs_device *device,
-                        CUdeviceptr address, size_t size,
-                        CUmemGenericAllocationHandle *ret_handle);
+                        CUdeviceptr address, size_t size, CUmemGenericAllocationHandle *ret_handle);
 
 /* A descriptor of the handle's memory, close-on-exec and the caller's. OPERATING_SYSTEM: no
  * descriptor is left. *ret_fd is untouched on failure. */
 CUresult gs_device_export(const struct gs_driver *driver, CUmemGenericAllocationHandle handle,
                           int *ret_fd);
 
-/* The reverse, in two steps; the address stays reserved, and the memory is the driver's after the second.
- * No GPU work may still touch the range. `after`, or NULL: threads whose calls go before each of those
- * here, and are waited for a millisecond at most. The first may fail: all is mapped still. */
+/* The reverse, in two steps; the address stays reserved, and the memory is the driver's after the
+ * second. No GPU work may still touch the range. `after`, or NULL: threads whose calls go before
+ * each of those here, and are waited for a millisecond at most. The first may fail: all is mapped
+ * still. */
 gs_status gs_device_unmap(const struct gs_driver *driver, CUdeviceptr address, size_t size,
                           struct gs_turn *after);
 void gs_device_release(const struct gs_driver *driver, CUmemGenericAllocationHandle handle,

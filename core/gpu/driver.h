@@ -10,11 +10,11 @@
  *
  * That is of a call by itself. While a cuMemFree of the driver's own memory (managed memory, say)
  * waits for a host function, other threads' calls that submit something wait with it (measured on
- * an H200): of those below event_record and ctx_record_event, as
- * launches, copies and the begin of a capture; not stream_wait_event, mem_get_info and mem_create. The first two are made with an arena's lock held, or single-stream mode's, and
- * then whoever wants that lock waits as long. The host function ends it. It must not need a call in
- * another thread that would pass natively and needs the lock here: cuMemAllocAsync, cuMemFreeAsync,
- * cuMemGetInfo, cuStreamWaitEvent.
+ * an H200): of those below event_record and ctx_record_event, as launches, copies and the begin of
+ * a capture; not stream_wait_event, mem_get_info and mem_create. The first two are made with an
+ * arena's lock held, or single-stream mode's, and then whoever wants that lock waits as long. The
+ * host function ends it. It must not need a call in another thread that would pass natively and
+ * needs the lock here: cuMemAllocAsync, cuMemFreeAsync, cuMemGetInfo, cuStreamWaitEvent.
  *
  * Pre-conditions, stated once:
  *   mem_create, mem_release, mem_address_reserve, mem_address_free, mem_map, mem_set_access,
@@ -69,59 +69,59 @@ CUresult CUDAAPI cuGreenCtxGetId(CUgreenCtx, unsigned long long *);
 #endif
 
 /* OP(field, exact symbol, required) */
-#define GS_DRIVER_OPS(OP)                                                                          \
-    OP(ctx_get_current, cuCtxGetCurrent, 1)                                                        \
-    OP(ctx_get_device, cuCtxGetDevice, 1)                                                          \
-    OP(ctx_get_id, cuCtxGetId, 0)                                                                  \
-    OP(ctx_push_current, cuCtxPushCurrent_v2, 1)                                                   \
-    OP(ctx_pop_current, cuCtxPopCurrent_v2, 1)                                                     \
-    OP(ctx_synchronize, cuCtxSynchronize, 1)                                                       \
-    OP(ctx_record_event, cuCtxRecordEvent, 0)                                                      \
-    OP(ctx_from_green, cuCtxFromGreenCtx, 0)                                                       \
-    OP(green_get_id, cuGreenCtxGetId, 0)                                                           \
-    OP(ctx_get_api_version, cuCtxGetApiVersion, 1)                                                 \
-    OP(primary_ctx_get_state, cuDevicePrimaryCtxGetState, 1)                                       \
-    OP(primary_ctx_retain, cuDevicePrimaryCtxRetain, 1)                                            \
-    OP(primary_ctx_release, cuDevicePrimaryCtxRelease_v2, 1)                                       \
-    OP(ctx_get_flags, cuCtxGetFlags, 0)                                                            \
-    OP(ctx_set_flags, cuCtxSetFlags, 0)                                                            \
-    OP(ctx_get_limit, cuCtxGetLimit, 0)                                                            \
-    OP(ctx_set_limit, cuCtxSetLimit, 0)                                                            \
-    OP(device_get_count, cuDeviceGetCount, 0)                                                      \
-    OP(device_get_attribute, cuDeviceGetAttribute, 1)                                              \
-    OP(device_total_mem, cuDeviceTotalMem_v2, 1)                                                   \
-    OP(device_get_uuid, cuDeviceGetUuid_v2, 0)                                                     \
-    OP(device_get_name, cuDeviceGetName, 0)                                                        \
-    OP(device_get_default_pool, cuDeviceGetDefaultMemPool, 0)                                      \
-    OP(event_create, cuEventCreate, 1)                                                             \
-    OP(event_destroy, cuEventDestroy_v2, 1)                                                        \
-    OP(event_record, cuEventRecord, 1)                                                             \
-    OP(event_query, cuEventQuery, 1)                                                               \
-    OP(pointer_get_attribute, cuPointerGetAttribute, 0)                                            \
-    OP(stream_synchronize, cuStreamSynchronize, 1)                                                 \
-    OP(stream_wait_event, cuStreamWaitEvent, 1)                                                    \
-    OP(stream_get_ctx, cuStreamGetCtx, 1)                                                          \
-    OP(stream_get_contexts, cuStreamGetCtx_v2, 0)                                                  \
-    OP(exchange_capture_mode, cuThreadExchangeStreamCaptureMode, 0)                                \
-    OP(stream_is_capturing, cuStreamIsCapturing, 0)                                                \
-    OP(mem_get_info, cuMemGetInfo_v2, 0)                                                           \
-    OP(mem_create, cuMemCreate, 0)                                                                 \
-    OP(mem_release, cuMemRelease, 0)                                                               \
-    OP(mem_address_reserve, cuMemAddressReserve, 0)                                                \
-    OP(mem_address_free, cuMemAddressFree, 0)                                                      \
-    OP(mem_map, cuMemMap, 0)                                                                       \
-    OP(mem_unmap, cuMemUnmap, 0)                                                                   \
-    OP(mem_set_access, cuMemSetAccess, 0)                                                          \
-    OP(memcpy_dtoh_async, cuMemcpyDtoHAsync_v2, 0)                                                 \
-    OP(memcpy_htod_async, cuMemcpyHtoDAsync_v2, 0)                                                 \
-    OP(mem_get_granularity, cuMemGetAllocationGranularity, 0)                                      \
-    OP(mem_get_address_range, cuMemGetAddressRange_v2, 0)                                          \
-    OP(mem_get_range_handle, cuMemGetHandleForAddressRange, 0)                                     \
-    OP(mem_export, cuMemExportToShareableHandle, 0)                                                \
-    OP(mem_import, cuMemImportFromShareableHandle, 0)                                              \
-    OP(mem_retain, cuMemRetainAllocationHandle, 0)                                                 \
-    OP(mem_host_register, cuMemHostRegister_v2, 0)                                                 \
-    OP(mem_host_unregister, cuMemHostUnregister, 0)                                                \
+#define GS_DRIVER_OPS(OP)                                           \
+    OP(ctx_get_current, cuCtxGetCurrent, 1)                         \
+    OP(ctx_get_device, cuCtxGetDevice, 1)                           \
+    OP(ctx_get_id, cuCtxGetId, 0)                                   \
+    OP(ctx_push_current, cuCtxPushCurrent_v2, 1)                    \
+    OP(ctx_pop_current, cuCtxPopCurrent_v2, 1)                      \
+    OP(ctx_synchronize, cuCtxSynchronize, 1)                        \
+    OP(ctx_record_event, cuCtxRecordEvent, 0)                       \
+    OP(ctx_from_green, cuCtxFromGreenCtx, 0)                        \
+    OP(green_get_id, cuGreenCtxGetId, 0)                            \
+    OP(ctx_get_api_version, cuCtxGetApiVersion, 1)                  \
+    OP(primary_ctx_get_state, cuDevicePrimaryCtxGetState, 1)        \
+    OP(primary_ctx_retain, cuDevicePrimaryCtxRetain, 1)             \
+    OP(primary_ctx_release, cuDevicePrimaryCtxRelease_v2, 1)        \
+    OP(ctx_get_flags, cuCtxGetFlags, 0)                             \
+    OP(ctx_set_flags, cuCtxSetFlags, 0)                             \
+    OP(ctx_get_limit, cuCtxGetLimit, 0)                             \
+    OP(ctx_set_limit, cuCtxSetLimit, 0)                             \
+    OP(device_get_count, cuDeviceGetCount, 0)                       \
+    OP(device_get_attribute, cuDeviceGetAttribute, 1)               \
+    OP(device_total_mem, cuDeviceTotalMem_v2, 1)                    \
+    OP(device_get_uuid, cuDeviceGetUuid_v2, 0)                      \
+    OP(device_get_name, cuDeviceGetName, 0)                         \
+    OP(device_get_default_pool, cuDeviceGetDefaultMemPool, 0)       \
+    OP(event_create, cuEventCreate, 1)                              \
+    OP(event_destroy, cuEventDestroy_v2, 1)                         \
+    OP(event_record, cuEventRecord, 1)                              \
+    OP(event_query, cuEventQuery, 1)                                \
+    OP(pointer_get_attribute, cuPointerGetAttribute, 0)             \
+    OP(stream_synchronize, cuStreamSynchronize, 1)                  \
+    OP(stream_wait_event, cuStreamWaitEvent, 1)                     \
+    OP(stream_get_ctx, cuStreamGetCtx, 1)                           \
+    OP(stream_get_contexts, cuStreamGetCtx_v2, 0)                   \
+    OP(exchange_capture_mode, cuThreadExchangeStreamCaptureMode, 0) \
+    OP(stream_is_capturing, cuStreamIsCapturing, 0)                 \
+    OP(mem_get_info, cuMemGetInfo_v2, 0)                            \
+    OP(mem_create, cuMemCreate, 0)                                  \
+    OP(mem_release, cuMemRelease, 0)                                \
+    OP(mem_address_reserve, cuMemAddressReserve, 0)                 \
+    OP(mem_address_free, cuMemAddressFree, 0)                       \
+    OP(mem_map, cuMemMap, 0)                                        \
+    OP(mem_unmap, cuMemUnmap, 0)                                    \
+    OP(mem_set_access, cuMemSetAccess, 0)                           \
+    OP(memcpy_dtoh_async, cuMemcpyDtoHAsync_v2, 0)                  \
+    OP(memcpy_htod_async, cuMemcpyHtoDAsync_v2, 0)                  \
+    OP(mem_get_granularity, cuMemGetAllocationGranularity, 0)       \
+    OP(mem_get_address_range, cuMemGetAddressRange_v2, 0)           \
+    OP(mem_get_range_handle, cuMemGetHandleForAddressRange, 0)      \
+    OP(mem_export, cuMemExportToShareableHandle, 0)                 \
+    OP(mem_import, cuMemImportFromShareableHandle, 0)               \
+    OP(mem_retain, cuMemRetainAllocationHandle, 0)                  \
+    OP(mem_host_register, cuMemHostRegister_v2, 0)                  \
+    OP(mem_host_unregister, cuMemHostUnregister, 0)                 \
     OP(mem_host_get_device_pointer, cuMemHostGetDevicePointer_v2, 0)
 
 struct gs_driver {

@@ -10,8 +10,8 @@
 #include <time.h>
 
 /* Looks without a pause: most waits are short, and the system adds some 50 us to each pause. */
-#define SPIN_NS 60000
-#define WAIT_PART 8 /* of what was waited, then between two looks, up to */
+#define SPIN_NS         60000
+#define WAIT_PART       8 /* of what was waited, then between two looks, up to */
 #define WAIT_LONGEST_NS 200000
 
 void gs_fences_init(struct gs_fences *fences, const struct gs_driver *driver)
@@ -59,8 +59,8 @@ void gs_fences_destroy(struct gs_fences *fences)
 /* A thread's default stream that a thread never asked the key of. */
 #define GS_NO_THREAD 2
 
-/* Handles are pointers, so a number that is 2 modulo 8 (GS_NO_THREAD) is none, and neither is one that
- * is 1 modulo 8. */
+/* Handles are pointers, so a number that is 2 modulo 8 (GS_NO_THREAD) is none, and neither is one
+ * that is 1 modulo 8. */
 
 _Thread_local uint64_t gs_thread_key = GS_NO_THREAD;
 
@@ -73,8 +73,8 @@ uint64_t gs_stream_key(CUstream stream)
     return gs_stream_key_known(stream);
 }
 
-/* By a name that is good in this thread and any context of its device. False: it has none, a default stream
- * of another thread or of a green context. */
+/* By a name that is good in this thread and any context of its device. False: it has none, a
+ * default stream of another thread or of a green context. */
 static bool stream_of_key(uint64_t key, CUstream *ret)
 {
     const bool per_thread = key % 8 == GS_NO_THREAD;
@@ -232,7 +232,8 @@ void gs_fence_pool_leaving(struct gs_fence_pool *pool, bool leaving)
 /* ---- Recording -------------------------------------------------------------------------- */
 
 /* A spare event, or a new one. The line is taken. */
-__attribute__((always_inline)) static inline gs_status event_take(struct gs_fence_line *line, struct gs_fence_event **ret)
+__attribute__((always_inline)) static inline gs_status event_take(struct gs_fence_line *line,
+                                                                  struct gs_fence_event **ret)
 {
     const struct gs_driver *driver = line->fences->driver;
     struct gs_fence_event *event = line->spare;
@@ -258,7 +259,8 @@ __attribute__((always_inline)) static inline gs_status event_take(struct gs_fenc
     return GS_OK;
 }
 
-__attribute__((always_inline)) static inline void event_give(struct gs_fence_line *line, struct gs_fence_event *event)
+__attribute__((always_inline)) static inline void event_give(struct gs_fence_line *line,
+                                                             struct gs_fence_event *event)
 {
     event->next = line->spare;
     line->spare = event;
@@ -495,9 +497,9 @@ bool gs_fence_order(const struct gs_fence *fence, CUstream stream)
     event = line->oldest;
     while (event && event->number < fence->number)
         event = event->next;
-    ordered = gs_fence_passed(fence) ||
-              (event && line->fences->driver->stream_wait_event(stream, event->event, 0) ==
-                            CUDA_SUCCESS);
+    ordered =
+        gs_fence_passed(fence) ||
+        (event && line->fences->driver->stream_wait_event(stream, event->event, 0) == CUDA_SUCCESS);
     line_release(line);
     return ordered;
 }

@@ -1,15 +1,15 @@
 /*
  * Fences: "all GPU work submitted to this context so far is done", by cuCtxRecordEvent. Drivers
- * before CUDA 12.5 have no such call: there only the line of single-stream mode has fences, by events in
- * that stream; what would need another waits as the driver does.
+ * before CUDA 12.5 have no such call: there only the line of single-stream mode has fences, by
+ * events in that stream; what would need another waits as the driver does.
  *
- * Measured on an H200: the event covers non-blocking, per-thread and destroyed streams, costs
- * 0.16 us, and does not wait for later work. While any stream of the context captures a graph it
- * fails and breaks the capture, so captures are counted (process-wide: simple, and captures are
- * short), and no event is recorded between a look at the count and a capture's begin: who records
- * or queries takes the context's line first and then looks, a capture counts itself first and then
- * waits for every line that is taken. What was recorded before is asked for while a capture is open as
- * well, in a mode of the thread in which that breaks none.
+ * Measured on an H200: the event covers non-blocking, per-thread and destroyed streams, costs 0.16
+ * us, and does not wait for later work. While any stream of the context captures a graph it fails
+ * and breaks the capture, so captures are counted (process-wide: simple, and captures are short),
+ * and no event is recorded between a look at the count and a capture's begin: who records or
+ * queries takes the context's line first and then looks, a capture counts itself first and then
+ * waits for every line that is taken. What was recorded before is asked for while a capture is open
+ * as well, in a mode of the thread in which that breaks none.
  *
  * An event covers all of its context, whoever asked for it. So the events of a context stand in one
  * line, numbered as their recording began, and a fence is a number: it has passed when an event of
@@ -35,10 +35,10 @@ struct gs_fences {
     const struct gs_driver *driver;
     struct gs_lock lock; /* rank CAPTURE; protects what is below, held while lines are waited for */
     struct gs_fence_line *lines; /* all there are, in use or spare; never freed before `fences` */
-    struct gs_capture *capture; /* captures that have begun, or are about to, and have not ended */
-    unsigned captures;          /* how many; atomic for readers without the lock */
+    struct gs_capture *capture;  /* captures that have begun, or are about to, and have not ended */
+    unsigned captures;           /* how many; atomic for readers without the lock */
     unsigned room;
-    unsigned waits;             /* atomic: threads that wait for a context */
+    unsigned waits; /* atomic: threads that wait for a context */
 };
 
 struct gs_fence_event {
@@ -51,10 +51,10 @@ struct gs_fence_event {
 struct gs_fence_line {
     struct gs_fence_line *next;
     struct gs_fences *fences;
-    unsigned users; /* fence pools; 0: spare. Protected by the lock of `fences` */
+    unsigned users;        /* fence pools; 0: spare. Protected by the lock of `fences` */
     struct gs_latch taken; /* rank LINE; its holder is in calls of the driver that wait for no work.
                               Protects what is below; the numbers and `recorder` are read without */
-    bool leaving;   /* atomic: the context may be about to go, the driver is asked nothing */
+    bool leaving;          /* atomic: the context may be about to go, the driver is asked nothing */
     const struct gs_fence_pool *recorder; /* who recorded last; NULL: nobody yet */
     uint64_t begun, recorded, passed;     /* the last event of which that is true */
     CUcontext context;                    /* NULL: it is gone, and its events with it */
@@ -109,9 +109,9 @@ static inline uint64_t gs_stream_key_known(CUstream stream)
 
 /*
  * A hook of cuStreamBeginCapture* calls begin before the driver's call, and end when that failed or
- * when the capture is over; end does nothing for a stream that does not capture. Neither blocks, but
- * for who waits for a context in between (gs_fences_wait_begins).
- * begin fails with GS_NO_HOST_MEMORY: the capture must not begin then.
+ * when the capture is over; end does nothing for a stream that does not capture. Neither blocks,
+ * but for who waits for a context in between (gs_fences_wait_begins). begin fails with
+ * GS_NO_HOST_MEMORY: the capture must not begin then.
  */
 gs_status gs_fences_capture_begin(struct gs_fences *fences, uint64_t stream_key, CUcontext context,
                                   CUcontext owner);
@@ -131,9 +131,9 @@ void gs_fences_restore(struct gs_fences *fences, CUstreamCaptureMode mode);
  * memory it has none, and recording fails. */
 void gs_fence_pool_init(struct gs_fences *fences, struct gs_fence_pool *pool, CUcontext context,
                         const struct gs_fence_pool *like);
-/* On a driver without cuCtxRecordEvent: all that is submitted to the context goes to one stream, in which
- * the pool's events are recorded from now on; 0: to no one stream, and none can be. In a thread that
- * has no name for the stream none can be either. */
+/* On a driver without cuCtxRecordEvent: all that is submitted to the context goes to one stream, in
+ * which the pool's events are recorded from now on; 0: to no one stream, and none can be. In a
+ * thread that has no name for the stream none can be either. */
 void gs_fence_pool_follow(struct gs_fence_pool *pool, uint64_t stream_key);
 /* Destroys the line's events if it has no other user; the context is alive. */
 void gs_fence_pool_destroy(struct gs_fence_pool *pool);
@@ -175,8 +175,7 @@ static inline bool gs_fence_is_recorded(const struct gs_fence *fence)
 /* Whether it is known to have passed. */
 static inline bool gs_fence_passed(const struct gs_fence *fence)
 {
-    return !fence->line ||
-           fence->number <= __atomic_load_n(&fence->line->passed, __ATOMIC_ACQUIRE);
+    return !fence->line || fence->number <= __atomic_load_n(&fence->line->passed, __ATOMIC_ACQUIRE);
 }
 
 /* Around a wait for a context. False: a capture is open, which that would break. One that begins

@@ -4,7 +4,7 @@
 #include <sys/mman.h>
 
 #define LEAF_ENTRIES ((size_t)1 << GS_MAP_LEAF_BITS)
-#define LEAF_COUNT (sizeof((struct gs_map *)0)->leaf / sizeof((struct gs_map *)0)->leaf[0])
+#define LEAF_COUNT   (sizeof((struct gs_map *)0)->leaf / sizeof((struct gs_map *)0)->leaf[0])
 
 void gs_map_init(struct gs_map *map)
 {
@@ -21,8 +21,8 @@ void gs_map_destroy(struct gs_map *map)
     gs_lock_destroy(&map->lock);
 }
 
-/* Zeros, of which most are never touched: from the heap all of them might be, which takes 60 to 80 us
- * of a first open or allocation (32 page faults, measured on an H200's machine). */
+/* Zeros, of which most are never touched: from the heap all of them might be, which takes 60 to 80
+ * us of a first open or allocation (32 page faults, measured on an H200's machine). */
 static struct gs_map_leaf *leaf_new(void)
 {
     void *leaf = mmap(NULL, sizeof(struct gs_map_leaf), PROT_READ | PROT_WRITE,

@@ -19,14 +19,14 @@
 #include "core/base/status.h"
 
 #define GS_PAGE_SHIFT 21
-#define GS_PAGE_SIZE ((size_t)1 << GS_PAGE_SHIFT)
+#define GS_PAGE_SIZE  ((size_t)1 << GS_PAGE_SHIFT)
 
 static inline size_t gs_page_round(size_t size)
 {
     return (size + GS_PAGE_SIZE - 1) & ~(GS_PAGE_SIZE - 1);
 }
 #define GS_MAP_ADDRESS_BITS 49
-#define GS_MAP_LEAF_BITS 14
+#define GS_MAP_LEAF_BITS    14
 
 /* What the map points at: the first member of struct gs_piece and of struct gs_import. */
 struct gs_span {
@@ -35,7 +35,7 @@ struct gs_span {
     enum gs_span_kind {
         GS_SPAN_PIECE = 1,  /* an arena's chunk: struct gs_piece of core/pool/arena.h */
         GS_SPAN_IMPORT = 2, /* another process's chunk, mapped here: core/share */
-        GS_SPAN_OWN = 3, /* the program's own mapping, in a map of such: core/process/own.c */
+        GS_SPAN_OWN = 3,    /* the program's own mapping, in a map of such: core/process/own.c */
     } kind;
     uint32_t frees; /* atomic; of a chunk: counts the blocks freed in it, and wraps */
 };
@@ -76,7 +76,8 @@ static inline struct gs_span *gs_map_find(const struct gs_map *map, uint64_t add
 gs_status gs_map_insert(struct gs_map *map, struct gs_span *span);
 void gs_map_remove(struct gs_map *map, struct gs_span *span);
 
-/* The first page of [address, address + size) that a span covers any part of, or GS_MAP_NONE. Lock-free. */
+/* The first page of [address, address + size) that a span covers any part of, or GS_MAP_NONE.
+ * Lock-free. */
 #define GS_MAP_NONE UINT64_MAX
 uint64_t gs_map_next(const struct gs_map *map, uint64_t address, size_t size);
 

@@ -8,9 +8,9 @@
 #include "core/base/cancel.h"
 #include "core/base/log.h"
 
-#define PAUSE_FIRST_NS 5000 /* between two looks at the mark; doubled up to */
+#define PAUSE_FIRST_NS   5000 /* between two looks at the mark; doubled up to */
 #define PAUSE_LONGEST_NS 200000
-#define UNMARKED_NS 100000000 /* a driver without memory for an event is asked again for so long */
+#define UNMARKED_NS      100000000 /* a driver without memory for an event is asked again for so long */
 
 void gs_single_init(struct gs_single *single, struct gs_fences *fences, const struct gs_log *log,
                     gs_single_arenas_fn *arenas, void *arg, bool wanted)
@@ -211,9 +211,9 @@ bool gs_single_passes_by(struct gs_single *single, CUstream stream)
     return passes;
 }
 
-/* There is no event to look at, and may never be one: this thread may be the one that has the memory
- * which the driver lacks. So it waits as the driver's own free would have, once; other threads may
- * submit meanwhile, but what they free retires. */
+/* There is no event to look at, and may never be one: this thread may be the one that has the
+ * memory which the driver lacks. So it waits as the driver's own free would have, once; other
+ * threads may submit meanwhile, but what they free retires. */
 static bool wait_without_mark(struct gs_single *single)
 {
     const struct gs_driver *driver = single->driver;

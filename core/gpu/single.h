@@ -17,18 +17,20 @@
  * overtake the one before. And no stream waits for work that was submitted after the last free:
  * where anything was freed since, a mark (an event) is recorded before the next work is submitted,
  * and it is the mark that is waited for. Otherwise a kernel that never ends, on a stream that was
- * alone, would stop all others; so would what stops a stream without touching memory, on any stream,
- * since an event is behind all of them (gs_single_stalls). Where no mark can be made, it ends.
+ * alone, would stop all others; so would what stops a stream without touching memory, on any
+ * stream, since an event is behind all of them (gs_single_stalls). Where no mark can be made, it
+ * ends.
  *
- * For what was submitted before the last free other streams do wait here, once the mode ends
- * or a copy passes by it. The driver's own free waits for that itself, and as long as it does, what
+ * For what was submitted before the last free other streams do wait here, once the mode ends or a
+ * copy passes by it. The driver's own free waits for that itself, and as long as it does, what
  * other threads submit in that context does not get to the GPU either (measured on an H200: a copy
- * and a launch on another stream, while a host function holds the first one, come back when the free
- * does). So a thread that is to let the GPU go on after it has submitted something waits in both
- * cases; what it can still do natively, and here as well, is to let go first.
+ * and a launch on another stream, while a host function holds the first one, come back when the
+ * free does). So a thread that is to let the GPU go on after it has submitted something waits in
+ * both cases; what it can still do natively, and here as well, is to let go first.
  *
- * On a driver without cuCtxRecordEvent a mark is an event in the single stream, and once the mode is
- * over a free waits as the driver's does. Where no mark can be had, its end waits for the context.
+ * On a driver without cuCtxRecordEvent a mark is an event in the single stream, and once the mode
+ * is over a free waits as the driver's does. Where no mark can be had, its end waits for the
+ * context.
  *
  * What is free may still be touched by the single stream's work, so a chunk goes back to the driver
  * only when the fence of the last free in it has passed (core/process/reclaim.c).
@@ -43,8 +45,9 @@
 #include "core/gpu/fence.h"
 #include "core/base/lock.h"
 
-/* Values of `stream` that are no key (gs_stream_key). Those with the bit 4 are of the mode's end. */
-#define GS_SINGLE_UNUSED 0
+/* Values of `stream` that are no key (gs_stream_key). Those with the bit 4 are of the mode's
+ * end. */
+#define GS_SINGLE_UNUSED   0
 #define GS_SINGLE_DRAINING 4
 #define GS_SINGLE_MULTI    12
 #define GS_SINGLE_OVER     4
@@ -58,20 +61,20 @@ typedef void gs_single_arenas_fn(void *arg, bool closes);
 struct gs_single {
     uint64_t stream; /* atomic: its key, or one of the above */
     bool unmarked;   /* atomic: something was freed at once and no mark is behind it */
-    bool retires;    /* atomic, in any state: a free may be in an epoch that no event is behind yet */
+    bool retires; /* atomic, in any state: a free may be in an epoch that no event is behind yet */
     const struct gs_driver *driver;
     struct gs_fences *fences;
     const struct gs_log *log;
     gs_single_arenas_fn *arenas;
     void *arg;
-    struct gs_lock lock; /* rank SINGLE; protects what is below, and changes of `stream` */
-    uint64_t was;        /* draining: the key that was alone */
-    CUcontext context;   /* the only one so far; NULL: none */
-    bool leaving;        /* it may be about to go: no event is made or looked at in it; */
-    bool waited_for;     /* and somebody has waited long enough for that */
+    struct gs_lock lock;         /* rank SINGLE; protects what is below, and changes of `stream` */
+    uint64_t was;                /* draining: the key that was alone */
+    CUcontext context;           /* the only one so far; NULL: none */
+    bool leaving;                /* it may be about to go: no event is made or looked at in it; */
+    bool waited_for;             /* and somebody has waited long enough for that */
     struct gs_fence_pool events; /* of that context */
     struct gs_fence mark;        /* the last */
-    uint64_t marks;    /* atomic; written with the lock held: how many were tried */
+    uint64_t marks;              /* atomic; written with the lock held: how many were tried */
     uint64_t in_order; /* atomic: so many, when a launch was made that was not to overtake and that
                           the driver took */
 };
@@ -129,10 +132,10 @@ static inline void gs_single_submits(struct gs_single *single, CUstream stream)
 
 /*
  * The same of a launch that may begin before the work before it in its stream has ended
- * (programmatic dependent launch). False: it must not, for what was freed since the last launch that
- * did not may be its own now; when the driver has taken it, gs_single_in_order is to be told, with
- * *ret_marks. What the driver refuses, or makes nothing of (a copy of no bytes), keeps nobody in
- * order.
+ * (programmatic dependent launch). False: it must not, for what was freed since the last launch
+ * that did not may be its own now; when the driver has taken it, gs_single_in_order is to be told,
+ * with *ret_marks. What the driver refuses, or makes nothing of (a copy of no bytes), keeps nobody
+ * in order.
  */
 bool gs_single_may_overtake(struct gs_single *single, CUstream stream, uint64_t *ret_marks);
 void gs_single_in_order(struct gs_single *single, uint64_t marks);

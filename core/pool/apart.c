@@ -1,7 +1,7 @@
 /*
- * Blocks apart (core/pool/arena.h): freed in the order of another context's stream, so that no event of
- * their own context is behind that. They are behind one of the other context first, and retire here
- * after it. Nobody waits for them but for a bounded time.
+ * Blocks apart (core/pool/arena.h): freed in the order of another context's stream, so that no
+ * event of their own context is behind that. They are behind one of the other context first, and
+ * retire here after it. Nobody waits for them but for a bounded time.
  */
 #include "core/pool/arena.h"
 
@@ -64,8 +64,8 @@ bool gs_arena_poll_apart_locked(struct gs_arena *arena)
     return any;
 }
 
-/* A host function of the program may stop the other context that waits for this very thread: so there is
- * an end to it. */
+/* A host function of the program may stop the other context that waits for this very thread: so
+ * there is an end to it. */
 bool gs_arena_wait_apart_locked(struct gs_arena *arena, const struct gs_patience *patience)
 {
     const uint64_t began = gs_now_ns();

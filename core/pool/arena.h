@@ -6,8 +6,8 @@
  *   free ───► live ──► retired ────────────────────────────────► held ───────────────► free
  *                        │ (stream-ordered frees: free at once for the same stream)
  *
- * There is a region for small blocks, in units of 512 bytes, and one for large ones, in units of
- * 64 KiB. It grows by a piece at a time, behind the last one or in a hole that an earlier piece left,
+ * There is a region for small blocks, in units of 512 bytes, and one for large ones, in units of 64
+ * KiB. It grows by a piece at a time, behind the last one or in a hole that an earlier piece left,
  * where the fewest bytes are missing: what is free beside it counts. Large blocks lie across pieces
  * as they come, and free neighbours merge across them; a small block stays within its piece. Blocks
  * are in address order, and found by best fit; a small block that becomes free goes to a quick list
@@ -34,7 +34,7 @@
 #include "core/pool/block.h"
 #include "core/pool/counts.h"
 
-#define GS_QUICK_CLASSES 2048 /* of 512 bytes: sizes below 1 MiB */
+#define GS_QUICK_CLASSES  2048 /* of 512 bytes: sizes below 1 MiB */
 #define GS_STREAM_BUCKETS 64
 #define GS_RETIRED_SIZES  512
 
@@ -75,7 +75,7 @@ struct gs_stream_list {
     struct gs_stream_list *next; /* in its bucket */
     uint64_t key;
     struct gs_block *last_freed; /* the last one freed, not merged; may be NULL */
-    size_t bytes;            /* of all */
+    size_t bytes;                /* of all */
     struct gs_bins small, large;
 };
 
@@ -86,7 +86,7 @@ struct gs_arena_shared { /* what all arenas of a process use */
     struct gs_fences *fences;
     struct gs_single *single;
     struct gs_guard guard;
-    uint64_t next_id; /* atomic */
+    uint64_t next_id;             /* atomic */
     struct gs_async_count *async; /* by device */
     size_t *left; /* what a device had left when an arena last looked, and 1; 0: unknown; atomic */
     uint64_t detached; /* atomic: pieces that were detached; core/process counts those that went, */
@@ -95,10 +95,10 @@ struct gs_arena_shared { /* what all arenas of a process use */
     unsigned retiring_percent;
     size_t cache_limit; /* atomic, as cache_percent: they may change (gs_arena_limit_locked) */
     unsigned cache_percent;
-    bool isolates;       /* what was shared goes to the driver before it is used again */
+    bool isolates;     /* what was shared goes to the driver before it is used again */
     bool whole_pieces; /* a large block has its piece alone, for good */
-    bool crosses;      /* atomic: large blocks may lie across pieces, in regions made from now on; */
-    bool by_address;   /* where the device has dma-bufs alone */
+    bool crosses;    /* atomic: large blocks may lie across pieces, in regions made from now on; */
+    bool by_address; /* where the device has dma-bufs alone */
     void (*activity)(void *arg); /* called now and then while memory is freed; cheap, never NULL */
     void *activity_arg;
 };
@@ -106,22 +106,22 @@ struct gs_arena_shared { /* what all arenas of a process use */
 /* Blocks that are free for whoever comes first, beside those in their regions' bins. */
 struct gs_arena_free {
     size_t quick_bytes;
-    struct gs_block *spare;                     /* records */
-    struct gs_block *last; /* the large one that came back last, not merged, or NULL */
+    struct gs_block *spare; /* records */
+    struct gs_block *last;  /* the large one that came back last, not merged, or NULL */
     struct gs_block *quick[GS_QUICK_CLASSES]; /* by size in units, linked by entry.next */
 };
 
 /* Blocks that GPU work may still touch. */
 struct gs_arena_epochs {
     struct gs_block_list open;
-    size_t limit;    /* bytes at which it closes, */
-    unsigned blocks; /* or blocks */
-    bool plain;      /* the open one has something of cuMemFree */
-    unsigned polls;  /* times the oldest could have been looked at */
+    size_t limit;                     /* bytes at which it closes, */
+    unsigned blocks;                  /* or blocks */
+    bool plain;                       /* the open one has something of cuMemFree */
+    unsigned polls;                   /* times the oldest could have been looked at */
     struct gs_epoch *oldest, *newest; /* closed ones */
     struct gs_epoch *spare;
-    struct gs_fence stalled; /* was waited for in vain; it is again once it has */
-    size_t stalled_most;     /* passed, or beyond so many reserved bytes */
+    struct gs_fence stalled;          /* was waited for in vain; it is again once it has */
+    size_t stalled_most;              /* passed, or beyond so many reserved bytes */
     unsigned sizes[GS_RETIRED_SIZES]; /* large blocks in epochs, by their size */
 };
 
@@ -133,16 +133,16 @@ struct gs_arena_order {
 
 /* Blocks that somebody else has, or had. Those held are in no list: their guard knows them. */
 struct gs_arena_guarded {
-    size_t held;                  /* bytes */
+    size_t held;            /* bytes */
     struct gs_piece *spent; /* detached, for the driver */
 };
 
 /* How much an arena keeps, and what it goes by. */
 struct gs_arena_kept {
-    size_t limit;                   /* free bytes beyond which a free has some given back */
-    size_t live_high, live_peak;    /* most that was live since the last look, and lately */
-    size_t free_low;                /* fewest free bytes since the last look of the purge thread */
-    uint64_t seen_hits;             /* allocations up to the last look */
+    size_t limit;                /* free bytes beyond which a free has some given back */
+    size_t live_high, live_peak; /* most that was live since the last look, and lately */
+    size_t free_low;             /* fewest free bytes since the last look of the purge thread */
+    uint64_t seen_hits;          /* allocations up to the last look */
 };
 
 /* Stream-ordered bytes; read by anyone. */
@@ -153,16 +153,16 @@ struct gs_arena_async {
 struct gs_arena {
     struct gs_latch lock; /* first; rank ARENA; protects all below, and its pieces and blocks */
     bool dead;            /* the context is gone: nothing is handed out, what is left is held */
-    bool leaving; /* the context may be about to go: no event is recorded or queried */
-    bool first;   /* of its context: it has all large blocks, others are for threads that met, or */
+    bool leaving;         /* the context may be about to go: no event is recorded or queried */
+    bool first; /* of its context: it has all large blocks, others are for threads that met, or */
     unsigned char tag; /* for what bears that (core/process/context.h); 0: none */
     struct gs_arena_shared *shared;
     const struct gs_device *device;
     CUcontext context;
     size_t reserved, live, free_bytes; /* bytes of pieces; of live blocks; of free blocks */
     uint64_t made_ns;                  /* when the arena began */
-    uint64_t id; /* the next, of some taken from the process's */
-    struct gs_fence freed; /* of the last block that was free at once */
+    uint64_t id;                       /* the next, of some taken from the process's */
+    struct gs_fence freed;             /* of the last block that was free at once */
     struct gs_fence_pool events;
     struct gs_arena_async async;
     struct gs_arena_guarded guarded;
@@ -188,8 +188,8 @@ _Static_assert(offsetof(struct gs_arena_free, quick) < 64, "so do both at this")
 struct gs_arena *gs_arena_new(void);
 /* Everything but the lock, which is made once for a record and kept when it is recycled. `events`:
  * those of the context's first arena, or NULL for that one. Another one is there because threads
- * met, or for a tag: it closes fewer epochs, since those are where threads meet next, and holds more memory for
- * it. */
+ * met, or for a tag: it closes fewer epochs, since those are where threads meet next, and holds
+ * more memory for it. */
 void gs_arena_init(struct gs_arena *arena, struct gs_arena_shared *shared,
                    const struct gs_device *device, CUcontext context,
                    const struct gs_fence_pool *events, unsigned tag);
@@ -204,8 +204,8 @@ struct gs_block *gs_arena_take_locked(struct gs_arena *arena, size_t size);
 /* A live block from either region: memory is out. */
 struct gs_block *gs_arena_take_any_locked(struct gs_arena *arena, size_t size);
 
-/* Puts a block that nothing can touch any more back among the free ones. Returns the free block that it
- * is part of now. */
+/* Puts a block that nothing can touch any more back among the free ones. Returns the free block
+ * that it is part of now. */
 struct gs_block *gs_arena_give_locked(struct gs_arena *arena, struct gs_block *block);
 /* The same without merging where its size allows. */
 void gs_arena_give_quick_locked(struct gs_arena *arena, struct gs_block *block);
@@ -218,8 +218,8 @@ static inline struct gs_region *gs_arena_region_locked(struct gs_arena *arena, b
     return small ? &arena->small : &arena->large;
 }
 
-/* Of a block in no bin: makes it live; cuts it to `size`, and what is left, or NULL, is as it was, in
- * no bin; joins it with its neighbour above, where they may be one. */
+/* Of a block in no bin: makes it live; cuts it to `size`, and what is left, or NULL, is as it was,
+ * in no bin; joins it with its neighbour above, where they may be one. */
 void gs_block_live_locked(struct gs_arena *arena, struct gs_block *block, size_t size);
 struct gs_block *gs_block_cut_locked(struct gs_arena *arena, struct gs_block *block, size_t size);
 void gs_block_merge_locked(struct gs_arena *arena, struct gs_block *lower, struct gs_block *upper);
@@ -238,20 +238,23 @@ void gs_block_record_free_locked(struct gs_arena *arena, struct gs_block *block)
 
 /* Pieces that are to be made for one block, side by side. */
 struct gs_growth {
-    struct gs_piece *place;  /* takes the addresses of those that are not made yet; `span` is of them */
-    struct gs_piece *piece;  /* the one that is being made, */
-    struct gs_block *fresh;  /* and the record of what it becomes; or NULL */
-    size_t least;            /* bytes that are missing still */
-    struct gs_block *block;  /* what is there of it, and nobody else's meanwhile; or NULL */
-    struct gs_block *above;  /* the same behind the place */
+    struct gs_piece
+        *place; /* takes the addresses of those that are not made yet; `span` is of them */
+    struct gs_piece *piece; /* the one that is being made, */
+    struct gs_block *fresh; /* and the record of what it becomes; or NULL */
+    size_t least;           /* bytes that are missing still */
+    struct gs_block *block; /* what is there of it, and nobody else's meanwhile; or NULL */
+    struct gs_block *above; /* the same behind the place */
 };
 
-/* Where a block of `size` bytes needs the fewest of new pieces. Its place and what is free beside it are
- * taken until gs_arena_grown_locked. GS_NO_HOST_MEMORY; GS_NO_MEMORY: no place. The region is there. */
+/* Where a block of `size` bytes needs the fewest of new pieces. Its place and what is free beside
+ * it are taken until gs_arena_grown_locked. GS_NO_HOST_MEMORY; GS_NO_MEMORY: no place. The region
+ * is there. */
 gs_status gs_arena_grow_locked(struct gs_arena *arena, size_t size, struct gs_growth *ret);
-/* The next piece to map, at its span; `scarce`: of no more than what is missing. GS_NO_HOST_MEMORY. Then it
- * was mapped: it is in the map, and nobody's until it has joined, under the same hold of the lock. Else, and after
- * GS_NO_HOST_MEMORY, it leaves the map; when it is not mapped any more its addresses are the place's again. */
+/* The next piece to map, at its span; `scarce`: of no more than what is missing. GS_NO_HOST_MEMORY.
+ * Then it was mapped: it is in the map, and nobody's until it has joined, under the same hold of
+ * the lock. Else, and after GS_NO_HOST_MEMORY, it leaves the map; when it is not mapped any more
+ * its addresses are the place's again. */
 gs_status gs_growth_next_locked(struct gs_arena *arena, struct gs_growth *growth, bool scarce);
 gs_status gs_growth_mapped_locked(struct gs_arena *arena, struct gs_growth *growth,
                                   CUmemGenericAllocationHandle handle);
@@ -265,19 +268,19 @@ struct gs_block *gs_arena_grown_locked(struct gs_arena *arena, struct gs_growth 
 struct gs_block *gs_arena_take_from_locked(struct gs_arena *arena, struct gs_block *block,
                                            size_t size);
 
-/* Detaches pieces that are free from end to end, and that no work touches any more, from the map and
- * the arena: of about `bytes` together, the highest ones. They are then the caller's, to unmap without
- * the lock (gs_pieces_unmap). */
+/* Detaches pieces that are free from end to end, and that no work touches any more, from the map
+ * and the arena: of about `bytes` together, the highest ones. They are then the caller's, to unmap
+ * without the lock (gs_pieces_unmap). */
 struct gs_piece *gs_arena_detach_bytes_locked(struct gs_arena *arena, size_t bytes);
 /* One of at most so many bytes; NULL: there is none. */
 struct gs_piece *gs_arena_detach_one_locked(struct gs_arena *arena, size_t most);
 /* The same until no more than `keep` free bytes are left, what was quick being merged first. */
 struct gs_piece *gs_arena_detach_ready_locked(struct gs_arena *arena, size_t keep);
-/* Free bytes beyond the target: what was live lately, and a slack that is smaller where the device has
- * less left. */
+/* Free bytes beyond the target: what was live lately, and a slack that is smaller where the device
+ * has less left. */
 size_t gs_arena_excess_locked(const struct gs_arena *arena);
-/* Detaches a piece that is free from end to end onto arena->guarded.spent. One that is guarded, or not
- * free, stays. */
+/* Detaches a piece that is free from end to end onto arena->guarded.spent. One that is guarded, or
+ * not free, stays. */
 void gs_arena_spend_locked(struct gs_arena *arena, struct gs_piece *piece);
 
 /* ---- The way back (retire.c) ------------------------------------------------------------ */
@@ -308,8 +311,9 @@ static inline size_t gs_arena_behind_bytes_locked(const struct gs_arena *arena)
     return arena->reserved - arena->live - arena->free_bytes - arena->guarded.held -
            arena->order.bytes;
 }
-/* What held a range, or some of it, may do so no more: what is held there goes, unless something else holds
- * it. It begins in the piece, which may be spent afterwards; returns where it ends, or pieces side by side do. */
+/* What held a range, or some of it, may do so no more: what is held there goes, unless something
+ * else holds it. It begins in the piece, which may be spent afterwards; returns where it ends, or
+ * pieces side by side do. */
 uint64_t gs_arena_unguard_locked(struct gs_arena *arena, struct gs_piece *piece, uint64_t base,
                                  size_t size);
 /* What stops the GPU is about to be submitted: closes the open epoch if cuMemFree's is in it. */
@@ -330,8 +334,8 @@ void gs_epoch_add_locked(struct gs_arena_epochs *epochs, struct gs_block_list *l
 void gs_arena_unlive_locked(struct gs_arena *arena, struct gs_block *block);
 /* All GPU work before the free of a retired block in no list is known to be done. */
 void gs_arena_pass_locked(struct gs_arena *arena, struct gs_block *block);
-/* What is in the open epoch, and in no list any more. False: nothing of cuMemFree's. Then: whether the
- * context was waited for since. The list is empty afterwards. */
+/* What is in the open epoch, and in no list any more. False: nothing of cuMemFree's. Then: whether
+ * the context was waited for since. The list is empty afterwards. */
 bool gs_arena_take_open_locked(struct gs_arena *arena, struct gs_block_list *ret);
 void gs_arena_waited_locked(struct gs_arena *arena, struct gs_block_list *freed, bool over);
 /* The context was destroyed: its work is over and its events are gone. What retires is free, or
@@ -380,14 +384,14 @@ void gs_arena_flush_streams_locked(struct gs_arena *arena, uint64_t keep);
 
 /* ---- Apart (apart.c) -------------------------------------------------------------------- */
 
-/* A live block was freed in the order of another context's stream, `fence` is behind that. False: no
- * host memory, nothing was changed. */
+/* A live block was freed in the order of another context's stream, `fence` is behind that. False:
+ * no host memory, nothing was changed. */
 bool gs_arena_retire_elsewhere_locked(struct gs_arena *arena, struct gs_block *block,
                                       const struct gs_fence *fence);
 /* Takes back what passed; returns whether anything did. */
 bool gs_arena_poll_apart_locked(struct gs_arena *arena);
-/* The same, and lets the lock go while it waits for the first of it; false: there is nothing, or it did not
- * pass in time. */
+/* The same, and lets the lock go while it waits for the first of it; false: there is nothing, or it
+ * did not pass in time. */
 bool gs_arena_wait_apart_locked(struct gs_arena *arena, const struct gs_patience *patience);
 
 #endif

@@ -6,10 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define IDS_AT_ONCE 65536 /* so seldom do arenas write what others read */
+#define IDS_AT_ONCE     65536             /* so seldom do arenas write what others read */
 #define QUICK_BYTES_MIN ((size_t)4 << 20) /* what may lie unmerged, and */
-#define QUICK_SHARE 64                     /* this part of what is live */
-#define POLLED_ONCE_IN 8 /* small allocations that no quick list serves */
+#define QUICK_SHARE     64                /* this part of what is live */
+#define POLLED_ONCE_IN  8                 /* small allocations that no quick list serves */
 
 static void make_ready_locked(struct gs_block *block)
 {
@@ -141,8 +141,8 @@ static bool is_inside(const struct gs_bin_entry *entry, const struct gs_bin_wish
     return !gs_block_crosses((const struct gs_block *)entry);
 }
 
-/* Best fit; of those that fit as well the one inside a piece, which takes fewer calls to share and to
- * register. Where each block has its piece alone, a piece of the very size. */
+/* Best fit; of those that fit as well the one inside a piece, which takes fewer calls to share and
+ * to register. Where each block has its piece alone, a piece of the very size. */
 static struct gs_bin_entry *find_locked(const struct gs_arena *arena, const struct gs_bins *bins,
                                         size_t need)
 {
@@ -186,7 +186,8 @@ static struct gs_block *take_small_locked(struct gs_arena *arena, size_t need, s
     return entry ? take_entry_locked(arena, entry, need, size) : NULL;
 }
 
-/* The large block that came back last leaves its place, for its next owner or the free ones proper. */
+/* The large block that came back last leaves its place, for its next owner or the free ones
+ * proper. */
 static struct gs_block *unlast_locked(struct gs_arena *arena)
 {
     struct gs_block *block = arena->free.last;
@@ -271,8 +272,8 @@ struct gs_block *gs_arena_take_any_locked(struct gs_arena *arena, size_t size)
     for (int small = 0; !block && small < 2; small++) {
         size_t unit = small ? GS_UNIT_SIZE : (size_t)1 << GS_LARGE_SHIFT;
         size_t need = (size + unit - 1) & ~(unit - 1);
-        struct gs_bin_entry *entry = gs_bins_find(&gs_arena_region_locked(arena, small)->free, need,
-                                                  SIZE_MAX);
+        struct gs_bin_entry *entry =
+            gs_bins_find(&gs_arena_region_locked(arena, small)->free, need, SIZE_MAX);
 
         if (entry)
             block = take_entry_locked(arena, entry, need, size);
@@ -315,9 +316,8 @@ void gs_arena_give_quick_locked(struct gs_arena *arena, struct gs_block *block)
         give_last_locked(arena, block);
         return;
     }
-    if (unit >= GS_QUICK_CLASSES ||
-        (arena->free.quick_bytes > QUICK_BYTES_MIN &&
-         arena->free.quick_bytes > arena->live / QUICK_SHARE)) {
+    if (unit >= GS_QUICK_CLASSES || (arena->free.quick_bytes > QUICK_BYTES_MIN &&
+                                     arena->free.quick_bytes > arena->live / QUICK_SHARE)) {
         gs_arena_give_locked(arena, block);
         return;
     }
@@ -352,8 +352,8 @@ void gs_arena_limit_locked(struct gs_arena *arena)
 {
     const struct gs_arena_shared *shared = arena->shared;
     size_t limit = __atomic_load_n(&shared->cache_limit, __ATOMIC_RELAXED);
-    size_t share = arena->device->total / 100 *
-                   __atomic_load_n(&shared->cache_percent, __ATOMIC_RELAXED);
+    size_t share =
+        arena->device->total / 100 * __atomic_load_n(&shared->cache_percent, __ATOMIC_RELAXED);
 
     gs_latch_assert_held(&arena->lock);
     if (arena->reserved > 0)

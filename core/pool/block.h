@@ -10,8 +10,8 @@
 #include "core/gpu/map.h"
 #include "core/pool/guard.h"
 
-#define GS_UNIT_SHIFT 9 /* small blocks are multiples of 512 bytes, as the driver's are */
-#define GS_UNIT_SIZE ((size_t)1 << GS_UNIT_SHIFT)
+#define GS_UNIT_SHIFT  9 /* small blocks are multiples of 512 bytes, as the driver's are */
+#define GS_UNIT_SIZE   ((size_t)1 << GS_UNIT_SHIFT)
 #define GS_LARGE_SHIFT 16 /* large ones of 64 KiB, the GPU's own page and a network card's */
 
 struct gs_export;
@@ -27,16 +27,16 @@ enum gs_block_state {
 };
 
 struct gs_block {
-    struct gs_bin_entry entry;        /* first; entry.size is the bytes covered. While not free,
+    struct gs_bin_entry entry; /* first; entry.size is the bytes covered. While not free,
                                          prev and next are the links of the list it is in */
     uint64_t base;
-    size_t size;                      /* bytes the program asked for */
-    uint64_t id;                      /* never reused; given when it becomes live */
-    struct gs_piece *piece;           /* in which it begins */
-    struct gs_block *below, *above;   /* neighbours in the region; NULL where nothing is mapped */
-    struct gs_export *export;         /* not NULL: a handle of it was given out */
-    struct gs_stream_list *stream;    /* of an ordered block */
-    uint64_t memops; /* its id, where the program set SYNC_MEMOPS */
+    size_t size;                    /* bytes the program asked for */
+    uint64_t id;                    /* never reused; given when it becomes live */
+    struct gs_piece *piece;         /* in which it begins */
+    struct gs_block *below, *above; /* neighbours in the region; NULL where nothing is mapped */
+    struct gs_export *export;       /* not NULL: a handle of it was given out */
+    struct gs_stream_list *stream;  /* of an ordered block */
+    uint64_t memops;                /* its id, where the program set SYNC_MEMOPS */
     enum gs_block_state state;
     bool async;
     bool multi_stream; /* another stream than the single one has work on it */
@@ -64,7 +64,7 @@ struct gs_block_list {
 
 /* One physical allocation, mapped into a region. */
 struct gs_piece {
-    struct gs_span span; /* first */
+    struct gs_span span;    /* first */
     struct gs_arena *arena; /* atomic: read before the arena's lock is taken */
     CUmemGenericAllocationHandle handle;
     uint64_t id;
@@ -72,12 +72,14 @@ struct gs_piece {
     struct gs_piece *prev, *next; /* in the region, by address, until its memory is unmapped */
     struct gs_piece *after;       /* in a list of detached ones, or of spare records */
     uint64_t peer_access;         /* devices besides its own that have access, one bit each */
-    bool releasing;        /* it was detached, and is counted so (struct gs_arena_shared) */
-    bool mapped;           /* false: it is being made, or was detached, and only its place is taken */
-    bool asleep; /* its memory is away, or about to go or come (core/process/sleep.h): it stays where it is */
-    bool lent;   /* others may have its memory, by other ways than handles of its blocks: it does not sleep */
-    unsigned char device;  /* atomic: its number, also when it is no arena's any more */
-    struct gs_fence freed; /* of the last block in it that was free at once */
+    bool releasing;               /* it was detached, and is counted so (struct gs_arena_shared) */
+    bool mapped; /* false: it is being made, or was detached, and only its place is taken */
+    bool
+        asleep; /* its memory is away, or about to go or come (core/process/sleep.h): it stays where it is */
+    bool
+        lent; /* others may have its memory, by other ways than handles of its blocks: it does not sleep */
+    unsigned char device;   /* atomic: its number, also when it is no arena's any more */
+    struct gs_fence freed;  /* of the last block in it that was free at once */
     struct gs_index *index; /* of the blocks that begin in it */
     unsigned shift;         /* log2 of the unit its blocks are multiples of */
 };
@@ -86,12 +88,14 @@ struct gs_piece {
 struct gs_region {
     struct gs_arena *arena;
     uint64_t base;
-    size_t size;  /* 0: there is none yet */
-    bool crosses; /* a block may lie across pieces */
+    size_t size;        /* 0: there is none yet */
+    bool crosses;       /* a block may lie across pieces */
     bool short_of_room; /* more addresses were not to be had: what does not fit is the driver's */
-    unsigned pieces; /* atomic: in its addresses, also those being made and those being given back */
+    unsigned
+        pieces; /* atomic: in its addresses, also those being made and those being given back */
     struct gs_piece *lowest, *highest;
-    size_t taken; /* bytes of its addresses that those have: all up to the end of the highest, or there is a hole */
+    size_t
+        taken; /* bytes of its addresses that those have: all up to the end of the highest, or there is a hole */
     struct gs_bins free; /* blocks that are free for whoever comes first, by size */
 };
 
@@ -110,7 +114,8 @@ static inline bool gs_block_is_large(const struct gs_block *block)
     return block->piece->shift == GS_LARGE_SHIFT;
 }
 
-/* The pieces that a block lies in, from block->piece on: the one after another; NULL: that was all. */
+/* The pieces that a block lies in, from block->piece on: the one after another; NULL: that was
+ * all. */
 static inline struct gs_piece *gs_block_next_piece(const struct gs_block *block,
                                                    const struct gs_piece *piece)
 {
@@ -136,12 +141,13 @@ bool gs_index_make(struct gs_piece *piece);
 void gs_index_set_locked(struct gs_piece *piece, struct gs_block *block);
 void gs_index_clear_locked(struct gs_piece *piece, const struct gs_block *block);
 
-/* The block, in any state, that covers an address within the piece, and may begin in one before it; and
- * the one that starts at an address, or NULL. */
+/* The block, in any state, that covers an address within the piece, and may begin in one before it;
+ * and the one that starts at an address, or NULL. */
 struct gs_block *gs_piece_find_locked(const struct gs_piece *piece, uint64_t address);
 struct gs_block *gs_piece_start_locked(const struct gs_piece *piece, uint64_t address);
 /* The next block of a region by address, or its first one after NULL; NULL: there are no more. */
-struct gs_block *gs_region_next_locked(const struct gs_region *region, const struct gs_block *block);
+struct gs_block *gs_region_next_locked(const struct gs_region *region,
+                                       const struct gs_block *block);
 
 void gs_block_list_push(struct gs_block_list *list, struct gs_block *block);
 void gs_block_list_remove(struct gs_block_list *list, struct gs_block *block);

@@ -10,15 +10,15 @@
 
 /* Counted from the arena's start. Written with its lock held, read by anyone. */
 struct gs_arena_counts {
-    uint64_t hits;   /* allocations served by memory that was there */
-    uint64_t misses; /* those that had to look for what has come back, or grow */
-    uint64_t grown;  /* pieces made */
-    uint64_t trims;  /* pieces given back to the driver, */
-    uint64_t later;  /* and those of them that were given in the background */
+    uint64_t hits;    /* allocations served by memory that was there */
+    uint64_t misses;  /* those that had to look for what has come back, or grow */
+    uint64_t grown;   /* pieces made */
+    uint64_t trims;   /* pieces given back to the driver, */
+    uint64_t later;   /* and those of them that were given in the background */
     uint64_t at_once; /* frees of what was free at once */
-    uint64_t events; /* epochs closed */
-    uint64_t waits;  /* times an allocation waited for the GPU */
-    uint64_t late;   /* waits given up because the GPU took too long */
+    uint64_t events;  /* epochs closed */
+    uint64_t waits;   /* times an allocation waited for the GPU */
+    uint64_t late;    /* waits given up because the GPU took too long */
     uint64_t wait_ns; /* in those */
     uint64_t map_ns;  /* in making pieces and giving them back, of the program's threads */
     size_t reserved_peak, live_peak; /* bytes */
@@ -27,10 +27,10 @@ struct gs_arena_counts {
 };
 #define GS_ADD(field, n) __atomic_store_n(&(field), (field) + (n), __ATOMIC_RELAXED)
 #define GS_SUB(field, n) __atomic_store_n(&(field), (field) - (n), __ATOMIC_RELAXED)
-#define GS_COUNT(field) GS_ADD(field, 1)
+#define GS_COUNT(field)  GS_ADD(field, 1)
 
-/* Stream-ordered memory of one device, as asked for. What was live at most at a time is the sum of what each
- * arena had. */
+/* Stream-ordered memory of one device, as asked for. What was live at most at a time is the sum of
+ * what each arena had. */
 struct gs_async_count {
     uint64_t high;          /* the most of that that was seen; atomic, as all of it */
     uint64_t reserved_high; /* core/api/mempool.c */

@@ -1,7 +1,8 @@
 /*
- * Records of pieces and blocks, and which block is at an address. A piece has one bit for each unit, set
- * where a block starts, and a word of summary for 64 of such words, so that the block around any address
- * is found by looking backwards over few words, and over the pieces that it crosses.
+ * Records of pieces and blocks, and which block is at an address. A piece has one bit for each
+ * unit, set where a block starts, and a word of summary for 64 of such words, so that the block
+ * around any address is found by looking backwards over few words, and over the pieces that it
+ * crosses.
  */
 #include "core/pool/arena.h"
 
@@ -52,7 +53,8 @@ void gs_piece_record_free_locked(struct gs_piece *piece)
 
 void gs_piece_gone(struct gs_piece *piece)
 {
-    struct gs_arena *arena = piece->region->arena; /* which stays one while it has the piece's place */
+    struct gs_arena *arena =
+        piece->region->arena; /* which stays one while it has the piece's place */
 
     gs_latch_take(&arena->lock);
     gs_piece_record_free_locked(piece);

@@ -8,9 +8,9 @@
 #include <stdlib.h>
 
 /* What one stream may hold back before it goes to the epoch: a part of what is live, or this. */
-#define HELD_BACK_MIN ((size_t)64 << 20)
+#define HELD_BACK_MIN   ((size_t)64 << 20)
 #define HELD_BACK_SHARE 4
-#define POLLED_ONCE_IN 8 /* frees beyond that while the GPU is behind */
+#define POLLED_ONCE_IN  8 /* frees beyond that while the GPU is behind */
 
 static struct gs_stream_list **bucket_of_locked(struct gs_arena_order *order, uint64_t key)
 {

@@ -1,22 +1,22 @@
 /*
  * Regions grow (core/pool/arena.h): where pieces go, how large they are, and how they become a free
- * block. They are made without the lock: their place is taken meanwhile, and so is what is free beside
- * it, which the block that they are made for is to have as well.
+ * block. They are made without the lock: their place is taken meanwhile, and so is what is free
+ * beside it, which the block that they are made for is to have as well.
  */
 #include "core/pool/arena.h"
 
-#define LARGE_LEAST ((size_t)32 << 20) /* a piece for large blocks, */
-#define LARGE_SHARE 16                 /* or this part of what is reserved, */
-#define LARGE_MOST ((size_t)128 << 20) /* but no more than is missing beyond this, */
-#define DEVICE_SHARE 256               /* or this part of the device; */
-#define LEFT_SHARE 8                   /* no more than this part of what the device has left */
-#define SMALL_OTHER ((size_t)16 << 20) /* one for small blocks in an arena of few threads */
+#define LARGE_LEAST  ((size_t)32 << 20)  /* a piece for large blocks, */
+#define LARGE_SHARE  16                  /* or this part of what is reserved, */
+#define LARGE_MOST   ((size_t)128 << 20) /* but no more than is missing beyond this, */
+#define DEVICE_SHARE 256                 /* or this part of the device; */
+#define LEFT_SHARE   8                   /* no more than this part of what the device has left */
+#define SMALL_OTHER  ((size_t)16 << 20)  /* one for small blocks in an arena of few threads */
 
 /* Between two pieces, or behind the last one. */
 struct gap {
     uint64_t base;
     size_t size;
-    struct gs_piece *under; /* the piece below, or NULL */
+    struct gs_piece *under;         /* the piece below, or NULL */
     struct gs_block *below, *above; /* free ones right beside it, or NULL */
     size_t missing;
 };
@@ -68,8 +68,8 @@ static bool has_hole_locked(const struct gs_region *region)
     return region->highest && gs_piece_end(region->highest) - region->base > region->taken;
 }
 
-/* Where the fewest bytes are missing, and lowest of those: of small blocks it is the same anywhere. There
- * may be tens of thousands of pieces. */
+/* Where the fewest bytes are missing, and lowest of those: of small blocks it is the same anywhere.
+ * There may be tens of thousands of pieces. */
 static bool choose_locked(const struct gs_region *region, size_t need, struct gap *ret)
 {
     bool any = false, holes = has_hole_locked(region);
@@ -103,7 +103,8 @@ static size_t size_at_best_locked(const struct gs_arena *arena, const struct gs_
         return !arena->first && left / LEFT_SHARE >= SMALL_OTHER ? SMALL_OTHER : missing;
     if (!region->crosses) /* of a piece for one block more goes back */
         return missing;
-    size = arena->reserved / LARGE_SHARE > LARGE_LEAST ? arena->reserved / LARGE_SHARE : LARGE_LEAST;
+    size =
+        arena->reserved / LARGE_SHARE > LARGE_LEAST ? arena->reserved / LARGE_SHARE : LARGE_LEAST;
     if (size > LARGE_MOST)
         size = LARGE_MOST;
     if (size > left / LEFT_SHARE)

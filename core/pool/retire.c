@@ -4,23 +4,23 @@
  *
  * An epoch is closed when enough was freed into it or when an allocation misses. Its fence covers
  * all work submitted to the context before, and so all work submitted before each of its blocks'
- * frees. While a capture is open no fence can be recorded: the open epoch just grows. Before one begins
- * it is closed, and so comes back meanwhile.
+ * frees. While a capture is open no fence can be recorded: the open epoch just grows. Before one
+ * begins it is closed, and so comes back meanwhile.
  */
 #include "core/pool/arena.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#define EPOCH_SHARE 32 /* an epoch closes at this part of what was live lately, */
-#define EPOCH_LEAST ((size_t)4 << 20) /* but at no less than this, */
-#define EPOCH_LEAST_OTHER ((size_t)32 << 20) /* or in an arena that is not the first; */
-#define EPOCH_BLOCKS 128                     /* and with so many blocks */
+#define EPOCH_SHARE        32 /* an epoch closes at this part of what was live lately, */
+#define EPOCH_LEAST        ((size_t)4 << 20)  /* but at no less than this, */
+#define EPOCH_LEAST_OTHER  ((size_t)32 << 20) /* or in an arena that is not the first; */
+#define EPOCH_BLOCKS       128                /* and with so many blocks */
 #define EPOCH_BLOCKS_OTHER 512
-#define EPOCH_FINER 8 /* times, while allocations may soon wait for the oldest, */
-#define EPOCH_FINER_FROM ((size_t)32 << 20) /* with so much behind at least */
-#define TOLD_ONCE_IN 64 /* small blocks that are free at once, until the purge thread is told */
-#define EXACT_MIN ((size_t)32 << 20) /* an epoch of so much has its event at once */
+#define EPOCH_FINER        8 /* times, while allocations may soon wait for the oldest, */
+#define EPOCH_FINER_FROM   ((size_t)32 << 20) /* with so much behind at least */
+#define TOLD_ONCE_IN       64 /* small blocks that are free at once, until the purge thread is told */
+#define EXACT_MIN          ((size_t)32 << 20) /* an epoch of so much has its event at once */
 
 void gs_block_list_push(struct gs_block_list *list, struct gs_block *block)
 {
@@ -67,8 +67,8 @@ static void list_join(struct gs_block_list *to, struct gs_block_list *from)
     memset(from, 0, sizeof *from);
 }
 
-/* Nothing covers the block any more. What another process had goes back to the driver, which clears it: who kept
- * its piece by himself would see the next block, and that what he wrote. */
+/* Nothing covers the block any more. What another process had goes back to the driver, which clears
+ * it: who kept its piece by himself would see the next block, and that what he wrote. */
 static void go_on_locked(struct gs_arena *arena, struct gs_block *block, bool shared, bool quick)
 {
     if (shared && arena->shared->isolates && !arena->dead) {
@@ -131,7 +131,8 @@ static void leaves_epoch_locked(struct gs_arena_epochs *epochs, struct gs_block 
         --*retiring_of_locked(epochs, block->entry.size);
 }
 
-/* What of a list was in no epoch belongs to a context that is over, where nobody counts any more. */
+/* What of a list was in no epoch belongs to a context that is over, where nobody counts any
+ * more. */
 static void all_passed_locked(struct gs_arena *arena, struct gs_block_list *list)
 {
     struct gs_block *block = list->first, *next;
@@ -179,10 +180,10 @@ static uint64_t wait_for_locked(struct gs_arena *arena, const struct gs_epoch *e
                : wait_for_later_locked(arena, epoch);
 }
 
-/* Who waits for the oldest epoch waits for all work that was submitted until it was closed. Where the
- * GPU is half as far behind as makes allocations wait, epochs are smaller, and so is each wait: of a
- * server's bursts 99.9 % are done in 0.64 ms, with epochs of one size in 0.78 to 0.89 (latency.py
- * --software --mix server, twice each). */
+/* Who waits for the oldest epoch waits for all work that was submitted until it was closed. Where
+ * the GPU is half as far behind as makes allocations wait, epochs are smaller, and so is each wait:
+ * of a server's bursts 99.9 % are done in 0.64 ms, with epochs of one size in 0.78 to 0.89
+ * (latency.py --software --mix server, twice each). */
 void gs_epoch_choose_limits_locked(struct gs_arena *arena)
 {
     const unsigned percent = arena->shared->retiring_percent;
@@ -291,7 +292,8 @@ static void pass_at_once_locked(struct gs_arena *arena, struct gs_block *block)
 static inline void close_full_locked(struct gs_arena *arena, bool at_free)
 {
     if (__builtin_expect(arena->epochs.open.count < arena->epochs.blocks &&
-                             arena->epochs.open.bytes < arena->epochs.limit, 1))
+                             arena->epochs.open.bytes < arena->epochs.limit,
+                         1))
         return;
     gs_arena_poll_locked(arena);
     gs_epoch_close_locked(arena, at_free);

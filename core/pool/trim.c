@@ -1,14 +1,14 @@
 /*
- * Pieces leave their arena (core/pool/arena.h): those that are free from end to end, whatever lies in
- * the rest of the free block around them. The highest go first, so that a region stays low.
+ * Pieces leave their arena (core/pool/arena.h): those that are free from end to end, whatever lies
+ * in the rest of the free block around them. The highest go first, so that a region stays low.
  */
 #include "core/pool/arena.h"
 
 #include <limits.h>
 
-#define HELD_MIN ((size_t)64 << 20) /* below this nothing is too much */
-#define SLACK_PERCENT 16            /* beside what was live lately, while half of the device is left; */
-#define SLACK_PERCENT_FULL 4        /* falling to this */
+#define HELD_MIN           ((size_t)64 << 20) /* below this nothing is too much */
+#define SLACK_PERCENT      16 /* beside what was live lately, while half of the device is left; */
+#define SLACK_PERCENT_FULL 4  /* falling to this */
 
 static bool may_unmap_locked(const struct gs_arena *arena, const struct gs_piece *piece)
 {
@@ -17,9 +17,10 @@ static bool may_unmap_locked(const struct gs_arena *arena, const struct gs_piece
     return guard->may_unmap(guard->arg, piece->span.base, piece->span.size);
 }
 
-/* Whether no work touches it any more. Of a line no more than the first fence that has not passed is
- * asked for. */
-static bool has_passed_locked(struct gs_arena *arena, struct gs_piece *piece, struct gs_fence *stuck)
+/* Whether no work touches it any more. Of a line no more than the first fence that has not passed
+ * is asked for. */
+static bool has_passed_locked(struct gs_arena *arena, struct gs_piece *piece,
+                              struct gs_fence *stuck)
 {
     if (stuck->line && stuck->line == piece->freed.line && stuck->number <= piece->freed.number)
         return false;

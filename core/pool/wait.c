@@ -6,8 +6,9 @@
 
 /* What retires, or what an arena has beyond what was live, is no reason to wait below this. */
 #define BEHIND_MIN ((size_t)64 << 20)
-#define FAR_TIMES 2 /* what is, where an allocation waits for as long as it takes */
-#define STALLED_MORE 2 /* an arena that grew by this part waits again for a GPU that does not move */
+#define FAR_TIMES  2 /* what is, where an allocation waits for as long as it takes */
+#define STALLED_MORE \
+    2 /* an arena that grew by this part waits again for a GPU that does not move */
 
 bool gs_arena_touched_locked(struct gs_arena *arena)
 {

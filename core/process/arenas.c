@@ -68,8 +68,8 @@ size_t gs_core_cached(struct gs_core *core)
             continue;
         gs_latch_take(&arena->lock);
         gs_arena_collect_locked(arena);
-        /* What was freed and another process holds is not free: such blocks show as held, as does what waits for
-         * one to come and goes as soon as it is needed, which is free. */
+        /* What was freed and another process holds is not free: such blocks show as held, as does
+         * what waits for one to come and goes as soon as it is needed, which is free. */
         cached_bytes += arena->reserved - arena->live - arena->guarded.held;
         gs_latch_release(&arena->lock);
     }

@@ -25,7 +25,7 @@ static _Thread_local struct {
 /* Which of a context's arenas this thread uses for small blocks: the first, as all do, until it
  * has met others there too often. */
 #define MEETINGS_MAX 16
-#define MOVES_MAX (2 * GS_THREAD_ARENAS) /* then there are more threads than arenas */
+#define MOVES_MAX    (2 * GS_THREAD_ARENAS) /* then there are more threads than arenas */
 static _Thread_local struct {
     unsigned arena, meetings, moves;
     unsigned tagged; /* the arena of its tag; 0: it has none */
@@ -139,7 +139,8 @@ CUcontext gs_context_owner(struct gs_core *core, CUcontext handle)
 
 #define GOING_STEP_NS 50000
 
-/* Whether the context may be about to go, in a call by another thread. The contexts' lock is held. */
+/* Whether the context may be about to go, in a call by another thread. The contexts' lock is
+ * held. */
 static bool may_go_locked(const struct gs_core *core, CUcontext handle)
 {
     gs_lock_assert_held(&core->lock);
@@ -227,8 +228,9 @@ static gs_status look_up(struct gs_core *core, CUcontext handle, bool probe,
     gs_lock_take(&core->lock);
     *ret = gs_context_find_locked(core, handle);
     if (!*ret)
-        *ret = context_await_locked(
-            core, handle); /* before the driver is asked whether it still is one */
+        *ret =
+            context_await_locked(core,
+                                 handle); /* before the driver is asked whether it still is one */
     if (!*ret) {
         status = core->driver.ctx_push_current(handle);
         if (status == GS_OK) {
@@ -276,8 +278,8 @@ enum gs_device_mode gs_context_device_mode(struct gs_core *core, CUdevice ordina
     return mode;
 }
 
-static gs_status look_up_and_cache(struct gs_core *core, CUcontext handle, uint64_t seen, bool probe,
-                                   struct gs_context **ret)
+static gs_status look_up_and_cache(struct gs_core *core, CUcontext handle, uint64_t seen,
+                                   bool probe, struct gs_context **ret)
 {
     gs_status status = look_up(core, handle, probe, ret);
 
@@ -394,14 +396,16 @@ static struct gs_arena *arena_locked(struct gs_core *core, struct gs_context *co
     gs_lock_assert_held(&core->lock);
     if (arena || !(arena = gs_arena_new()))
         return arena;
-    gs_arena_init(arena, &core->shared, context->device, context->handle, &context->arenas[0]->events, tag_of(i));
+    gs_arena_init(arena, &core->shared, context->device, context->handle,
+                  &context->arenas[0]->events, tag_of(i));
     arena->dead = context->arenas[0]->dead;
     arena->leaving = context->arenas[0]->leaving;
     __atomic_store_n(&context->arenas[i], arena, __ATOMIC_RELEASE);
     return arena;
 }
 
-__attribute__((cold, noinline)) static struct gs_arena *tagged_arena(struct gs_core *core, struct gs_context *context)
+__attribute__((cold, noinline)) static struct gs_arena *tagged_arena(struct gs_core *core,
+                                                                     struct gs_context *context)
 {
     struct gs_arena *arena;
 
@@ -411,7 +415,8 @@ __attribute__((cold, noinline)) static struct gs_arena *tagged_arena(struct gs_c
     return arena;
 }
 
-/* To the context's next arena, which whoever meets nobody there stays in; to the first where that cannot be made. */
+/* To the context's next arena, which whoever meets nobody there stays in; to the first where that
+ * cannot be made. */
 static void move_on(struct gs_core *core, struct gs_context *context)
 {
     place.meetings = 0;

@@ -21,14 +21,14 @@
 #include "core/process/sleep.h"
 #include "core/base/turn.h"
 
-#define GS_THREAD_ARENAS 16 /* for whoever has no tag; then one of each tag that there is here */
-#define GS_TAGS 16
+#define GS_THREAD_ARENAS  16 /* for whoever has no tag; then one of each tag that there is here */
+#define GS_TAGS           16
 #define GS_CONTEXT_ARENAS (GS_THREAD_ARENAS + GS_TAGS)
 
 /*
- * A tag is a label that a thread gives to what it allocates from then on. Such memory is apart, in arenas of the tag's
- * own, so that it may be treated otherwise than the rest: a process that falls asleep may discard it. The first labels
- * of a process are tags; the others are labels and no more.
+ * A tag is a label that a thread gives to what it allocates from then on. Such memory is apart, in
+ * arenas of the tag's own, so that it may be treated otherwise than the rest: a process that falls
+ * asleep may discard it. The first labels of a process are tags; the others are labels and no more.
  */
 #define GS_TAG_SIZE 64
 /* Its number; 0: it is none, and none is made of it. */
@@ -40,7 +40,7 @@ struct gs_context {
     struct gs_context *next; /* in core->contexts, or in core->spare_contexts */
     CUcontext handle;
     CUdevice ordinal;
-    bool detached; /* its handle is not looked up any more */
+    bool detached;   /* its handle is not looked up any more */
     bool memops_due; /* it is to synchronise once no capture is open (core/api/memops.c) */
     const struct gs_device *device; /* asked here: an arena's line is written by its threads */
     /* The first always exists and has all large blocks; the others are made for threads that wait
@@ -50,10 +50,10 @@ struct gs_context {
 
 /* By device; atomic. */
 struct gs_device_figures {
-    size_t used[GS_DEVICES_MAX];  /* core/process/limit.h */
-    bool no_region; /* was said */
-    uint64_t shortage_ns; /* when core/process/shortage.h said something last */
-    size_t leaving[GS_DEVICES_MAX]; /* of pieces that are no arena's any more */
+    size_t used[GS_DEVICES_MAX];      /* core/process/limit.h */
+    bool no_region;                   /* was said */
+    uint64_t shortage_ns;             /* when core/process/shortage.h said something last */
+    size_t leaving[GS_DEVICES_MAX];   /* of pieces that are no arena's any more */
     uint64_t refused[GS_DEVICES_MAX]; /* calls that found no memory */
     size_t left[GS_DEVICES_MAX], grown[GS_DEVICES_MAX]; /* the latter since the former */
 };
@@ -66,7 +66,8 @@ struct gs_graph_memory {
 
 /* Pieces on their way to the driver (core/process/unmap.c), and from it. The counts are atomic. */
 struct gs_releases {
-    struct gs_turn turn;  /* the program's threads that make pieces go before one that gives some back */
+    struct gs_turn
+        turn; /* the program's threads that make pieces go before one that gives some back */
     uint64_t begun, done; /* calls that release a piece */
     uint64_t gone;        /* detached pieces that were */
     uint64_t last_ns;     /* when; 0: never */
@@ -111,7 +112,7 @@ struct gs_core {
     struct gs_programs programs;
     struct gs_async_count async[GS_DEVICES_MAX]; /* by device */
     struct gs_device_figures figures;
-    int device_count;      /* atomic; 0: not asked yet */
+    int device_count;                         /* atomic; 0: not asked yet */
     const void *primary_turn[GS_DEVICES_MAX]; /* atomic: the thread whose it is; NULL: nobody's */
     struct gs_graph_memory graphs;
     struct gs_sleep sleep;
@@ -148,7 +149,8 @@ static inline struct gs_arena *gs_next_pool_locked(const struct gs_core *core,
 
 /* The next of those of a device (NULL: any), for who takes their locks one by one: a record that is
  * an arena stays one (they are recycled, not freed), and one that dies meanwhile has nothing to
- * give. Begins with 0; NULL: there are no more. No lock is held, and no list made: stacks are small. */
+ * give. Begins with 0; NULL: there are no more. No lock is held, and no list made: stacks are
+ * small. */
 struct gs_arena *gs_next_pool(struct gs_core *core, const struct gs_device *device, unsigned *at);
 
 /* What a device can, found out here if it was not before; it needs no context, but a driver that is
@@ -178,9 +180,9 @@ void gs_context_handles_changed(struct gs_core *core);
 struct gs_arena *gs_context_lock_arena(struct gs_core *core, struct gs_context *context,
                                        size_t size);
 
-/* The record of the context that a stream belongs to, and what tells apart the streams in whose order
- * its memory is: there a green context's default stream is beside the primary one's. An error of the
- * driver's: no such stream. */
+/* The record of the context that a stream belongs to, and what tells apart the streams in whose
+ * order its memory is: there a green context's default stream is beside the primary one's. An error
+ * of the driver's: no such stream. */
 gs_status gs_context_of_stream(struct gs_core *core, CUstream stream,
                                struct gs_context **ret_context, uint64_t *ret_key);
 

@@ -5,7 +5,7 @@
 #include "core/process/limit.h"
 #include "core/process/record.h"
 
-#define LEAST_PART 64 /* of the addresses that are wanted */
+#define LEAST_PART   64 /* of the addresses that are wanted */
 #define LOOKED_AGAIN 16 /* when an arena has grown by this part of what the device had left */
 
 /* What the device has left decides how large pieces are, and how much is kept. Looking takes some
@@ -45,9 +45,9 @@ static bool may_cross(const struct gs_arena *arena)
            (arena->device->dma_bufs || !arena->shared->by_address);
 }
 
-/* Twice the device: what is free in it is never too scattered for what the device has. Less where that
- * is not to be had. GS_NOT_OFFERED: none is, and the memory is the driver's. The arena's lock is held, and
- * let go meanwhile. */
+/* Twice the device: what is free in it is never too scattered for what the device has. Less where
+ * that is not to be had. GS_NOT_OFFERED: none is, and the memory is the driver's. The arena's lock
+ * is held, and let go meanwhile. */
 static gs_status reserve_locked(struct gs_core *core, struct gs_arena *arena, uint64_t life,
                                 bool small)
 {
@@ -117,7 +117,8 @@ static gs_status map(struct gs_core *core, const struct gs_device *device,
     return status;
 }
 
-/* What was mapped and is nobody's. False: it keeps its memory and its addresses, lost but nobody else's. */
+/* What was mapped and is nobody's. False: it keeps its memory and its addresses, lost but nobody
+ * else's. */
 static bool unmap(struct gs_core *core, const struct gs_device *device, const struct gs_span *span,
                   CUmemGenericAllocationHandle handle)
 {
@@ -132,8 +133,8 @@ static bool unmap(struct gs_core *core, const struct gs_device *device, const st
     return true;
 }
 
-/* The next piece. What is not everybody's who is to have access does not join. The lock is held, and let go
- * meanwhile. */
+/* The next piece. What is not everybody's who is to have access does not join. The lock is held,
+ * and let go meanwhile. */
 static gs_status make_locked(struct gs_core *core, struct gs_arena *arena, uint64_t life,
                              struct gs_growth *growth, bool scarce)
 {
@@ -156,9 +157,8 @@ static gs_status make_locked(struct gs_core *core, struct gs_arena *arena, uint6
     if (mapped)
         status = gs_growth_mapped_locked(arena, growth, handle);
     if (status == GS_OK)
-        status = gs_arena_is_over_locked(arena, life)
-                     ? GS_NO_CONTEXT
-                     : gs_peers_admit_locked(core, growth->piece);
+        status = gs_arena_is_over_locked(arena, life) ? GS_NO_CONTEXT
+                                                      : gs_peers_admit_locked(core, growth->piece);
     if (status == GS_OK) {
         gs_growth_joined_locked(arena, growth);
         __atomic_add_fetch(&core->figures.grown[device->ordinal], span.size, __ATOMIC_RELAXED);

@@ -37,7 +37,8 @@ struct gs_guard gs_guard_of(struct gs_core *core)
                              .arg = core};
 }
 
-/* What of a range lies in pieces side by side, from `base` on; returns where that ends, or the next page. */
+/* What of a range lies in pieces side by side, from `base` on; returns where that ends, or the next
+ * page. */
 static uint64_t unguard(struct gs_core *core, uint64_t base, uint64_t end, bool *ret_any)
 {
     struct gs_piece *piece;
@@ -57,8 +58,8 @@ static uint64_t unguard(struct gs_core *core, uint64_t base, uint64_t end, bool 
     return done;
 }
 
-/* A block that is not held yet is asked about when it does. A piece in the range may have gone just now: what lies
- * behind it is told all the same. */
+/* A block that is not held yet is asked about when it does. A piece in the range may have gone just
+ * now: what lies behind it is told all the same. */
 void gs_guard_ended(void *arg, uint64_t base, size_t size)
 {
     struct gs_core *core = arg;

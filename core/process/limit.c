@@ -59,7 +59,8 @@ size_t gs_limit_left(struct gs_core *core, CUdevice device)
     core->driver.ctx_pop_current(&popped);
     gs_stats_read(core, device, &stats);
     used = stats.live + stats.limbo; /* of a process that sleeps, more than it has there */
-    left += (stats.reserved > used ? stats.reserved - used : 0) + gs_share_would_go(core->share, (unsigned)device);
+    left += (stats.reserved > used ? stats.reserved - used : 0) +
+            gs_share_would_go(core->share, (unsigned)device);
     gs_core_bound(core, device, &left, &total);
     return left;
 }

@@ -4,7 +4,8 @@
  * allocation. Chunks count until they are the driver's again: what is on its way there does.
  *
  * What the driver takes for itself or gives to the program beside the arenas is not bounded here:
- * contexts, code, graphs, arrays, managed memory, handles of cuMemCreate, pools of the program's own.
+ * contexts, code, graphs, arrays, managed memory, handles of cuMemCreate, pools of the program's
+ * own.
  */
 #ifndef GS_CORE_PROCESS_LIMIT_H
 #define GS_CORE_PROCESS_LIMIT_H

@@ -32,8 +32,7 @@ void gs_neighbour_join(struct gs_core *core)
 
 void gs_neighbour_opened(struct gs_core *core)
 {
-    if (core->options.neighbours &&
-        !__atomic_load_n(&core->neighbour.opened, __ATOMIC_RELAXED) &&
+    if (core->options.neighbours && !__atomic_load_n(&core->neighbour.opened, __ATOMIC_RELAXED) &&
         !__atomic_exchange_n(&core->neighbour.opened, true, __ATOMIC_RELAXED))
         gs_share_serve(core->share);
 }
@@ -55,9 +54,9 @@ static const struct gs_device *device_of(struct gs_core *core, const unsigned ch
 }
 
 /*
- * A process that is asked again and again for what it needs itself gives at a rate that it can bear;
- * twice as seldom each time where it found the GPU full no more itself, so that nobody has used what
- * it gave. Who asks is not refused: he waits.
+ * A process that is asked again and again for what it needs itself gives at a rate that it can
+ * bear; twice as seldom each time where it found the GPU full no more itself, so that nobody has
+ * used what it gave. Who asks is not refused: he waits.
  */
 static void rest(struct gs_core *core, const struct gs_stats *stats)
 {
@@ -166,8 +165,7 @@ static size_t missing_of(struct gs_core *core, CUcontext context, size_t size)
     size_t left, total;
     CUcontext popped;
 
-    if (!core->driver.mem_get_info ||
-        core->driver.ctx_push_current(context) != CUDA_SUCCESS)
+    if (!core->driver.mem_get_info || core->driver.ctx_push_current(context) != CUDA_SUCCESS)
         return size;
     if (core->driver.mem_get_info(&left, &total) == CUDA_SUCCESS && left < size)
         size -= left;

@@ -1,5 +1,5 @@
-/* Memory that the program makes and maps by itself (core/process/own.h): its mappings, and what of them
- * lies side by side. */
+/* Memory that the program makes and maps by itself (core/process/own.h): its mappings, and what of
+ * them lies side by side. */
 #include "core/process/own.h"
 
 #include <stdlib.h>
@@ -77,7 +77,8 @@ static void take_exports_locked(struct gs_own *own, uint64_t base, uint64_t size
     gs_lock_assert_held(&own->lock);
     HASH_ITER(hh, own->exports, export, next)
     {
-        if (export->place.range.base >= base + size || base >= export->place.range.base + export->place.range.size)
+        if (export->place.range.base >= base + size ||
+            base >= export->place.range.base + export->place.range.size)
             continue;
         HASH_DEL(own->exports, export);
         export->next = *list;
@@ -291,7 +292,8 @@ static const struct gs_own_mapping *before_locked(const struct gs_own *own,
 static const struct gs_own_mapping *behind_locked(const struct gs_own *own,
                                                   const struct gs_own_mapping *mapping)
 {
-    const struct gs_own_mapping *behind = gs_own_mapping_locked(own, mapping->span.base + mapping->span.size);
+    const struct gs_own_mapping *behind =
+        gs_own_mapping_locked(own, mapping->span.base + mapping->span.size);
 
     return is_part(behind, mapping->reservation) && !own->isolates ? behind : NULL;
 }
@@ -339,10 +341,11 @@ static struct gs_share_strip *strip_locked(struct gs_own *own, const struct gs_o
 }
 
 static gs_status find_piece_locked(struct gs_own *own, CUdeviceptr address,
-                                struct gs_own_found *ret_found, struct gs_export **ret_export,
-                                const char **ret_why)
+                                   struct gs_own_found *ret_found, struct gs_export **ret_export,
+                                   const char **ret_why)
 {
-    const struct gs_own_mapping *piece = gs_own_mapping_locked(own, address), *first = piece, *before;
+    const struct gs_own_mapping *piece = gs_own_mapping_locked(own, address), *first = piece,
+                                *before;
     struct gs_own_export *export;
     uint32_t pieces;
 

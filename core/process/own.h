@@ -1,7 +1,8 @@
 /*
- * Memory that the program makes and maps by itself: cuMemCreate, cuMemMap and their kin. The calls are
- * the driver's, which judges them; what has succeeded is noted here, so that it can be said which
- * addresses are mapped, in how many pieces, inside which reservation, and whether others may have it.
+ * Memory that the program makes and maps by itself: cuMemCreate, cuMemMap and their kin. The calls
+ * are the driver's, which judges them; what has succeeded is noted here, so that it can be said
+ * which addresses are mapped, in how many pieces, inside which reservation, and whether others may
+ * have it.
  *
  *   handle ──< mapping (a piece) ──> reservation        strip: pieces side by side in one reservation,
  *                                                       with access, which can be shared; an export
@@ -13,9 +14,9 @@
  *
  * Handles get the type POSIX descriptor where the program asked for none (core/api/own.c): `added`.
  *
- * A process that has slept (core/process/sleep_own.c) has other memory than it made: the program's number of a
- * handle is not the driver's any more. A number that the driver then gives anew, though the program has one like
- * it, gets another.
+ * A process that has slept (core/process/sleep_own.c) has other memory than it made: the program's
+ * number of a handle is not the driver's any more. A number that the driver then gives anew, though
+ * the program has one like it, gets another.
  */
 #ifndef GS_CORE_PROCESS_OWN_H
 #define GS_CORE_PROCESS_OWN_H
@@ -35,10 +36,10 @@
 struct gs_own_memory {
     size_t size;
     CUdevice device;
-    bool added;      /* the program did not ask for descriptors of it */
+    bool added; /* the program did not ask for descriptors of it */
     bool imported;
-    unsigned tag; /* core/process/context.h */
-    const char *why; /* it cannot be shared; NULL: it can */
+    unsigned tag;                   /* core/process/context.h */
+    const char *why;                /* it cannot be shared; NULL: it can */
     CUmemAllocationProp properties; /* that the driver was asked for; not of what was imported */
 };
 
@@ -58,17 +59,18 @@ struct gs_own_handle {
     bool known;                    /* in the table: its number is not another's */
     bool moved;                    /* the driver's number may be another one */
     enum gs_own_use use;
-    size_t away; /* of a process that falls asleep: its place in the list of what goes, and 1; 0: it stays */
+    size_t
+        away; /* of a process that falls asleep: its place in the list of what goes, and 1; 0: it stays */
     UT_hash_handle hh;
 };
 
 struct gs_own_mapping {
-    struct gs_span span; /* first: what the map points at */
+    struct gs_span span;          /* first: what the map points at */
     struct gs_own_handle *handle; /* NULL: not known */
-    const char *why;        /* it cannot be shared; NULL: it can */
-    size_t offset;          /* in the handle's memory */
-    uint64_t reservation;   /* where that begins */
-    uint64_t reads, writes; /* bit d: device d may */
+    const char *why;              /* it cannot be shared; NULL: it can */
+    size_t offset;                /* in the handle's memory */
+    uint64_t reservation;         /* where that begins */
+    uint64_t reads, writes;       /* bit d: device d may */
     struct gs_own_mapping *next;
 };
 
@@ -91,8 +93,8 @@ struct gs_own_export {
 };
 
 struct gs_own {
-    struct gs_lock lock; /* rank OWN; protects all of it */
-    struct gs_map map;   /* of mappings */
+    struct gs_lock lock;               /* rank OWN; protects all of it */
+    struct gs_map map;                 /* of mappings */
     struct gs_own_range *reservations; /* by address */
     size_t reservation_count, reservation_room;
     struct gs_own_handle *handles;
@@ -123,30 +125,34 @@ static inline size_t gs_own_bytes(const struct gs_own *own)
     return own ? __atomic_load_n(&own->bytes, __ATOMIC_RELAXED) : 0;
 }
 
-/* A handle was made, or imported; or another reference of one was got, of what is mapped at the address. Returns the
- * program's number of it. */
+/* A handle was made, or imported; or another reference of one was got, of what is mapped at the
+ * address. Returns the program's number of it. */
 CUmemGenericAllocationHandle gs_own_made(struct gs_own *own, CUmemGenericAllocationHandle real,
                                          const struct gs_own_memory *memory);
 CUmemGenericAllocationHandle gs_own_retained(struct gs_own *own, CUmemGenericAllocationHandle real,
                                              CUdeviceptr address);
-/* A reference is about to be given back, and was, or not. NULL: the handle is not known. *handle becomes the
- * driver's number; 0: the driver has nothing to give back. */
+/* A reference is about to be given back, and was, or not. NULL: the handle is not known. *handle
+ * becomes the driver's number; 0: the driver has nothing to give back. */
 struct gs_own_handle *gs_own_releasing(struct gs_own *own, CUmemGenericAllocationHandle *handle);
 void gs_own_released(struct gs_own *own, struct gs_own_handle *handle, bool done);
 /* The driver's number of one. */
-CUmemGenericAllocationHandle gs_own_look_up(struct gs_own *own, CUmemGenericAllocationHandle handle);
-static inline CUmemGenericAllocationHandle gs_own_real(struct gs_own *own, CUmemGenericAllocationHandle handle)
+CUmemGenericAllocationHandle gs_own_look_up(struct gs_own *own,
+                                            CUmemGenericAllocationHandle handle);
+static inline CUmemGenericAllocationHandle gs_own_real(struct gs_own *own,
+                                                       CUmemGenericAllocationHandle handle)
 {
     return own && __builtin_expect(__atomic_load_n(&own->translates, __ATOMIC_ACQUIRE), 0)
                ? gs_own_look_up(own, handle)
                : handle;
 }
 /* Of memory that is away, which the driver does not know. False: it is none. */
-bool gs_own_properties(struct gs_own *own, CUmemGenericAllocationHandle handle, CUmemAllocationProp *ret);
+bool gs_own_properties(struct gs_own *own, CUmemGenericAllocationHandle handle,
+                       CUmemAllocationProp *ret);
 /* Others have it from now on: the handle's memory, or what is mapped there. */
 void gs_own_used(struct gs_own *own, CUmemGenericAllocationHandle handle, enum gs_own_use use);
 void gs_own_used_at(struct gs_own *own, CUdeviceptr base, size_t size, enum gs_own_use use);
-/* Whether the program did not ask for the descriptors that the handle, or what is mapped there, has. */
+/* Whether the program did not ask for the descriptors that the handle, or what is mapped there,
+ * has. */
 bool gs_own_is_added(struct gs_own *own, CUmemGenericAllocationHandle handle);
 bool gs_own_is_added_at(struct gs_own *own, CUdeviceptr address);
 /* False: of no memory; without a lock. */
@@ -155,9 +161,9 @@ static inline bool gs_own_adds(const struct gs_own *own)
     return own && __atomic_load_n(&own->adds, __ATOMIC_RELAXED);
 }
 
-/* Between its files, and sleep_own.c. The handle of that number, or NULL; what is mapped at an address, or NULL; a handle
- * is known again; nothing of it is left, perhaps, and then it is freed where no call is at it. The reservation that
- * covers an address, or NULL. */
+/* Between its files, and sleep_own.c. The handle of that number, or NULL; what is mapped at an
+ * address, or NULL; a handle is known again; nothing of it is left, perhaps, and then it is freed
+ * where no call is at it. The reservation that covers an address, or NULL. */
 struct gs_own_handle *gs_own_handle_locked(struct gs_own *own, CUmemGenericAllocationHandle handle);
 struct gs_own_mapping *gs_own_mapping_locked(const struct gs_own *own, uint64_t address);
 void gs_own_know_locked(struct gs_own *own, struct gs_own_handle *handle);
@@ -194,11 +200,12 @@ struct gs_own_found {
  * shared, for *ret_why. GS_NO_HOST_MEMORY. Where it is exported that is its handle. */
 gs_status gs_own_find(struct gs_own *own, CUdeviceptr address, struct gs_own_found *ret_found,
                       unsigned char ret_ipc_handle[GS_IPC_HANDLE_SIZE], const char **ret_why);
-/* As gs_share_name, of what is mapped at the address. GS_NOT_LIVE: as it is mapped now it is not exported. */
+/* As gs_share_name, of what is mapped at the address. GS_NOT_LIVE: as it is mapped now it is not
+ * exported. */
 gs_status gs_own_name(struct gs_own *own, CUdeviceptr address, const struct gs_naming *naming,
                       uint64_t *ret_since_ns);
-/* From now on the export is that of what was found. False: something has changed meanwhile, or there
- * is no host memory; the export stays the caller's. */
+/* From now on the export is that of what was found. False: something has changed meanwhile, or
+ * there is no host memory; the export stays the caller's. */
 bool gs_own_enter(struct gs_own *own, const struct gs_own_found *found, struct gs_export *export);
 /* Whether what is mapped at an address is shared by this library alone: the program asked for no
  * descriptors of it, and the driver has no other way. */

@@ -38,7 +38,9 @@ void gs_own_know_locked(struct gs_own *own, struct gs_own_handle *handle)
 
 static size_t on_gpu(const struct gs_own_handle *handle)
 {
-    return handle->memory.properties.location.type == CU_MEM_LOCATION_TYPE_DEVICE ? handle->memory.size : 0;
+    return handle->memory.properties.location.type == CU_MEM_LOCATION_TYPE_DEVICE
+               ? handle->memory.size
+               : 0;
 }
 
 /* The driver has nothing of it any more when the last of both has gone. */
@@ -53,9 +55,10 @@ void gs_own_settle_locked(struct gs_own *own, struct gs_own_handle *handle)
     free(handle);
 }
 
-/* The program's number for memory that is new to it; what has it and did not move is no more: it ended where nobody
- * saw it, or this is one more reference of it, of an import. */
-static CUmemGenericAllocationHandle number_locked(struct gs_own *own, CUmemGenericAllocationHandle real)
+/* The program's number for memory that is new to it; what has it and did not move is no more: it
+ * ended where nobody saw it, or this is one more reference of it, of an import. */
+static CUmemGenericAllocationHandle number_locked(struct gs_own *own,
+                                                  CUmemGenericAllocationHandle real)
 {
     struct gs_own_handle *old = gs_own_handle_locked(own, real);
 
@@ -165,7 +168,8 @@ CUmemGenericAllocationHandle gs_own_look_up(struct gs_own *own, CUmemGenericAllo
     return handle;
 }
 
-bool gs_own_properties(struct gs_own *own, CUmemGenericAllocationHandle handle, CUmemAllocationProp *ret)
+bool gs_own_properties(struct gs_own *own, CUmemGenericAllocationHandle handle,
+                       CUmemAllocationProp *ret)
 {
     const struct gs_own_handle *found;
 

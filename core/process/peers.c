@@ -38,7 +38,7 @@ static uint64_t wanted(struct gs_core *core, const struct gs_piece *piece)
 }
 
 bool gs_peers_let_in(struct gs_core *core, const struct gs_piece *piece,
-                    const struct gs_block *block, CUcontext from, CUdevice device)
+                     const struct gs_block *block, CUcontext from, CUdevice device)
 {
     const struct gs_peers *peers = &core->peers;
     uint64_t devices;
@@ -138,7 +138,8 @@ gs_status gs_peers_admit_locked(struct gs_core *core, struct gs_piece *piece)
 
 gs_status gs_peers_admit_import(struct gs_core *core, CUdeviceptr address)
 {
-    return __atomic_load_n(&core->peers.used, __ATOMIC_ACQUIRE) ? admit_import(core, address) : GS_OK;
+    return __atomic_load_n(&core->peers.used, __ATOMIC_ACQUIRE) ? admit_import(core, address)
+                                                                : GS_OK;
 }
 
 struct admitting {
@@ -223,8 +224,8 @@ static void remove_pairs(struct gs_core *core, CUcontext from, CUcontext to, boo
     gs_lock_take(&peers->lock);
     for (unsigned i = 0; i < peers->count; i++) {
         const struct gs_peer_pair *pair = &peers->pair[i];
-        bool match = either ? pair->from == from || pair->to == to
-                            : pair->from == from && pair->to == to;
+        bool match =
+            either ? pair->from == from || pair->to == to : pair->from == from && pair->to == to;
 
         if (!match)
             peers->pair[kept++] = *pair;

@@ -1,4 +1,5 @@
-/* Primary contexts, whose turn it is to retain or end them, and green ones (core/process/process.h). */
+/* Primary contexts, whose turn it is to retain or end them, and green ones
+ * (core/process/process.h). */
 #include "core/process/context.h"
 
 #include <time.h>

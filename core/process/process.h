@@ -33,26 +33,28 @@ static inline size_t gs_limit_of_total(const struct gs_limit *limit, size_t tota
 }
 
 struct gs_core_options {
-    bool free_native;    /* a free waits for the GPU, as the driver's does */
-    bool lone_stream;    /* what is freed is free at once while all work goes to one stream */
-    bool cross;          /* a large block may lie across pieces, */
-    bool by_address;     /* but not of a GPU without dma-bufs: cards here register memory by its address */
-    bool whole_pieces;   /* no block of small_limit or more ever shares a piece with another */
-    size_t small_limit;  /* blocks below this share pieces; at most 2 MiB */
-    size_t epoch_bytes;  /* an epoch closes when this much was freed into it */
+    bool free_native; /* a free waits for the GPU, as the driver's does */
+    bool lone_stream; /* what is freed is free at once while all work goes to one stream */
+    bool cross;       /* a large block may lie across pieces, */
+    bool
+        by_address; /* but not of a GPU without dma-bufs: cards here register memory by its address */
+    bool whole_pieces;  /* no block of small_limit or more ever shares a piece with another */
+    size_t small_limit; /* blocks below this share pieces; at most 2 MiB */
+    size_t epoch_bytes; /* an epoch closes when this much was freed into it */
     unsigned retiring_percent; /* of what is live may retire before an allocation waits; 0: any */
-    uint64_t purge_ns;   /* what was free for this long goes back to the driver; 0: never */
-    size_t cache_limit;  /* free bytes kept for one context; more goes back to the driver */
-    unsigned cache_percent; /* the same, of the device's memory; 0: any */
+    uint64_t purge_ns;         /* what was free for this long goes back to the driver; 0: never */
+    size_t cache_limit;        /* free bytes kept for one context; more goes back to the driver */
+    unsigned cache_percent;    /* the same, of the device's memory; 0: any */
     struct gs_limit limit;
-    bool reports; /* the log gets each report of a refused allocation (core/process/shortage.h) also as
+    bool
+        reports; /* the log gets each report of a refused allocation (core/process/shortage.h) also as
                    * a line of JSON, with its newline, at GS_LOG_REPORT */
-    bool own_vmm; /* memory that the program maps itself is made shareable, and shared */
-    bool neighbours;     /* on a full device, other processes are asked for memory and give it */
+    bool own_vmm;    /* memory that the program maps itself is made shareable, and shared */
+    bool neighbours; /* on a full device, other processes are asked for memory and give it */
     struct gs_share_options share;
     struct gs_regcache_options registrations;
-    /* Others have it sleep, or wake, or ask whether it does: begins with it in a thread of its own, and tells.
-     * NULL: it does not sleep. */
+    /* Others have it sleep, or wake, or ask whether it does: begins with it in a thread of its own,
+     * and tells. NULL: it does not sleep. */
     void (*sleeps)(struct gs_sleep_order *order);
     struct gs_log log;
 };
@@ -63,7 +65,8 @@ struct gs_context;
 /* GS_OK where a context is current on this thread, and there; else the driver's error. */
 gs_status gs_core_in_context(struct gs_core *core);
 
-/* What this thread allocates bears that tag from now on (core/process/context.h); "": none. Before any core is there, too. */
+/* What this thread allocates bears that tag from now on (core/process/context.h); "": none. Before
+ * any core is there, too. */
 void gs_core_tag(const char *label);
 
 /* ---- Memory that is kept, and a full device ----------------------------------------------- */
@@ -71,22 +74,22 @@ void gs_core_tag(const char *label);
 /* Bytes of the current context's device that are held but that the program has freed, also those on
  * their way to the driver. */
 size_t gs_core_cached(struct gs_core *core);
-/* Around a look at what is free, the driver's count and gs_core_cached's: whether no piece has gone from
- * one to the other meanwhile, so that both are right. */
+/* Around a look at what is free, the driver's count and gs_core_cached's: whether no piece has gone
+ * from one to the other meanwhile, so that both are right. */
 uint64_t gs_core_begin_count(const struct gs_core *core);
 bool gs_core_count_is_right(const struct gs_core *core, uint64_t begun);
 
 /*
  * A call by which the driver takes memory for something of its own, or of the program's, found the
  * device full (below 0: the current one). Step by step, from *step 0 on, the driver gets what is
- * kept here: what is free of the `bytes` that are wanted (0: not known), all that can be waited
- * for (and the call is made again in any case: another thread may have given back what there was),
- * what other processes keep. Then, where the bytes are not known, half a second for what the driver
- * has just got: it clears that in the background, 84 GiB in 250 ms (measured on an H200),
- * and calls that make physical memory wait for it, but a graph's memory was refused meanwhile once
- * in two tries. True: the call is worth another try, and this may be asked again. False: no more
- * can be had; gs_core_refused says so. From *step GS_ROOM_AFTER_REFUSAL on, where an allocation here
- * was refused just before, which has done all the rest: only what the driver has just got.
+ * kept here: what is free of the `bytes` that are wanted (0: not known), all that can be waited for
+ * (and the call is made again in any case: another thread may have given back what there was), what
+ * other processes keep. Then, where the bytes are not known, half a second for what the driver has
+ * just got: it clears that in the background, 84 GiB in 250 ms (measured on an H200), and calls
+ * that make physical memory wait for it, but a graph's memory was refused meanwhile once in two
+ * tries. True: the call is worth another try, and this may be asked again. False: no more can be
+ * had; gs_core_refused says so. From *step GS_ROOM_AFTER_REFUSAL on, where an allocation here was
+ * refused just before, which has done all the rest: only what the driver has just got.
  */
 #define GS_ROOM_AFTER_REFUSAL 3
 bool gs_core_make_room(struct gs_core *core, CUdevice device, size_t bytes, unsigned *step);
@@ -144,8 +147,8 @@ bool gs_core_context_exists(struct gs_core *core, CUcontext handle);
 /*
  * Threads take turns at the calls that retain a device's primary context, or may end it: only
  * whether it is there afterwards tells what such a call has done, and it may be a new one, with the
- * same handle. Waits for another thread's, but not for ever. False: it has not become this thread's,
- * which has it already, or waited too long.
+ * same handle. Waits for another thread's, but not for ever. False: it has not become this
+ * thread's, which has it already, or waited too long.
  */
 bool gs_core_primary_turn(struct gs_core *core, CUdevice device);
 void gs_core_primary_turn_end(struct gs_core *core, CUdevice device);

@@ -13,10 +13,10 @@
 #include "core/process/reclaim.h"
 
 #define WORTH_A_THREAD ((size_t)64 << 20)
-#define KEPT_FIRST ((size_t)48 << 20) /* free bytes that stay: in a context's first arena, */
-#define KEPT_OTHER ((size_t)2 << 20)  /* and in each of its others */
-#define PEAK_SHARE 8                  /* of what was live lately, forgotten at each look */
-#define EXIT_WAIT_MS 500
+#define KEPT_FIRST     ((size_t)48 << 20) /* free bytes that stay: in a context's first arena, */
+#define KEPT_OTHER     ((size_t)2 << 20)  /* and in each of its others */
+#define PEAK_SHARE     8                  /* of what was live lately, forgotten at each look */
+#define EXIT_WAIT_MS   500
 
 enum gs_purge_state {
     PURGE_NONE,
@@ -51,8 +51,8 @@ static void end(struct gs_purge *purge)
     __atomic_store_n(&purge->busy, false, __ATOMIC_SEQ_CST);
 }
 
-/* One piece of what an arena has beyond its target, or its limit. It is a call of the driver's each, and
- * who asks how much is free waits for it. */
+/* One piece of what an arena has beyond its target, or its limit. It is a call of the driver's
+ * each, and who asks how much is free waits for it. */
 static struct gs_piece *detach_surplus(struct gs_arena *arena)
 {
     struct gs_piece *piece = NULL;
@@ -109,8 +109,8 @@ static uint64_t decay_of(const struct gs_core *core)
     return __atomic_load_n(&core->options.purge_ns, __ATOMIC_SEQ_CST);
 }
 
-/* Until the state is another one, `ns` are over, or they are not `decay`'s any more. Other processes
- * that ask for memory are answered meanwhile, and pieces are given back. */
+/* Until the state is another one, `ns` are over, or they are not `decay`'s any more. Other
+ * processes that ask for memory are answered meanwhile, and pieces are given back. */
 static int sleep_in(struct gs_core *core, int state, uint64_t decay, uint64_t ns)
 {
     struct gs_purge *purge = &core->purge;

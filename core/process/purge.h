@@ -17,23 +17,23 @@ struct gs_core;
 
 struct gs_purge {
     struct gs_background background;
-    int state;   /* atomic, and what the thread sleeps on: enum gs_purge_state */
-    bool ending; /* atomic: the process exits, no driver call is begun */
-    bool busy;   /* atomic: the thread is at work, and may be in the driver */
+    int state;    /* atomic, and what the thread sleeps on: enum gs_purge_state */
+    bool ending;  /* atomic: the process exits, no driver call is begun */
+    bool busy;    /* atomic: the thread is at work, and may be in the driver */
     bool surplus; /* atomic: an arena may have more than its target, or its limit */
 };
 
-/* An arena has grown, or the program made memory itself: the thread is started where all of that together is enough
- * for it. No lock is held. */
+/* An arena has grown, or the program made memory itself: the thread is started where all of that
+ * together is enough for it. No lock is held. */
 void gs_purge_grown(struct gs_core *core);
 /* Memory was freed (struct gs_arena_shared's activity). Any lock may be held. */
 void gs_purge_activity(void *core);
 bool gs_purge_is_there(struct gs_core *core);
-/* An arena has more than its target or its limit: wakes the thread for it; false: it is not there. Any
- * lock may be held. */
+/* An arena has more than its target or its limit: wakes the thread for it; false: it is not there.
+ * Any lock may be held. */
 bool gs_purge_trim(struct gs_core *core);
-/* Other processes ask for memory: wakes the thread for neighbour.h; false: it is not there, or is not to
- * give any. */
+/* Other processes ask for memory: wakes the thread for neighbour.h; false: it is not there, or is
+ * not to give any. */
 bool gs_purge_asked(struct gs_core *core);
 /* Whether the caller is the thread. */
 bool gs_purge_is_this(const struct gs_core *core);

@@ -10,7 +10,8 @@
 #include "core/process/limit.h"
 
 #define RELEASED_NS UINT64_C(1000000000) /* for what other threads are giving back */
-#define UNMAPPED_NS UINT64_C(500000000) /* for processes that are to give back and unmap what was freed */
+#define UNMAPPED_NS \
+    UINT64_C(500000000) /* for processes that are to give back and unmap what was freed */
 
 /* ---- All arenas of a device, no lock held ------------------------------------------------ */
 
@@ -37,9 +38,9 @@ static void wait_for_all_locked(struct gs_arena *arena, const struct gs_patience
         continue;
 }
 
-/* While a capture is open, or on a driver without cuCtxRecordEvent, no event can be recorded behind what
- * is freed. What cuMemFree freed is waited for as that call does natively. The lock is held, and let go
- * meanwhile. */
+/* While a capture is open, or on a driver without cuCtxRecordEvent, no event can be recorded behind
+ * what is freed. What cuMemFree freed is waited for as that call does natively. The lock is held,
+ * and let go meanwhile. */
 static void wait_without_events_locked(struct gs_core *core, struct gs_arena *arena)
 {
     const CUcontext context = arena->context;
@@ -91,8 +92,9 @@ static size_t purge_arena(struct gs_core *core, struct gs_arena *arena,
 
     gs_latch_take(&arena->lock);
     collect_locked(core, arena, patience);
-    pieces = gs_arena_detach_ready_locked(
-        arena, arena->free_bytes > bytes ? arena->free_bytes - bytes : 0);
+    pieces =
+        gs_arena_detach_ready_locked(arena,
+                                     arena->free_bytes > bytes ? arena->free_bytes - bytes : 0);
     gs_latch_release(&arena->lock);
     released = gs_pieces_unmap(core, pieces);
     return released + (core->shared.isolates ? gs_arena_give_spent(core, arena) : 0);
@@ -168,7 +170,8 @@ static gs_status grow(struct request *r)
     return gs_arena_grow(r->core, r->arena, r->life, r->size, r->ret_address);
 }
 
-/* A block is another thread's to look at once its lock is let go: its address is all that leaves. */
+/* A block is another thread's to look at once its lock is let go: its address is all that
+ * leaves. */
 static gs_status found(struct request *r, const struct gs_block *block)
 {
     if (!block)
@@ -177,19 +180,22 @@ static gs_status found(struct request *r, const struct gs_block *block)
     return GS_OK;
 }
 
-/* The next arena of the device, its lock taken, and whether it is the context's, of the same tag. NULL: no more. */
+/* The next arena of the device, its lock taken, and whether it is the context's, of the same tag.
+ * NULL: no more. */
 static struct gs_arena *next_locked(struct request *r, unsigned *at, bool *ret_ours)
 {
     struct gs_arena *arena = gs_next_pool(r->core, r->device, at);
 
     if (arena) {
         gs_latch_take(&arena->lock);
-        *ret_ours = arena->context == r->context && arena->tag == r->tag && !arena->dead && !arena->leaving;
+        *ret_ours =
+            arena->context == r->context && arena->tag == r->tag && !arena->dead && !arena->leaving;
     }
     return arena;
 }
 
-/* From what is free in any arena of the context and the tag; with `any`, a piece of another class too. */
+/* From what is free in any arena of the context and the tag; with `any`, a piece of another class
+ * too. */
 static gs_status take_anywhere(struct request *r, bool any)
 {
     struct gs_arena *arena;
@@ -323,7 +329,8 @@ static gs_status wait_for_all(struct request *r)
 static gs_status purge_waiting(struct request *r)
 {
     purge_arenas(r->core, r->device, &r->patience, SIZE_MAX);
-    gs_releases_await(r->core, RELEASED_NS); /* what waited for the same work may have been faster */
+    gs_releases_await(r->core,
+                      RELEASED_NS); /* what waited for the same work may have been faster */
     gs_share_await_unmapped(r->core->share, r->device->uuid, UNMAPPED_NS);
     return grow(r);
 }
@@ -344,9 +351,9 @@ static gs_status ask_neighbours(struct request *r)
 
 /*
  * Each step leaves the arena holding no more than the driver would for the same blocks, but for the
- * last one of its own, a block in the midst of a larger piece. Only then are others asked. Beside each:
- * what it waits for, where there is any, who ends that, and after how long at most. So it is refused
- * after some 20 s where all others stand still and the GPU has passed what cuMemFree freed.
+ * last one of its own, a block in the midst of a larger piece. Only then are others asked. Beside
+ * each: what it waits for, where there is any, who ends that, and after how long at most. So it is
+ * refused after some 20 s where all others stand still and the GPU has passed what cuMemFree freed.
  */
 static gs_status (*const steps[])(struct request *r) = {
     take_what_came_back,
@@ -369,11 +376,8 @@ static gs_status (*const steps[])(struct request *r) = {
 gs_status gs_arena_reclaim(struct gs_core *core, struct gs_arena *arena, uint64_t life, size_t size,
                            CUdeviceptr *ret_address)
 {
-    struct request request = {.core = core,
-                              .arena = arena,
-                              .life = life,
-                              .size = size,
-                              .ret_address = ret_address};
+    struct request request = {
+        .core = core, .arena = arena, .life = life, .size = size, .ret_address = ret_address};
     gs_status status;
 
     gs_latch_take(&arena->lock);

@@ -8,16 +8,16 @@
 /* Unmaps detached pieces and gives their memory to the driver; returns bytes. */
 size_t gs_pieces_unmap(struct gs_core *core, struct gs_piece *pieces);
 
-/* Waits for pieces that other threads have taken out of the arenas and are giving back; whether there
- * were any. They end it, after calls of the driver and of the program's listeners; one of those may wait
- * for this thread, so `limit_ns` is the most. Pauses count, not the clock: where all stood still, so did
- * they. */
+/* Waits for pieces that other threads have taken out of the arenas and are giving back; whether
+ * there were any. They end it, after calls of the driver and of the program's listeners; one of
+ * those may wait for this thread, so `limit_ns` is the most. Pauses count, not the clock: where all
+ * stood still, so did they. */
 bool gs_releases_await(const struct gs_core *core, uint64_t limit_ns);
 /* Between these what is free beside the place of a growth is nobody's. */
 void gs_growth_begins(struct gs_core *core);
 void gs_growth_ends(struct gs_core *core);
-/* Waits for those that other threads are at, in calls of the driver, `limit_ns` at most; whether there were
- * any. */
+/* Waits for those that other threads are at, in calls of the driver, `limit_ns` at most; whether
+ * there were any. */
 bool gs_growths_await(const struct gs_core *core, uint64_t limit_ns);
 /* When the driver last got a piece; 0: never. */
 uint64_t gs_released_ns(const struct gs_core *core);
@@ -60,13 +60,13 @@ size_t gs_device_purge(struct gs_core *core, const struct gs_device *device, boo
  * much, or else waits for a first open longer than it must. */
 size_t gs_device_yield(struct gs_core *core, const struct gs_device *device, size_t bytes);
 
-/* The same of at most `most` bytes, with `patience` for what has to be waited for (NULL: nothing is);
- * other threads' releases are waited for as well. True: the driver has got something. */
+/* The same of at most `most` bytes, with `patience` for what has to be waited for (NULL: nothing
+ * is); other threads' releases are waited for as well. True: the driver has got something. */
 bool gs_device_purge_some(struct gs_core *core, const struct gs_device *device,
                           const struct gs_patience *patience, size_t most);
 
-/* Whether what the calling thread gives back from now on comes after what the program's threads ask of
- * the driver. */
+/* Whether what the calling thread gives back from now on comes after what the program's threads ask
+ * of the driver. */
 void gs_releasing_goes_after(bool after);
 
 #endif

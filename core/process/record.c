@@ -8,7 +8,7 @@
 
 #define EVERY_NS GS_NS_PER_MS /* figures, of a device that something happens on */
 
-static uint64_t told;                       /* atomic: the devices whose names were written, a bit each */
+static uint64_t told; /* atomic: the devices whose names were written, a bit each */
 static uint64_t figures_ns[GS_DEVICES_MAX]; /* atomic: when figures were written last */
 
 /* Who they are, before the first event of theirs. */

@@ -7,12 +7,13 @@
 #include "core/process/context.h"
 #include "core/process/shortage.h"
 
-#define UNMAPPED_NS UINT64_C(500000000) /* for processes that are to give back and unmap what was freed */
-#define CLEARED_NS UINT64_C(500000000) /* for the driver to clear what it got back */
+#define UNMAPPED_NS \
+    UINT64_C(500000000) /* for processes that are to give back and unmap what was freed */
+#define CLEARED_NS      UINT64_C(500000000) /* for the driver to clear what it got back */
 #define CLEARED_STEP_NS 25000000
-#define ROOM_NS UINT64_C(1000000000) /* for GPU work, which may wait for the call that wants room */
-#define GRAPH_MORE 64 /* a graph's memory takes this part more, and */
-#define GRAPH_MORE_MIN ((size_t)64 << 20)
+#define ROOM_NS         UINT64_C(1000000000) /* for GPU work, which may wait for the call that wants room */
+#define GRAPH_MORE      64                   /* a graph's memory takes this part more, and */
+#define GRAPH_MORE_MIN  ((size_t)64 << 20)
 
 /* A device that memory was allocated of here, and a context of it. */
 static const struct gs_device *known_device(struct gs_core *core, CUdevice ordinal,
@@ -22,8 +23,8 @@ static const struct gs_device *known_device(struct gs_core *core, CUdevice ordin
     return *ret_context ? &core->device[ordinal] : NULL;
 }
 
-/* False: the driver got nothing from here lately. The driver ends it, which is given half a second in
- * all; natively the call would have failed. */
+/* False: the driver got nothing from here lately. The driver ends it, which is given half a second
+ * in all; natively the call would have failed. */
 static bool await_cleared(struct gs_core *core)
 {
     const struct timespec pause = {.tv_nsec = CLEARED_STEP_NS};
@@ -109,8 +110,7 @@ void gs_core_graph_room(struct gs_core *core)
     CUcontext context = NULL;
     CUdevice ordinal;
 
-    if (!core->driver.mem_get_info ||
-        core->driver.ctx_get_device(&ordinal) != CUDA_SUCCESS)
+    if (!core->driver.mem_get_info || core->driver.ctx_get_device(&ordinal) != CUDA_SUCCESS)
         return;
     device = known_device(core, ordinal, &context);
     for (int wait = 0; device && wait < 2; wait++) {

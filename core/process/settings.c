@@ -1,6 +1,6 @@
 /*
- * Options that can be changed while the process runs (core/process/settings.h). What reads each, and
- * when:
+ * Options that can be changed while the process runs (core/process/settings.h). What reads each,
+ * and when:
  *
  *   log                          each line, before it is put together
  *   pool.decay                   the purge thread, which wakes for it (core/process/purge.c)
@@ -59,9 +59,11 @@ static uint64_t set_cache(struct gs_core *core, uint64_t value)
     struct gs_arena *arena;
     uint64_t before, percent;
 
-    before = __atomic_exchange_n(&shared->cache_limit, by_percent || value > SIZE_MAX ? SIZE_MAX : (size_t)value,
+    before = __atomic_exchange_n(&shared->cache_limit,
+                                 by_percent || value > SIZE_MAX ? SIZE_MAX : (size_t)value,
                                  __ATOMIC_RELAXED);
-    percent = __atomic_exchange_n(&shared->cache_percent, by_percent ? (unsigned)(value - PERCENT) : 0, __ATOMIC_RELAXED);
+    percent = __atomic_exchange_n(&shared->cache_percent,
+                                  by_percent ? (unsigned)(value - PERCENT) : 0, __ATOMIC_RELAXED);
     if (percent)
         before = PERCENT + percent;
     for (unsigned at = 0; (arena = gs_next_pool(core, NULL, &at));) {
@@ -114,9 +116,8 @@ void gs_settings_set(struct gs_core *core, struct gs_setting *setting)
 
     while (option < ROWS && strcmp(rows[option].name, setting->name) != 0)
         option++;
-    setting->outcome = option < ROWS && (option != LOG || core->options.log.level)
-                           ? GS_SET_DONE
-                           : GS_SET_UNKNOWN;
+    setting->outcome =
+        option < ROWS && (option != LOG || core->options.log.level) ? GS_SET_DONE : GS_SET_UNKNOWN;
     if (setting->outcome == GS_SET_DONE &&
         (setting->value > rows[option].most ||
          (option == CACHE_LIMIT && setting->value > PERCENT + 100 && setting->value != UINT64_MAX)))
@@ -124,9 +125,8 @@ void gs_settings_set(struct gs_core *core, struct gs_setting *setting)
     if (setting->outcome != GS_SET_DONE)
         return;
     zero_is_none = rows[option].zero_is_none;
-    setting->before = set(core, option, zero_is_none && setting->value == UINT64_MAX
-                                            ? 0
-                                            : setting->value);
+    setting->before =
+        set(core, option, zero_is_none && setting->value == UINT64_MAX ? 0 : setting->value);
     if (zero_is_none && setting->before == 0)
         setting->before = UINT64_MAX;
     setting->after = setting->value;

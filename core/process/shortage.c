@@ -8,18 +8,19 @@
 #include "core/process/context.h"
 #include "core/process/limit.h"
 
-#define PAUSE_NS UINT64_C(1000000000)
+#define PAUSE_NS  UINT64_C(1000000000)
 #define TEXT_SIZE 1001 /* the longest line that the log takes */
 #define JSON_SIZE 4096
 
 /* One thread may, as nothing was said for a while. */
 static bool may_say(struct gs_core *core)
 {
-    uint64_t now = gs_now_ns(), said = __atomic_load_n(&core->figures.shortage_ns, __ATOMIC_RELAXED);
+    uint64_t now = gs_now_ns(),
+             said = __atomic_load_n(&core->figures.shortage_ns, __ATOMIC_RELAXED);
 
     return (!said || now - said >= PAUSE_NS) &&
-           __atomic_compare_exchange_n(&core->figures.shortage_ns, &said, now, false, __ATOMIC_RELAXED,
-                                       __ATOMIC_RELAXED);
+           __atomic_compare_exchange_n(&core->figures.shortage_ns, &said, now, false,
+                                       __ATOMIC_RELAXED, __ATOMIC_RELAXED);
 }
 
 /* ---- Where it is ---------------------------------------------------------------------------- */
@@ -129,8 +130,7 @@ static void find_help(struct gs_shortage *shortage)
     add_help(shortage, shortage->unheard > 0, "let who does not answer go on if it is stopped");
     add_help(shortage, !shortage->by_limit && shortage->others.reserved > stats->live,
              "end other processes, or bound them by pool.limit");
-    add_help(shortage,
-             !shortage->by_limit && shortage->has_info && shortage->outside > stats->live,
+    add_help(shortage, !shortage->by_limit && shortage->has_info && shortage->outside > stats->live,
              "see in nvidia-smi who has what is outside of the library");
     any = shortage->help[0] != NULL;
     add_help(shortage, !any, "free memory in this process, or ask for less");

@@ -41,7 +41,7 @@ struct gs_shortage {
     struct gs_share_others others;
     unsigned unheard; /* who did not answer when asked for what they keep idle, */
     int unheard_pid;  /* and one of them; 0: not seen from here */
-    size_t outside; /* of all that; where has_info */
+    size_t outside;   /* of all that; where has_info */
     const char *help[GS_SHORTAGE_HELPS]; /* what would; ends with NULL or at the last */
 };
 

@@ -93,8 +93,7 @@ static void add_others(struct gs_text *json, const struct gs_shortage *shortage)
 {
     const struct gs_share_others *others = &shortage->others;
 
-    gs_text_add(json, ",\"others\":{\"asked\":%s",
-                shortage->asked ? "true" : "false");
+    gs_text_add(json, ",\"others\":{\"asked\":%s", shortage->asked ? "true" : "false");
     add_number(json, "answered", true, others->answered);
     add_number(json, "silent", true, others->silent);
     add_number(json, "reserved_bytes", true, others->reserved);

@@ -22,10 +22,11 @@ static void add_wanted(struct gs_text *text, const struct gs_shortage *shortage)
         gs_text_add(text, "pool.limit (%zu MiB) is reached on device %d", MIB(shortage->limit),
                     (int)shortage->device);
     else if (shortage->by_other)
-        gs_text_add(text,
-                    "the driver refused %zu MiB on device %d, which has them: address space or memory "
-                    "of the host may be short",
-                    mib_up(shortage->wanted), (int)shortage->device);
+        gs_text_add(
+            text,
+            "the driver refused %zu MiB on device %d, which has them: address space or memory "
+            "of the host may be short",
+            mib_up(shortage->wanted), (int)shortage->device);
     else if (shortage->wanted)
         gs_text_add(text, "no %zu MiB are left on device %d", mib_up(shortage->wanted),
                     (int)shortage->device);
@@ -56,8 +57,8 @@ static void add_holder(struct gs_text *text, const struct gs_share_holder *holde
         gs_text_add(text, " %zu MiB for %llu s", MIB(holder->bytes),
                     (unsigned long long)(holder->held_ns / 1000000000u));
     if (holder->mapped)
-        gs_text_add(text, "%s not said whether it has %zu MiB mapped",
-                    holder->bytes ? " and" : "", MIB(holder->mapped));
+        gs_text_add(text, "%s not said whether it has %zu MiB mapped", holder->bytes ? " and" : "",
+                    MIB(holder->mapped));
 }
 
 /* Freed here, and with other processes. */
@@ -79,7 +80,8 @@ static void add_others(struct gs_text *text, const struct gs_shortage *shortage)
     const struct gs_share_others *others = &shortage->others;
 
     if (!shortage->asked)
-        gs_text_add(text, "; this user's other processes were not asked (debug.reclaim_from_peers is off)");
+        gs_text_add(
+            text, "; this user's other processes were not asked (debug.reclaim_from_peers is off)");
     if (others->answered) {
         gs_text_add(text, "; %u other processes of this user have %zu MiB, %zu of them cached:",
                     others->answered, MIB(others->reserved), MIB(others->cached));

@@ -13,7 +13,7 @@
 #include "core/share/let_go.h"
 
 #define PINNED_NS (GS_NS_PER_S / 10) /* for blocks that are being given out just now */
-#define MIB ((size_t)1 << 20)
+#define MIB       ((size_t)1 << 20)
 
 bool gs_sleep_refuse(struct gs_sleep_why *why, int error, const char *format, ...)
 {
@@ -28,11 +28,13 @@ bool gs_sleep_refuse(struct gs_sleep_why *why, int error, const char *format, ..
 
 bool gs_sleep_refused_by_driver(struct gs_sleep_why *why, const char *call, gs_status status)
 {
-    return status == GS_NO_HOST_MEMORY ? gs_sleep_refuse(why, ENOMEM, "%s: no host memory", call)
-                                       : gs_sleep_refuse(why, EIO, "%s: driver error %d", call, (int)status);
+    return status == GS_NO_HOST_MEMORY
+               ? gs_sleep_refuse(why, ENOMEM, "%s: no host memory", call)
+               : gs_sleep_refuse(why, EIO, "%s: driver error %d", call, (int)status);
 }
 
-/* ---- What is asleep ----------------------------------------------------------------------------- */
+/* ---- What is asleep
+ * ----------------------------------------------------------------------------- */
 
 void gs_core_asleep(const struct gs_core *core, struct gs_asleep *ret)
 {
@@ -47,18 +49,22 @@ void gs_core_asleep(const struct gs_core *core, struct gs_asleep *ret)
 
 size_t gs_core_away(const struct gs_core *core, int device)
 {
-    return device >= 0 && device < GS_DEVICES_MAX ? __atomic_load_n(&core->sleep.away[device], __ATOMIC_RELAXED)
-                                                  : 0;
+    return device >= 0 && device < GS_DEVICES_MAX
+               ? __atomic_load_n(&core->sleep.away[device], __ATOMIC_RELAXED)
+               : 0;
 }
 
 size_t gs_core_away_here(struct gs_core *core)
 {
     struct gs_context *context;
 
-    return gs_context_current_unprobed(core, &context) == GS_OK ? gs_core_away(core, context->ordinal) : 0;
+    return gs_context_current_unprobed(core, &context) == GS_OK
+               ? gs_core_away(core, context->ordinal)
+               : 0;
 }
 
-/* ---- Where the time goes ------------------------------------------------------------------------ */
+/* ---- Where the time goes
+ * ------------------------------------------------------------------------ */
 
 static void start_watch(struct gs_sleep *sleep)
 {
@@ -87,11 +93,12 @@ void gs_core_sleep_took(const struct gs_core *core, char *ret_text, size_t size)
     used = (size_t)snprintf(ret_text, size, "took %" PRIu64 " ms", all / GS_NS_PER_MS);
     for (int i = 0, told = 0; i < GS_SLEEP_PHASES && used < size; i++)
         if (took[i] >= GS_NS_PER_MS)
-            used += (size_t)snprintf(ret_text + used, size - used, "%s%s %" PRIu64, told++ ? ", " : ": ", words[i],
-                                     took[i] / GS_NS_PER_MS);
+            used += (size_t)snprintf(ret_text + used, size - used, "%s%s %" PRIu64,
+                                     told++ ? ", " : ": ", words[i], took[i] / GS_NS_PER_MS);
 }
 
-/* ---- Waiting ------------------------------------------------------------------------------------ */
+/* ---- Waiting
+ * ------------------------------------------------------------------------------------ */
 
 static void *synchronize(void *arg)
 {
@@ -122,7 +129,8 @@ static bool await_thread(struct gs_sleep_wait *wait, uint64_t until_ns)
     return true;
 }
 
-/* For a driver that records no events of contexts. One that an earlier try has left is waited for first. */
+/* For a driver that records no events of contexts. One that an earlier try has left is waited for
+ * first. */
 static gs_status await_by_thread(struct gs_core *core, CUcontext context, uint64_t until_ns)
 {
     struct gs_sleep_wait *wait = &core->sleep.wait;
@@ -171,10 +179,11 @@ static bool await_contexts(struct gs_core *core, uint64_t until_ns, struct gs_sl
         const gs_status status = await_context(core, context, until_ns);
 
         if (status == (gs_status)CUDA_ERROR_NOT_READY)
-            return gs_sleep_refuse(why, EBUSY,
-                          "work of a context of GPU %d does not end: a kernel, or a stream that waits for "
-                          "a host function, an event or a value",
-                          (int)context->ordinal);
+            return gs_sleep_refuse(
+                why, EBUSY,
+                "work of a context of GPU %d does not end: a kernel, or a stream that waits for "
+                "a host function, an event or a value",
+                (int)context->ordinal);
         if (status != GS_OK)
             return gs_sleep_refused_by_driver(why, "waiting for a context", status);
     }
@@ -217,7 +226,8 @@ static void give_back_free(struct gs_core *core)
         gs_device_end_warm_up(&core->device[i]);
 }
 
-/* ---- The calls ---------------------------------------------------------------------------------- */
+/* ---- The calls
+ * ---------------------------------------------------------------------------------- */
 
 static bool is_asleep(const struct gs_core *core)
 {
@@ -237,7 +247,8 @@ static bool can_sleep(struct gs_core *core, const char *discard, struct gs_sleep
 
     if (is_asleep(core) && !core->sleep.is_here)
         return gs_sleep_refuse(why, EALREADY, "it is asleep already");
-    if (!core->driver.memcpy_dtoh_async || !core->driver.memcpy_htod_async || !gs_device_has_vmm(&core->driver))
+    if (!core->driver.memcpy_dtoh_async || !core->driver.memcpy_htod_async ||
+        !gs_device_has_vmm(&core->driver))
         return gs_sleep_refuse(why, ENOTSUP, "this driver lacks calls that it takes");
     core->sleep.discards = discard ? gs_tag_find(discard, false) : 0;
     if (discard && !core->sleep.discards)
@@ -267,11 +278,12 @@ static bool prepare(struct gs_core *core, const char *directory, struct gs_sleep
         return false;
     error = gs_sleep_store_rest(&sleep->store);
     gs_sleep_was_at(sleep, GS_SLEEP_STORING);
-    return error == 0 || gs_sleep_refuse(why, error, "the file could not be written: %s", strerror(error));
+    return error == 0 ||
+           gs_sleep_refuse(why, error, "the file could not be written: %s", strerror(error));
 }
 
-bool gs_core_sleep(struct gs_core *core, const char *directory, const char *discard, uint64_t until_ns,
-                   struct gs_sleep_why *ret_why)
+bool gs_core_sleep(struct gs_core *core, const char *directory, const char *discard,
+                   uint64_t until_ns, struct gs_sleep_why *ret_why)
 {
     struct gs_sleep *sleep = &core->sleep;
 
@@ -298,7 +310,8 @@ bool gs_core_sleep(struct gs_core *core, const char *directory, const char *disc
     return true;
 }
 
-bool gs_core_let_go(struct gs_core *core, const char *discard, uint64_t until_ns, struct gs_sleep_why *ret_why)
+bool gs_core_let_go(struct gs_core *core, const char *discard, uint64_t until_ns,
+                    struct gs_sleep_why *ret_why)
 {
     start_watch(&core->sleep);
     if (!can_sleep(core, discard, ret_why) || !await_contexts(core, until_ns, ret_why))
@@ -341,7 +354,8 @@ bool gs_core_return(struct gs_core *core, uint64_t until_ns, struct gs_sleep_why
 static bool take_back(struct gs_core *core, uint64_t until_ns, struct gs_sleep_why *why)
 {
     struct gs_untaken untaken;
-    const bool taken = !core->sleep.others_away || gs_share_take_back(core->share, until_ns, &untaken);
+    const bool taken =
+        !core->sleep.others_away || gs_share_take_back(core->share, until_ns, &untaken);
 
     gs_sleep_was_at(&core->sleep, GS_SLEEP_SHARING);
     core->sleep.others_away = !taken;
@@ -349,8 +363,11 @@ static bool take_back(struct gs_core *core, uint64_t until_ns, struct gs_sleep_w
         return true;
     if (untaken.status > 0)
         return gs_sleep_refused_by_driver(why, "mapping what others share", untaken.status);
-    return gs_sleep_refuse(why, ETIMEDOUT, "%zu MiB that others share were open, and process %d does not give them back: "
-                           "it sleeps, or does not answer", untaken.left / MIB, (int)untaken.pid);
+    return gs_sleep_refuse(
+        why, ETIMEDOUT,
+        "%zu MiB that others share were open, and process %d does not give them back: "
+        "it sleeps, or does not answer",
+        untaken.left / MIB, (int)untaken.pid);
 }
 
 bool gs_core_wake(struct gs_core *core, uint64_t until_ns, struct gs_sleep_why *ret_why)
@@ -358,7 +375,8 @@ bool gs_core_wake(struct gs_core *core, uint64_t until_ns, struct gs_sleep_why *
     if (!is_asleep(core))
         return gs_sleep_refuse(ret_why, EALREADY, "it is awake already");
     start_watch(&core->sleep);
-    if ((!core->sleep.is_here && !come_back(core, until_ns, ret_why)) || !take_back(core, until_ns, ret_why))
+    if ((!core->sleep.is_here && !come_back(core, until_ns, ret_why)) ||
+        !take_back(core, until_ns, ret_why))
         return false;
     core->sleep.is_here = false;
     __atomic_store_n(&core->sleep.figures.since_ns, 0, __ATOMIC_RELEASE);

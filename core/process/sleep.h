@@ -1,6 +1,6 @@
 /*
- * Sleep and wake: the memory of the arenas, and the program's own, is taken off the GPU, and comes back at the same
- * addresses.
+ * Sleep and wake: the memory of the arenas, and the program's own, is taken off the GPU, and comes
+ * back at the same addresses.
  *
  *            wait for all contexts       copy what is live        unmap, release
  *   awake ─────────────────────────► … ─────────────────────► … ───────────────► asleep
@@ -8,13 +8,15 @@
  *     └──────── copy back ◄──────── map, give access ◄──────── all memory, or none ┘
  *
  * The program must not come near meanwhile: who calls this has closed the gate (shim/gate.h), and
- * opens it when the process is awake. Nothing is half done: whatever fails, the process is asleep or
- * awake afterwards, and can be woken, or put to sleep, again.
+ * opens it when the process is awake. Nothing is half done: whatever fails, the process is asleep
+ * or awake afterwards, and can be woken, or put to sleep, again.
  *
- * What is free goes to the driver for good. A piece with something live is copied to the host and gives
- * its memory back; its region keeps the addresses. Some stays on the GPU, and is counted by reason.
+ * What is free goes to the driver for good. A piece with something live is copied to the host and
+ * gives its memory back; its region keeps the addresses. Some stays on the GPU, and is counted by
+ * reason.
  *
- * Processes that share among themselves go in two steps, each step of all before the next one of any:
+ * Processes that share among themselves go in two steps, each step of all before the next one of
+ * any:
  *
  *   awake ── let_go ──► here: asleep, its own memory on the GPU, ── sleep ──► asleep
  *     ▲                 nothing of theirs mapped                                │
@@ -43,7 +45,7 @@ enum gs_stays {
     GS_STAYS_REGISTERED, /* with a network card or storage, in use */
     GS_STAYS_ENDING,     /* its context has ended, or is about to */
     GS_STAYS_REFUSED,    /* the driver did not unmap it */
-    GS_STAYS_OWN,        /* the program's own, of a kind that does not move: bound to a multicast object, say */
+    GS_STAYS_OWN, /* the program's own, of a kind that does not move: bound to a multicast object, say */
     GS_STAYS_REASONS
 };
 
@@ -68,10 +70,10 @@ __attribute__((format(printf, 3, 4))) bool gs_sleep_refuse(struct gs_sleep_why *
 
 /* What a sleep, or a wake, is at. */
 enum gs_sleep_phase {
-    GS_SLEEP_WAITING, /* for what was submitted */
-    GS_SLEEP_SHARING, /* what others share goes, or comes */
-    GS_SLEEP_KEEPING, /* what is free goes to the driver; what goes is listed */
-    GS_SLEEP_STORING, /* the host's memory or a file is made, written out, or given back */
+    GS_SLEEP_WAITING,     /* for what was submitted */
+    GS_SLEEP_SHARING,     /* what others share goes, or comes */
+    GS_SLEEP_KEEPING,     /* what is free goes to the driver; what goes is listed */
+    GS_SLEEP_STORING,     /* the host's memory or a file is made, written out, or given back */
     GS_SLEEP_REGISTERING, /* with the driver, or no more */
     GS_SLEEP_COPYING,
     GS_SLEEP_UNMAPPING,
@@ -93,8 +95,8 @@ struct gs_away_range; /* what of it was live */
 struct gs_away_place; /* where it is mapped */
 struct gs_low_stack;  /* a context whose stack limit was lowered */
 
-/* A thread that waits for a context, where no event can be had that says when: whoever waits for it gives up,
- * it goes on. */
+/* A thread that waits for a context, where no event can be had that says when: whoever waits for it
+ * gives up, it goes on. */
 struct gs_sleep_wait {
     struct gs_background background;
     bool started; /* to be joined */
@@ -130,35 +132,41 @@ struct gs_sleep {
     struct gs_sleep_freeing freeing;
     unsigned discards;    /* a tag; 0: none */
     CUcontext registered; /* in which the store was registered with CUDA; NULL: it is not; */
-    size_t parts_there, parts_registered; /* so many of its parts are there, and so many are registered */
+    size_t parts_there,
+        parts_registered;        /* so many of its parts are there, and so many are registered */
     struct gs_sleep_watch watch; /* of the last of the calls */
-    bool is_here; /* asleep, with its own memory on the GPU */
-    bool others_away; /* what others share, some of it, is not mapped */
-    struct gs_asleep figures; /* atomic */
-    size_t away[GS_DEVICES_MAX];   /* bytes, atomic; */
+    bool is_here;                /* asleep, with its own memory on the GPU */
+    bool others_away;            /* what others share, some of it, is not mapped */
+    struct gs_asleep figures;    /* atomic */
+    size_t away[GS_DEVICES_MAX]; /* bytes, atomic; */
     size_t pieces_away[GS_DEVICES_MAX]; /* of these, of the arenas' pieces */
 };
 
 /*
- * Off the GPU. `directory`: the contents go to a file there, which has no name; NULL: to memory of this
- * process. `discard`: what bears that tag comes back with contents that are anything; NULL: all are kept.
- * EALREADY; ENOENT: nothing ever had the tag; EBUSY: a stream captures, or a context's work does not end before
- * `until_ns`; ENOMEM, ENOSPC: no room on the host; EIO: the driver refused.
+ * Off the GPU. `directory`: the contents go to a file there, which has no name; NULL: to memory of
+ * this process. `discard`: what bears that tag comes back with contents that are anything; NULL:
+ * all are kept. EALREADY; ENOENT: nothing ever had the tag; EBUSY: a stream captures, or a
+ * context's work does not end before `until_ns`; ENOMEM, ENOSPC: no room on the host; EIO: the
+ * driver refused.
  */
-bool gs_core_sleep(struct gs_core *core, const char *directory, const char *discard, uint64_t until_ns,
-                   struct gs_sleep_why *ret_why);
-/* The first of two steps: what others shared is mapped no more, as far as that goes. It may be "here" already, of a sleep or a
- * wake that came so far. EALREADY, ENOENT: the second would find that too late; ENOTSUP, EBUSY, EIO. */
-bool gs_core_let_go(struct gs_core *core, const char *discard, uint64_t until_ns, struct gs_sleep_why *ret_why);
+bool gs_core_sleep(struct gs_core *core, const char *directory, const char *discard,
+                   uint64_t until_ns, struct gs_sleep_why *ret_why);
+/* The first of two steps: what others shared is mapped no more, as far as that goes. It may be
+ * "here" already, of a sleep or a wake that came so far. EALREADY, ENOENT: the second would find
+ * that too late; ENOTSUP, EBUSY, EIO. */
+bool gs_core_let_go(struct gs_core *core, const char *discard, uint64_t until_ns,
+                    struct gs_sleep_why *ret_why);
 /* Of its way back: its own memory is there, for others as well; it sleeps on. As gs_core_wake. */
 bool gs_core_return(struct gs_core *core, uint64_t until_ns, struct gs_sleep_why *ret_why);
-/* Back, from either step. EALREADY; ENOMEM: the GPU has not enough memory before `until_ns`, the log says who has it; ETIMEDOUT: a
- * process whose memory it had open sleeps still (it is "here" then); EIO. What is kept on the host goes meanwhile, and is
- * gone before the next sleep, or once it was awaited. */
+/* Back, from either step. EALREADY; ENOMEM: the GPU has not enough memory before `until_ns`, the
+ * log says who has it; ETIMEDOUT: a process whose memory it had open sleeps still (it is "here"
+ * then); EIO. What is kept on the host goes meanwhile, and is gone before the next sleep, or once
+ * it was awaited. */
 bool gs_core_wake(struct gs_core *core, uint64_t until_ns, struct gs_sleep_why *ret_why);
 void gs_core_await_freed(struct gs_core *core);
 
-/* Where the time of the last of the two went: "took 312 ms: waiting 2, copying 180 ...". By who called it. */
+/* Where the time of the last of the two went: "took 312 ms: waiting 2, copying 180 ...". By who
+ * called it. */
 void gs_core_sleep_took(const struct gs_core *core, char *ret_text, size_t size);
 
 struct gs_sleep_order;

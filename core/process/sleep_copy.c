@@ -7,7 +7,8 @@
 
 #define MIB ((size_t)1 << 20)
 
-static gs_status copy(const struct gs_driver *driver, char *host, uint64_t address, size_t size, bool out)
+static gs_status copy(const struct gs_driver *driver, char *host, uint64_t address, size_t size,
+                      bool out)
 {
     return out ? driver->memcpy_dtoh_async(host, address, size, CU_STREAM_PER_THREAD)
                : driver->memcpy_htod_async(address, host, size, CU_STREAM_PER_THREAD);
@@ -15,12 +16,13 @@ static gs_status copy(const struct gs_driver *driver, char *host, uint64_t addre
 
 static bool refuse_copy(struct gs_sleep_why *why, bool out, gs_status status)
 {
-    return gs_sleep_refused_by_driver(why, out ? "copying to the host" : "copying to the GPU", status);
+    return gs_sleep_refused_by_driver(why, out ? "copying to the host" : "copying to the GPU",
+                                      status);
 }
 
 /* To a file or from it, a part at a time. */
 static bool copy_by_parts(struct gs_core *core, const struct gs_away_range *range, bool out,
-                           struct gs_sleep_why *why)
+                          struct gs_sleep_why *why)
 {
     const struct gs_sleep_store *store = &core->sleep.store;
     size_t part;
@@ -42,14 +44,14 @@ static bool copy_by_parts(struct gs_core *core, const struct gs_away_range *rang
                 error = gs_sleep_store_move(store, range->offset + at, part, out);
         }
         if (error)
-            return gs_sleep_refuse(why, error, "the file could not be %s: %s", out ? "written" : "read",
-                                   strerror(error));
+            return gs_sleep_refuse(why, error, "the file could not be %s: %s",
+                                   out ? "written" : "read", strerror(error));
     }
     return true;
 }
 
-/* A part of the store. Where that is refused the driver copies through memory of its own, which takes longer. All are
- * registered in the context that copies first. */
+/* A part of the store. Where that is refused the driver copies through memory of its own, which
+ * takes longer. All are registered in the context that copies first. */
 static void register_part(struct gs_core *core, CUcontext context, size_t part)
 {
     struct gs_sleep *sleep = &core->sleep;
@@ -57,20 +59,23 @@ static void register_part(struct gs_core *core, CUcontext context, size_t part)
     const size_t at = part * GS_SLEEP_PART, left = sleep->store.window_size - at;
     CUcontext popped;
 
-    if (part > sleep->parts_registered || !driver->mem_host_register || !driver->mem_host_unregister)
+    if (part > sleep->parts_registered || !driver->mem_host_register ||
+        !driver->mem_host_unregister)
         return;
     if (!sleep->registered)
         sleep->registered = context;
     if (driver->ctx_push_current(sleep->registered) != CUDA_SUCCESS)
         return;
-    if (driver->mem_host_register(sleep->store.window + at, left < GS_SLEEP_PART ? left : GS_SLEEP_PART,
+    if (driver->mem_host_register(sleep->store.window + at,
+                                  left < GS_SLEEP_PART ? left : GS_SLEEP_PART,
                                   CU_MEMHOSTREGISTER_PORTABLE) == CUDA_SUCCESS)
         sleep->parts_registered++;
     driver->ctx_pop_current(&popped);
 }
 
 /* The store as far as the end of a part of its window. */
-static bool await_part(struct gs_core *core, CUcontext context, size_t part, struct gs_sleep_why *why)
+static bool await_part(struct gs_core *core, CUcontext context, size_t part,
+                       struct gs_sleep_why *why)
 {
     struct gs_sleep *sleep = &core->sleep;
 
@@ -80,8 +85,10 @@ static bool await_part(struct gs_core *core, CUcontext context, size_t part, str
         const int error = gs_sleep_store_await(&sleep->store, sleep->parts_there);
 
         if (error)
-            return gs_sleep_refuse(why, error, "%zu MiB are to be kept, and the host's memory has no room for them: %s",
-                                   sleep->store.size / MIB, strerror(error));
+            return gs_sleep_refuse(
+                why, error,
+                "%zu MiB are to be kept, and the host's memory has no room for them: %s",
+                sleep->store.size / MIB, strerror(error));
         gs_sleep_was_at(sleep, GS_SLEEP_STORING);
         register_part(core, context, sleep->parts_there);
         gs_sleep_was_at(sleep, GS_SLEEP_REGISTERING);
@@ -90,8 +97,8 @@ static bool await_part(struct gs_core *core, CUcontext context, size_t part, str
 }
 
 /* Part by part of the store. */
-static bool copy_range(struct gs_core *core, CUcontext context, const struct gs_away_range *range, bool out,
-                       struct gs_sleep_why *why)
+static bool copy_range(struct gs_core *core, CUcontext context, const struct gs_away_range *range,
+                       bool out, struct gs_sleep_why *why)
 {
     bool done = true;
     size_t size;
@@ -104,13 +111,15 @@ static bool copy_range(struct gs_core *core, CUcontext context, const struct gs_
         size = range->size - at < size ? range->size - at : size;
         if (!await_part(core, context, part, why))
             return false;
-        status = copy(&core->driver, core->sleep.store.base + offset, range->address + at, size, out);
+        status =
+            copy(&core->driver, core->sleep.store.base + offset, range->address + at, size, out);
         done = status == GS_OK || refuse_copy(why, out, status);
     }
     return done;
 }
 
-static bool copy_piece(struct gs_core *core, const struct gs_away *away, bool out, struct gs_sleep_why *why)
+static bool copy_piece(struct gs_core *core, const struct gs_away *away, bool out,
+                       struct gs_sleep_why *why)
 {
     const struct gs_sleep *sleep = &core->sleep;
     bool done = true;
@@ -167,15 +176,19 @@ static gs_status open_window(struct gs_core *core, const struct gs_away *away)
     window->size = away->size;
     status = driver->mem_map(window->base, window->size, 0, away->handle, 0);
     window->mapped = status == GS_OK;
-    return status == GS_OK ? (gs_status)driver->mem_set_access(window->base, window->size, &access, 1) : status;
+    return status == GS_OK
+               ? (gs_status)driver->mem_set_access(window->base, window->size, &access, 1)
+               : status;
 }
 
 /* What the program has mapped nowhere, or not so that it can be copied. */
-static bool copy_through_window(struct gs_core *core, const struct gs_away *away, bool out, struct gs_sleep_why *why)
+static bool copy_through_window(struct gs_core *core, const struct gs_away *away, bool out,
+                                struct gs_sleep_why *why)
 {
     struct gs_away_range *range = &core->sleep.ranges[away->first_range];
     gs_status status = open_window(core, away), closed;
-    bool done = status == GS_OK || gs_sleep_refused_by_driver(why, "mapping what is mapped nowhere", status);
+    bool done = status == GS_OK ||
+                gs_sleep_refused_by_driver(why, "mapping what is mapped nowhere", status);
 
     if (done) {
         range->address = core->sleep.window.base;
@@ -189,7 +202,8 @@ static bool copy_through_window(struct gs_core *core, const struct gs_away *away
     return done && (closed == GS_OK || gs_sleep_refused_by_driver(why, "cuMemUnmap", closed));
 }
 
-static bool copy_away(struct gs_core *core, const struct gs_away *away, bool out, struct gs_sleep_why *why)
+static bool copy_away(struct gs_core *core, const struct gs_away *away, bool out,
+                      struct gs_sleep_why *why)
 {
     return away->own && away->ranges && !core->sleep.ranges[away->first_range].address
                ? copy_through_window(core, away, out, why)
@@ -229,7 +243,8 @@ static void unregister(struct gs_core *core)
 
     if (sleep->registered && core->driver.ctx_push_current(sleep->registered) == CUDA_SUCCESS) {
         while (sleep->parts_registered > 0)
-            core->driver.mem_host_unregister(sleep->store.window + --sleep->parts_registered * GS_SLEEP_PART);
+            core->driver.mem_host_unregister(sleep->store.window +
+                                             --sleep->parts_registered * GS_SLEEP_PART);
         core->driver.ctx_pop_current(&popped);
     }
     sleep->registered = NULL;
@@ -249,7 +264,8 @@ static void *free_store(void *arg)
     const uint64_t began = gs_now_ns();
 
     gs_sleep_store_free(&core->sleep.freeing.store);
-    gs_log_line(&core->options.log, GS_LOG_DEBUG, "after another %llu ms the host has its memory back",
+    gs_log_line(&core->options.log, GS_LOG_DEBUG,
+                "after another %llu ms the host has its memory back",
                 (unsigned long long)((gs_now_ns() - began) / GS_NS_PER_MS));
     return NULL;
 }

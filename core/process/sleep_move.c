@@ -11,9 +11,10 @@
 #include "core/process/record.h"
 
 #define STACK_LOW 16 /* bytes a thread: the driver gives back what it had for more */
-#define REST_FIRST_NS (5 * GS_NS_PER_MS) /* between tries at the GPU's memory: who tries in a loop */
+#define REST_FIRST_NS \
+    (5 * GS_NS_PER_MS) /* between tries at the GPU's memory: who tries in a loop */
 #define REST_MOST_NS (160 * GS_NS_PER_MS) /* makes releasing slow for others */
-#define MIB ((size_t)1 << 20)
+#define MIB          ((size_t)1 << 20)
 
 static void count_away(struct gs_core *core, const struct gs_away *away, bool goes)
 {
@@ -25,7 +26,8 @@ static void count_away(struct gs_core *core, const struct gs_away *away, bool go
         __atomic_add_fetch(&core->sleep.pieces_away[away->device], size, __ATOMIC_RELAXED);
 }
 
-/* ---- The stacks of contexts --------------------------------------------------------------------- */
+/* ---- The stacks of contexts
+ * --------------------------------------------------------------------- */
 
 /* The context is the current one from then on, until it is popped. */
 static gs_status enter(const struct gs_driver *driver, struct gs_low_stack *stack)
@@ -115,7 +117,8 @@ static gs_status raise_stacks(struct gs_core *core)
     return status;
 }
 
-/* ---- Off the GPU and back ----------------------------------------------------------------------- */
+/* ---- Off the GPU and back
+ * ----------------------------------------------------------------------- */
 
 /* From everywhere; false: somewhere the driver does not. */
 static bool unmap(struct gs_core *core, const struct gs_away *away)
@@ -125,7 +128,8 @@ static bool unmap(struct gs_core *core, const struct gs_away *away)
     for (size_t k = 0; k < away->places; k++) {
         struct gs_away_place *place = &core->sleep.places[away->first_place + k];
 
-        place->mapped = place->mapped && gs_device_unmap(&core->driver, place->base, place->size, NULL) != GS_OK;
+        place->mapped = place->mapped &&
+                        gs_device_unmap(&core->driver, place->base, place->size, NULL) != GS_OK;
         unmapped &= !place->mapped;
     }
     return unmapped;
@@ -178,8 +182,10 @@ static gs_status make(struct gs_core *core, struct gs_away *away)
         return GS_OK;
     if (away->piece && !gs_limit_take(core, device, away->size))
         return GS_NO_MEMORY;
-    status = core->driver.mem_create(&away->handle, away->size,
-                                     away->piece ? &device->properties : &away->own->memory.properties, 0);
+    status =
+        core->driver.mem_create(&away->handle, away->size,
+                                away->piece ? &device->properties : &away->own->memory.properties,
+                                0);
     if (status == GS_OK) {
         away->made = away->anew = true;
         away->references = 1;
@@ -199,11 +205,14 @@ static gs_status let_in(const struct gs_driver *driver, const struct gs_away_pla
     for (uint64_t left = place->reads; left; left &= left - 1) {
         const int device = __builtin_ctzll(left);
 
-        access[count++] = (CUmemAccessDesc){.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device},
-                                            .flags = place->writes >> device & 1 ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
-                                                                                 : CU_MEM_ACCESS_FLAGS_PROT_READ};
+        access[count++] =
+            (CUmemAccessDesc){.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device},
+                              .flags = place->writes >> device & 1
+                                           ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+                                           : CU_MEM_ACCESS_FLAGS_PROT_READ};
     }
-    return count == 0 ? GS_OK : (gs_status)driver->mem_set_access(place->base, place->size, access, count);
+    return count == 0 ? GS_OK
+                      : (gs_status)driver->mem_set_access(place->base, place->size, access, count);
 }
 
 /* Where it was. */
@@ -249,8 +258,8 @@ static gs_status try_to_map(struct gs_core *core, const char **ret_call)
     return status;
 }
 
-/* What other processes keep, or have and do not use, may be enough. True: another try is due at once, before those
- * take it back. */
+/* What other processes keep, or have and do not use, may be enough. True: another try is due at
+ * once, before those take it back. */
 static bool ask_others(struct gs_core *core, CUdevice device)
 {
     const struct gs_sleep *sleep = &core->sleep;
@@ -259,7 +268,8 @@ static bool ask_others(struct gs_core *core, CUdevice device)
     while (i < sleep->count && sleep->pieces[i].device != device)
         i++;
     return i < sleep->count &&
-           gs_neighbour_ask(core, &core->device[device], sleep->pieces[i].context, gs_core_away(core, device));
+           gs_neighbour_ask(core, &core->device[device], sleep->pieces[i].context,
+                            gs_core_away(core, device));
 }
 
 /* The first of several devices that are short of it. */
@@ -287,9 +297,10 @@ bool gs_sleep_map(struct gs_core *core, uint64_t until_ns, struct gs_sleep_why *
             return gs_sleep_refused_by_driver(why, call, status);
         if (gs_now_ns() >= until_ns) {
             gs_core_refused(core, device, gs_core_away(core, device));
-            return gs_sleep_refuse(why, ENOMEM,
-                          "GPU %d has no room for %zu MiB that are to come back: the log says who has it",
-                          (int)device, gs_core_away(core, device) / MIB);
+            return gs_sleep_refuse(
+                why, ENOMEM,
+                "GPU %d has no room for %zu MiB that are to come back: the log says who has it",
+                (int)device, gs_core_away(core, device) / MIB);
         }
         if (!ask_others(core, device))
             gs_rest_ns(rest);

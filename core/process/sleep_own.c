@@ -1,6 +1,7 @@
 /*
- * The program's own memory goes off the GPU as well (core/process/sleep_parts.h): each handle that nobody else has, with
- * all its mappings, or without any. Who has the handle goes on with its number (core/process/own.h).
+ * The program's own memory goes off the GPU as well (core/process/sleep_parts.h): each handle that
+ * nobody else has, with all its mappings, or without any. Who has the handle goes on with its
+ * number (core/process/own.h).
  */
 #include "core/process/sleep_parts.h"
 
@@ -31,7 +32,8 @@ static bool is_on_gpu(const struct gs_own_memory *memory)
 }
 
 /* The reason why memory on a GPU stays, or GS_STAYS_REASONS. */
-static enum gs_stays stays_locked(const struct gs_own_handle *handle, const struct contexts *contexts)
+static enum gs_stays stays_locked(const struct gs_own_handle *handle,
+                                  const struct contexts *contexts)
 {
     const struct gs_own_memory *memory = &handle->memory;
 
@@ -45,7 +47,8 @@ static enum gs_stays stays_locked(const struct gs_own_handle *handle, const stru
 }
 
 /* Its mappings come into the places that it gets. False: no host memory. */
-static bool add_handle_locked(struct gs_sleep *sleep, struct gs_own_handle *handle, CUcontext context)
+static bool add_handle_locked(struct gs_sleep *sleep, struct gs_own_handle *handle,
+                              CUcontext context)
 {
     const bool kept = !gs_sleep_discards(sleep, handle->memory.tag);
     struct gs_away *away = gs_sleep_add(sleep, handle->mappings, kept);
@@ -78,16 +81,16 @@ static bool add_handles_locked(struct gs_core *core, const struct contexts *cont
         if (is_on_gpu(&handle->memory) && stays_locked(handle, contexts) != GS_STAYS_REASONS)
             gs_sleep_stays(core, stays_locked(handle, contexts), handle->memory.size);
     for (CUdevice device = 0; added && device < GS_DEVICES_MAX; device++)
-        for (struct gs_own_handle *handle = contexts->of[device] ? own->handles : NULL; added && handle;
-             handle = handle->hh.next)
+        for (struct gs_own_handle *handle = contexts->of[device] ? own->handles : NULL;
+             added && handle; handle = handle->hh.next)
             if (is_on_gpu(&handle->memory) && handle->memory.device == device &&
                 stays_locked(handle, contexts) == GS_STAYS_REASONS)
                 added = add_handle_locked(&core->sleep, handle, contexts->of[device]);
     return added;
 }
 
-/* Called for each mapping: that of a handle that goes is one of its places. Through the first that is all of it and may
- * be written, it is copied. */
+/* Called for each mapping: that of a handle that goes is one of its places. Through the first that
+ * is all of it and may be written, it is copied. */
 static void add_mapping_locked(uint64_t address, void *arg)
 {
     struct gs_core *core = arg;
@@ -102,14 +105,16 @@ static void add_mapping_locked(uint64_t address, void *arg)
     if (!handle || !handle->away)
         return;
     away = &sleep->pieces[handle->away - 1];
-    sleep->places[away->first_place + away->places++] = (struct gs_away_place){.base = mapping->span.base,
-                                                                               .size = mapping->span.size,
-                                                                               .offset = mapping->offset,
-                                                                               .reads = mapping->reads,
-                                                                               .writes = mapping->writes,
-                                                                               .mapped = true};
+    sleep->places[away->first_place + away->places++] =
+        (struct gs_away_place){.base = mapping->span.base,
+                               .size = mapping->span.size,
+                               .offset = mapping->offset,
+                               .reads = mapping->reads,
+                               .writes = mapping->writes,
+                               .mapped = true};
     range = away->ranges ? &sleep->ranges[away->first_range] : NULL;
-    if (range && !range->address && mapping->span.size == range->size && mapping->writes >> away->device & 1)
+    if (range && !range->address && mapping->span.size == range->size &&
+        mapping->writes >> away->device & 1)
         range->address = mapping->span.base;
 }
 
@@ -123,7 +128,8 @@ static void retain_released(struct gs_core *core)
 
         if (!away->own || away->references > 0)
             continue;
-        if (core->driver.mem_retain(&away->handle, (void *)sleep->places[away->first_place].base) == CUDA_SUCCESS)
+        if (core->driver.mem_retain(&away->handle, (void *)sleep->places[away->first_place].base) ==
+            CUDA_SUCCESS)
             away->references = 1;
         else
             gs_sleep_keep(core, away, GS_STAYS_OWN);

@@ -1,6 +1,7 @@
 /*
  * The parts of sleep and wake (core/process/sleep.h): what goes (sleep_plan.c), its contents
- * (sleep_copy.c), and its way off the GPU and back (sleep_move.c). The gate is closed, one thread is at it.
+ * (sleep_copy.c), and its way off the GPU and back (sleep_move.c). The gate is closed, one thread
+ * is at it.
  */
 #ifndef GS_CORE_PROCESS_SLEEP_PARTS_H
 #define GS_CORE_PROCESS_SLEEP_PARTS_H
@@ -25,7 +26,7 @@ struct gs_away {
 
 /* What of it is live. */
 struct gs_away_range {
-    uint64_t address; /* 0: it is mapped nowhere where it could be copied */
+    uint64_t address;    /* 0: it is mapped nowhere where it could be copied */
     size_t size, offset; /* in the store */
 };
 
@@ -51,17 +52,19 @@ bool gs_sleep_refused_by_driver(struct gs_sleep_why *why, const char *call, gs_s
 /* What passed since the last look was for that. */
 void gs_sleep_was_at(struct gs_sleep *sleep, enum gs_sleep_phase phase);
 
-/* ---- What goes (sleep_plan.c, sleep_own.c) -------------------------------------------------------------------- */
+/* ---- What goes (sleep_plan.c, sleep_own.c)
+ * -------------------------------------------------------------------- */
 
 /* All pieces with something live that may go, and where each range is in the store, whose size is
- * *ret_size: none of what is discarded. They stay in their arenas until gs_sleep_plan_none. False: no host memory. */
+ * *ret_size: none of what is discarded. They stay in their arenas until gs_sleep_plan_none. False:
+ * no host memory. */
 bool gs_sleep_plan(struct gs_core *core, size_t *ret_size);
 static inline bool gs_sleep_discards(const struct gs_sleep *sleep, unsigned tag)
 {
     return tag && tag == sleep->discards;
 }
-/* For that: so much more stays; there is room for one more, its places and ranges (NULL: no host memory); what the
- * program has made itself is listed as well. */
+/* For that: so much more stays; there is room for one more, its places and ranges (NULL: no host
+ * memory); what the program has made itself is listed as well. */
 void gs_sleep_stays(struct gs_core *core, enum gs_stays why, size_t size);
 struct gs_away *gs_sleep_add(struct gs_sleep *sleep, size_t places, size_t ranges);
 bool gs_sleep_plan_own(struct gs_core *core);
@@ -72,19 +75,23 @@ void gs_sleep_plan_none(struct gs_core *core);
 /* One is not to go after all: another has its place in the list, one behind it. */
 void gs_sleep_keep(struct gs_core *core, struct gs_away *away, enum gs_stays why);
 
-/* ---- Their contents (sleep_copy.c) ----------------------------------------------------------------- */
+/* ---- Their contents (sleep_copy.c)
+ * ----------------------------------------------------------------- */
 
 /* All that is live, to the store or back; nothing is at either memory any more afterwards. */
 bool gs_sleep_copy(struct gs_core *core, bool out, struct gs_sleep_why *why);
 void gs_sleep_free_store(struct gs_core *core);
 /* The same in a thread that is awaited by gs_core_await_freed: nobody is at it any more. */
 void gs_sleep_free_store_behind(struct gs_core *core);
-/* What is mapped for it alone, of what the program has mapped nowhere, is no more; or the driver's error. */
+/* What is mapped for it alone, of what the program has mapped nowhere, is no more; or the driver's
+ * error. */
 gs_status gs_sleep_close_window(struct gs_core *core);
 
-/* ---- Their way (sleep_move.c) ------------------------------------------------------------------- */
+/* ---- Their way (sleep_move.c)
+ * ------------------------------------------------------------------- */
 
-/* Off the GPU, also after a try to wake. What the driver does not unmap stays, and waits for the wake as it is. */
+/* Off the GPU, also after a try to wake. What the driver does not unmap stays, and waits for the
+ * wake as it is. */
 void gs_sleep_leave(struct gs_core *core);
 /* Back: all of it, or none. */
 bool gs_sleep_map(struct gs_core *core, uint64_t until_ns, struct gs_sleep_why *why);

@@ -6,8 +6,8 @@
 #include "core/base/clock.h"
 #include "core/share/let_go.h"
 
-#define UNMAPPED_NS (GS_NS_PER_S / 5) /* for who keeps what nobody has open any more */
-#define GAP_COPIED ((size_t)64 << 10) /* two live ranges so near are copied as one */
+#define UNMAPPED_NS (GS_NS_PER_S / 5)  /* for who keeps what nobody has open any more */
+#define GAP_COPIED  ((size_t)64 << 10) /* two live ranges so near are copied as one */
 
 void gs_sleep_stays(struct gs_core *core, enum gs_stays why, size_t size)
 {
@@ -35,8 +35,10 @@ static bool grow(void **list, size_t *room, size_t count, size_t size)
 struct gs_away *gs_sleep_add(struct gs_sleep *sleep, size_t places, size_t ranges)
 {
     if (!grow((void **)&sleep->pieces, &sleep->room, sleep->count + 1, sizeof *sleep->pieces) ||
-        !grow((void **)&sleep->places, &sleep->place_room, sleep->place_count + places, sizeof *sleep->places) ||
-        !grow((void **)&sleep->ranges, &sleep->range_room, sleep->range_count + ranges, sizeof *sleep->ranges))
+        !grow((void **)&sleep->places, &sleep->place_room, sleep->place_count + places,
+              sizeof *sleep->places) ||
+        !grow((void **)&sleep->ranges, &sleep->range_room, sleep->range_count + ranges,
+              sizeof *sleep->ranges))
         return NULL;
     return &sleep->pieces[sleep->count++];
 }
@@ -46,10 +48,12 @@ static uint64_t larger(uint64_t a, uint64_t b)
     return a > b ? a : b;
 }
 
-/* Whether a block's contents are anybody's. What retires still, though the GPU is done, is kept too. */
+/* Whether a block's contents are anybody's. What retires still, though the GPU is done, is kept
+ * too. */
 static bool has_contents(const struct gs_block *block)
 {
-    return block->state == GS_BLOCK_LIVE || block->state == GS_BLOCK_RETIRED || block->state == GS_BLOCK_HELD;
+    return block->state == GS_BLOCK_LIVE || block->state == GS_BLOCK_RETIRED ||
+           block->state == GS_BLOCK_HELD;
 }
 
 /* The arena's lock is held. False: no host memory. */
@@ -64,9 +68,11 @@ static bool add_range_locked(struct gs_sleep *sleep, size_t first, uint64_t from
             return true;
         }
     }
-    if (!grow((void **)&sleep->ranges, &sleep->range_room, sleep->range_count + 1, sizeof *sleep->ranges))
+    if (!grow((void **)&sleep->ranges, &sleep->range_room, sleep->range_count + 1,
+              sizeof *sleep->ranges))
         return false;
-    sleep->ranges[sleep->range_count++] = (struct gs_away_range){.address = from, .size = to - from};
+    sleep->ranges[sleep->range_count++] =
+        (struct gs_away_range){.address = from, .size = to - from};
     return true;
 }
 
@@ -78,18 +84,21 @@ static struct gs_block *first_block_locked(const struct gs_piece *piece)
 /* The blocks below `end` that have a handle can be had again. */
 static void exports_wake_locked(struct gs_core *core, const struct gs_piece *piece, uint64_t end)
 {
-    for (struct gs_block *block = first_block_locked(piece); block && block->base < end; block = block->above)
+    for (struct gs_block *block = first_block_locked(piece); block && block->base < end;
+         block = block->above)
         if (block->export)
             gs_share_export_wakes(core->share, block->export, piece->handle);
 }
 
-/* Whether nobody has the piece, nor is given it from now on: then its blocks keep their handles and leases. */
+/* Whether nobody has the piece, nor is given it from now on: then its blocks keep their handles and
+ * leases. */
 static bool exports_sleep_locked(struct gs_core *core, const struct gs_piece *piece, bool *ret_any)
 {
     const uint64_t end = gs_piece_end(piece);
 
     *ret_any = false;
-    for (struct gs_block *block = first_block_locked(piece); block && block->base < end; block = block->above) {
+    for (struct gs_block *block = first_block_locked(piece); block && block->base < end;
+         block = block->above) {
         if (block->export ? !gs_share_export_sleeps(core->share, block->export)
                           : block->state == GS_BLOCK_HELD) {
             exports_wake_locked(core, piece, block->base);
@@ -101,13 +110,15 @@ static bool exports_sleep_locked(struct gs_core *core, const struct gs_piece *pi
 }
 
 /* The reason why a piece stays, or GS_STAYS_REASONS: then nobody is given any of it. */
-static enum gs_stays stays_locked(struct gs_core *core, const struct gs_piece *piece, bool *ret_exports)
+static enum gs_stays stays_locked(struct gs_core *core, const struct gs_piece *piece,
+                                  bool *ret_exports)
 {
     if (piece->arena->dead || piece->arena->leaving)
         return GS_STAYS_ENDING;
     if (gs_regcache_in_use(core->regcache, piece->span.base, piece->span.size))
         return GS_STAYS_REGISTERED;
-    return piece->lent || !exports_sleep_locked(core, piece, ret_exports) ? GS_STAYS_SHARED : GS_STAYS_REASONS;
+    return piece->lent || !exports_sleep_locked(core, piece, ret_exports) ? GS_STAYS_SHARED
+                                                                          : GS_STAYS_REASONS;
 }
 
 /* A piece that goes, and what of it is live. False: no host memory. */
@@ -120,8 +131,8 @@ static bool add_piece_locked(struct gs_core *core, struct gs_piece *piece, bool 
     struct gs_away *away = gs_sleep_add(sleep, 1, 0);
     bool added = away;
 
-    for (const struct gs_block *block = first_block_locked(piece); added && block && block->base < end;
-         block = block->above)
+    for (const struct gs_block *block = first_block_locked(piece);
+         added && block && block->base < end; block = block->above)
         if (has_contents(block) && !gs_sleep_discards(sleep, piece->arena->tag))
             added = add_range_locked(sleep, first, larger(block->base, piece->span.base),
                                      gs_block_end(block) < end ? gs_block_end(block) : end);
@@ -141,8 +152,11 @@ static bool add_piece_locked(struct gs_core *core, struct gs_piece *piece, bool 
                              .ranges = sleep->range_count - first,
                              .first_place = sleep->place_count,
                              .places = 1};
-    sleep->places[sleep->place_count++] = (struct gs_away_place){
-        .base = piece->span.base, .size = piece->span.size, .reads = access, .writes = access, .mapped = true};
+    sleep->places[sleep->place_count++] = (struct gs_away_place){.base = piece->span.base,
+                                                                 .size = piece->span.size,
+                                                                 .reads = access,
+                                                                 .writes = access,
+                                                                 .mapped = true};
     piece->asleep = true;
     return added;
 }
@@ -211,7 +225,8 @@ static bool end_registrations(struct gs_core *core, const struct gs_away *away)
     return ended;
 }
 
-/* What is kept of registrations ends, and of descriptors for others. Whether something goes that has a handle. */
+/* What is kept of registrations ends, and of descriptors for others. Whether something goes that
+ * has a handle. */
 static bool end_uses(struct gs_core *core)
 {
     bool exports = false;
@@ -228,7 +243,8 @@ static bool end_uses(struct gs_core *core)
     return exports;
 }
 
-/* Others keep mappings for their next open, by the id of what keeps it: they are to be gone before. */
+/* Others keep mappings for their next open, by the id of what keeps it: they are to be gone
+ * before. */
 static void await_unmapped(struct gs_core *core)
 {
     gs_share_await_unmapped(core->share, NULL, UNMAPPED_NS);

@@ -20,11 +20,12 @@
 #endif
 
 #define FILLERS_MOST 8
-#define REST_NS UINT64_C(50000) /* between looks at a part */
-#define MIB (1024 * 1024)
-#define WINDOW ((size_t)32 * MIB)
+#define REST_NS      UINT64_C(50000) /* between looks at a part */
+#define MIB          (1024 * 1024)
+#define WINDOW       ((size_t)32 * MIB)
 
-/* ---- How much there is -------------------------------------------------------------------------- */
+/* ---- How much there is
+ * -------------------------------------------------------------------------- */
 
 /* The number behind a word in a file, or its first one (word ""); false: there is none. */
 static bool read_number(const char *path, const char *word, size_t *ret)
@@ -55,7 +56,8 @@ static size_t less(size_t a, size_t b)
     return a < b ? a : b;
 }
 
-/* What one group leaves; page cache of it goes where memory is wanted. SIZE_MAX: it bounds nothing. */
+/* What one group leaves; page cache of it goes where memory is wanted. SIZE_MAX: it bounds
+ * nothing. */
 static size_t left_in(const char *folder, const char *limit_name, const char *used_name,
                       const char *cache_word)
 {
@@ -127,7 +129,8 @@ static size_t host_memory_left(void)
     return less(kib * 1024, left_by_groups());
 }
 
-/* ---- Making it ---------------------------------------------------------------------------------- */
+/* ---- Making it
+ * ---------------------------------------------------------------------------------- */
 
 struct gs_sleep_filling {
     char *base;
@@ -156,7 +159,8 @@ static int touch(char *base, size_t size)
 /* False: all are begun, or one failed. */
 static bool fill_next(struct gs_sleep_filling *filling)
 {
-    const size_t part = __atomic_fetch_add(&filling->next, 1, __ATOMIC_RELAXED), at = part * GS_SLEEP_PART;
+    const size_t part = __atomic_fetch_add(&filling->next, 1, __ATOMIC_RELAXED),
+                 at = part * GS_SLEEP_PART;
     int error;
 
     if (part >= filling->parts)
@@ -195,7 +199,8 @@ static int begin_filling(struct gs_sleep_store *store)
 {
     const size_t parts = (store->size + GS_SLEEP_PART - 1) / GS_SLEEP_PART;
     const long cpus = sysconf(_SC_NPROCESSORS_ONLN);
-    const size_t most = less(less(FILLERS_MOST, cpus > 1 ? (size_t)cpus : 1), parts > 1 ? parts : 0);
+    const size_t most =
+        less(less(FILLERS_MOST, cpus > 1 ? (size_t)cpus : 1), parts > 1 ? parts : 0);
     struct gs_sleep_filling *filling = calloc(1, sizeof *filling + parts * sizeof *filling->there);
 
     store->filling = filling;
@@ -232,7 +237,8 @@ int gs_sleep_store_await(struct gs_sleep_store *store, size_t part)
 
 static int refuse(int error, char *text, size_t size, const char *what, size_t wanted, size_t left)
 {
-    snprintf(text, size, "%zu MiB are to be kept, and %s has room for %zu", wanted / MIB, what, left / MIB);
+    snprintf(text, size, "%zu MiB are to be kept, and %s has room for %zu", wanted / MIB, what,
+             left / MIB);
     return error;
 }
 
@@ -293,7 +299,8 @@ static int allocate(int fd, size_t size)
     return posix_fallocate(fd, 0, (off_t)size);
 }
 
-static int make_in_file(struct gs_sleep_store *store, const char *directory, char *text, size_t text_size)
+static int make_in_file(struct gs_sleep_store *store, const char *directory, char *text,
+                        size_t text_size)
 {
     int fd = open_unnamed(directory), error = 0;
 
@@ -306,7 +313,8 @@ static int make_in_file(struct gs_sleep_store *store, const char *directory, cha
     if (error == 0) {
         store->window_size = less(WINDOW, store->size);
         store->base = map(store->size, MAP_SHARED, fd);
-        store->window = store->base ? map(store->window_size, MAP_PRIVATE | MAP_ANONYMOUS, -1) : NULL;
+        store->window =
+            store->base ? map(store->window_size, MAP_PRIVATE | MAP_ANONYMOUS, -1) : NULL;
         error = store->window ? 0 : errno;
     }
     close(fd);
@@ -316,8 +324,8 @@ static int make_in_file(struct gs_sleep_store *store, const char *directory, cha
     return error;
 }
 
-int gs_sleep_store_make(struct gs_sleep_store *store, size_t size, const char *directory, char *ret_text,
-                  size_t text_size)
+int gs_sleep_store_make(struct gs_sleep_store *store, size_t size, const char *directory,
+                        char *ret_text, size_t text_size)
 {
     int error = 0;
 
@@ -334,7 +342,8 @@ int gs_sleep_store_make(struct gs_sleep_store *store, size_t size, const char *d
 int gs_sleep_store_move(const struct gs_sleep_store *store, size_t offset, size_t size, bool out)
 {
     for (size_t done = 0; done < size;) {
-        struct iovec window = {store->window + done, size - done}, file = {store->base + offset + done, size - done};
+        struct iovec window = {store->window + done, size - done},
+                     file = {store->base + offset + done, size - done};
         const ssize_t moved = out ? process_vm_writev(getpid(), &window, 1, &file, 1, 0)
                                   : process_vm_readv(getpid(), &window, 1, &file, 1, 0);
 

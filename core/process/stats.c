@@ -8,7 +8,7 @@
 #include "core/process/context.h"
 
 #define LOAD(field) __atomic_load_n(&(field), __ATOMIC_RELAXED)
-#define MIB(bytes) ((bytes) >> 20)
+#define MIB(bytes)  ((bytes) >> 20)
 
 void gs_counts_add(struct gs_arena_counts *sum, const struct gs_arena_counts *counts)
 {
@@ -55,7 +55,8 @@ static void add_arena(struct gs_stats *stats, const struct gs_arena *arena)
 }
 
 /* What the arenas of the device have live, and had at most; with `forget`, that begins again. */
-static void sum_async(struct gs_core *core, CUdevice device, bool forget, uint64_t *ret_live, uint64_t *ret_high)
+static void sum_async(struct gs_core *core, CUdevice device, bool forget, uint64_t *ret_live,
+                      uint64_t *ret_high)
 {
     struct gs_arena_walk walk = {0};
     struct gs_arena *arena;
@@ -178,8 +179,8 @@ static bool tell_locked(struct gs_core *core, unsigned device, struct gs_figures
     return true;
 }
 
-/* What other processes hold of freed memory is in limbo for whoever reads, though its block is still retired:
- * the GPU's work before its free is not over. The holders are told beside it. */
+/* What other processes hold of freed memory is in limbo for whoever reads, though its block is
+ * still retired: the GPU's work before its free is not over. The holders are told beside it. */
 static void count_held(struct gs_core *core, struct gs_figures *figures)
 {
     uint64_t held = gs_share_freed_held(core->share, figures->uuid);
@@ -259,10 +260,9 @@ static void log_registrations(struct gs_core *core)
         return;
     gs_log_line(&core->options.log, GS_LOG_INFO,
                 "registrations: %" PRIu64 " found kept, %" PRIu64 " not; %" PRIu64
-                " made in %" PRIu64 " ms, %" PRIu64 " undone in %" PRIu64
-                " ms: %" PRIu64 " for others, %" PRIu64
-                " as their memory went, %" PRIu64 " merged; %" PRIu64 " failed; now %" PRIu64
-                ", %" PRIu64 " in use, %" PRIu64 " MiB",
+                " made in %" PRIu64 " ms, %" PRIu64 " undone in %" PRIu64 " ms: %" PRIu64
+                " for others, %" PRIu64 " as their memory went, %" PRIu64 " merged; %" PRIu64
+                " failed; now %" PRIu64 ", %" PRIu64 " in use, %" PRIu64 " MiB",
                 stats.hits, stats.misses, stats.pins, stats.pin_ns / 1000000, stats.unpins,
                 stats.unpin_ns / 1000000, stats.evictions, stats.invalidations, stats.merges,
                 stats.failures, stats.entries, stats.in_use, MIB(stats.bytes));

@@ -30,8 +30,8 @@ void gs_stats_took(struct gs_arena *arena, uint64_t began_ns);
 /* Adds what one arena counted. */
 void gs_counts_add(struct gs_arena_counts *sum, const struct gs_arena_counts *counts);
 
-/* Stream-ordered bytes of one device, live and at most at a time: where threads have arenas of their own, or there
- * are several contexts, the sum of what each had. No lock is held. */
+/* Stream-ordered bytes of one device, live and at most at a time: where threads have arenas of
+ * their own, or there are several contexts, the sum of what each had. No lock is held. */
 void gs_async_read(struct gs_core *core, CUdevice device, uint64_t *ret_live, uint64_t *ret_high);
 /* The most begins again at what is live now. No lock is held. */
 void gs_async_forget_high(struct gs_core *core, CUdevice device);
@@ -40,8 +40,8 @@ void gs_async_forget_high(struct gs_core *core, CUdevice device);
 void gs_stats_read(struct gs_core *core, CUdevice device, struct gs_stats *ret_stats);
 /* The same, waiting for nobody. False: a thread holds the contexts' lock. */
 bool gs_stats_try_read(struct gs_core *core, CUdevice device, struct gs_stats *ret_stats);
-/* The same for others, who ask for it (struct gs_share_events). False: neither that device nor a later
- * one has had memory of this process. */
+/* The same for others, who ask for it (struct gs_share_events). False: neither that device nor a
+ * later one has had memory of this process. */
 bool gs_stats_tell(struct gs_core *core, unsigned device, struct gs_figures *ret_figures);
 
 /* The process ends: its last figures go to its broker, if it has one. Waits for nobody. */

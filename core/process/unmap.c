@@ -8,7 +8,8 @@
 #include "core/process/limit.h"
 #include "core/process/record.h"
 
-#define COUNTED_NS UINT64_C(100000000) /* for the driver to take a piece, where it is only to be counted */
+#define COUNTED_NS \
+    UINT64_C(100000000) /* for the driver to take a piece, where it is only to be counted */
 
 /* How deep this thread is in unmap_piece. Listeners and pinners that it calls may come back
  * here with an allocation or a question, which are not to wait for it. */
@@ -43,7 +44,8 @@ static void release(struct gs_core *core, const struct gs_piece *piece)
 
 static size_t unmap_piece(struct gs_core *core, struct gs_piece *piece)
 {
-    void (*unmapping)(uint64_t, size_t) = __atomic_load_n(&core->programs.unmapping, __ATOMIC_ACQUIRE);
+    void (*unmapping)(uint64_t, size_t) =
+        __atomic_load_n(&core->programs.unmapping, __ATOMIC_ACQUIRE);
     struct gs_trace_mark mark;
     size_t bytes = 0;
 
@@ -67,8 +69,8 @@ static size_t unmap_piece(struct gs_core *core, struct gs_piece *piece)
     if (piece->releasing)
         __atomic_add_fetch(&core->releases.gone, 1, __ATOMIC_SEQ_CST);
     piece->releasing = false;
-    /* What could not be unpinned, or unmapped, keeps its memory and its addresses: they are lost, but
-     * nobody else's. */
+    /* What could not be unpinned, or unmapped, keeps its memory and its addresses: they are lost,
+     * but nobody else's. */
     if (bytes > 0)
         gs_piece_gone(piece);
     releasing_here--;
@@ -93,8 +95,8 @@ static uint64_t load(const uint64_t *count)
     return __atomic_load_n(count, __ATOMIC_SEQ_CST);
 }
 
-/* Until a count is no less than it was to be, or for so long; whether there was anything to wait for.
- * Pauses count, not the clock. */
+/* Until a count is no less than it was to be, or for so long; whether there was anything to wait
+ * for. Pauses count, not the clock. */
 static bool await(const uint64_t *count, uint64_t least, uint64_t limit_ns)
 {
     struct timespec pause = {.tv_nsec = 20000};
@@ -134,8 +136,7 @@ void gs_growth_ends(struct gs_core *core)
 bool gs_growths_await(const struct gs_core *core, uint64_t limit_ns)
 {
     return !growing_here &&
-           await(&core->releases.growths_ended, load(&core->releases.growths_begun),
-                 limit_ns);
+           await(&core->releases.growths_ended, load(&core->releases.growths_begun), limit_ns);
 }
 
 uint64_t gs_released_ns(const struct gs_core *core)

@@ -14,21 +14,21 @@
 #include "core/record/trace_file.h"
 
 #define OLD_NS GS_NS_PER_S /* what is in a buffer for so long is written with the next event */
-#define BEGIN ((uint32_t)sizeof(struct gs_trace_block)) /* where events begin */
+#define BEGIN  ((uint32_t)sizeof(struct gs_trace_block)) /* where events begin */
 
-#define LOAD(field) __atomic_load_n(&(field), __ATOMIC_RELAXED)
+#define LOAD(field)         __atomic_load_n(&(field), __ATOMIC_RELAXED)
 #define STORE(field, value) __atomic_store_n(&(field), value, __ATOMIC_RELAXED)
 
 /* One block as it fills. A record is never given back: who looks at all of them takes no lock. */
 struct buffer {
-    struct buffer *next;   /* of all there are */
-    struct gs_latch lock;  /* rank TRACE; protects all that follows */
-    pid_t owner;           /* atomic: the thread whose it is; 0: nobody's */
-    volatile bool inside;  /* the owner's alone: it is in here, whatever a signal handler calls */
-    uint32_t number;       /* atomic: of the block that it fills; 0 is none's */
-    uint32_t used;         /* atomic: bytes, with the block's own struct */
-    uint64_t first_ns;     /* when the first event was put there */
-    uint64_t waited_ns;    /* what the block says */
+    struct buffer *next;  /* of all there are */
+    struct gs_latch lock; /* rank TRACE; protects all that follows */
+    pid_t owner;          /* atomic: the thread whose it is; 0: nobody's */
+    volatile bool inside; /* the owner's alone: it is in here, whatever a signal handler calls */
+    uint32_t number;      /* atomic: of the block that it fills; 0 is none's */
+    uint32_t used;        /* atomic: bytes, with the block's own struct */
+    uint64_t first_ns;    /* when the first event was put there */
+    uint64_t waited_ns;   /* what the block says */
     _Alignas(8) unsigned char bytes[GS_TRACE_BUFFER];
 };
 
@@ -41,8 +41,8 @@ static struct buffer *buffers; /* atomic: all of them, the newest first */
 static struct {
     uint64_t began_ns; /* the header's moment */
     bool frames;
-    bool exiting; /* atomic: what is recorded is written at once */
-    bool later;   /* atomic: the file is made at the first event */
+    bool exiting;       /* atomic: what is recorded is written at once */
+    bool later;         /* atomic: the file is made at the first event */
     bool every_process; /* its name has %p */
     const struct gs_log *log;
     char path[4096];
@@ -115,8 +115,8 @@ static struct buffer *left_by_another(pid_t thread)
 
 static struct buffer *make_buffer(pid_t thread)
 {
-    struct buffer *buffer = mmap(NULL, sizeof *buffer, PROT_READ | PROT_WRITE,
-                                 MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    struct buffer *buffer =
+        mmap(NULL, sizeof *buffer, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
     if (buffer == MAP_FAILED)
         return NULL;

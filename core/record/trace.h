@@ -5,10 +5,10 @@
  *   a call ──► the thread's buffer ──► the file      when the buffer is full, or a second old; when
  *                                                    the thread ends; when the process exits
  *
- * Nothing is lost but what is in buffers when the process ends by a signal, and what is
- * called in a signal handler that interrupts the recorder. Who fills a buffer while the file is slow
- * waits for it, and the next block says how long. Where the file cannot be written any more, one
- * warning says so, and recording ends.
+ * Nothing is lost but what is in buffers when the process ends by a signal, and what is called in a
+ * signal handler that interrupts the recorder. Who fills a buffer while the file is slow waits for
+ * it, and the next block says how long. Where the file cannot be written any more, one warning says
+ * so, and recording ends.
  *
  * In a process that records nothing a call pays for one look at gs_trace_on. Nothing here is called
  * with a lock of core's held.
@@ -23,7 +23,7 @@
 #include "core/record/trace_format.h"
 
 #define GS_TRACE_FRAMES_MAX 64
-#define GS_TRACE_BUFFER ((uint32_t)64 << 10) /* a block with its struct is no larger */
+#define GS_TRACE_BUFFER     ((uint32_t)64 << 10) /* a block with its struct is no larger */
 
 #define GS_TRACE_INSIDE __attribute__((visibility("hidden"))) /* no look at the GOT */
 
@@ -58,7 +58,8 @@ struct gs_trace_mark gs_trace_begin(void);
  * Waits for the file where the buffer is full. */
 void gs_trace_put(const struct gs_trace_mark *mark, struct gs_trace_event *event,
                   const uint64_t *frames);
-/* A frame of that name (core/record/trace_format.h), which is in the file from now on. No lock is held. */
+/* A frame of that name (core/record/trace_format.h), which is in the file from now on. No lock is
+ * held. */
 uint64_t gs_trace_name(const char *function, const char *file, unsigned line);
 /* A device that the events name, at once. */
 void gs_trace_device(const struct gs_trace_device *device);

@@ -22,7 +22,7 @@
 static struct {
     struct gs_latch lock; /* rank TRACE_FILE; protects all that follows. Its holder waits for the
                              file, and nobody waits for it but who writes there, too. */
-    pid_t writer; /* atomic: the thread that has the lock */
+    pid_t writer;         /* atomic: the thread that has the lock */
     pid_t process;
     struct gs_fd fd;
     uint64_t offset; /* of the next block */
@@ -197,10 +197,11 @@ static int append_locked(const struct gs_trace_block *block)
 static void warn(int error)
 {
     if (error == EBADF)
-        gs_log_line(file.log, GS_LOG_WARNING,
-                    "the recording ends: the program has closed its descriptor, and %s is not there "
-                    "any more",
-                    file.path);
+        gs_log_line(
+            file.log, GS_LOG_WARNING,
+            "the recording ends: the program has closed its descriptor, and %s is not there "
+            "any more",
+            file.path);
     else if (error != ANOTHERS)
         gs_log_line(file.log, GS_LOG_WARNING,
                     "the recording ends: %s cannot be written (%s); make room, and record again",

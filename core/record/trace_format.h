@@ -38,14 +38,14 @@ enum gs_trace_kind {
 };
 
 /*
- * A frame that is no return address: with this bit it is the number of a name, a line of text in some block,
- * before or after the event:
+ * A frame that is no return address: with this bit it is the number of a name, a line of text in
+ * some block, before or after the event:
  *
  *     NUMBER LINE FUNCTION <tab> FILE     a line of a script
  *     NUMBER 0 LABEL <tab>                what the program called what it does (gpushim_tag)
  *
- * Frames with names come first: the label, lines from the innermost outwards, return addresses. Number 0 is
- * none of those that had room.
+ * Frames with names come first: the label, lines from the innermost outwards, return addresses.
+ * Number 0 is none of those that had room.
  */
 #define GS_TRACE_NAMED      (UINT64_C(1) << 63)
 #define GS_TRACE_NAMES_MOST UINT32_C(65536)
@@ -90,7 +90,8 @@ enum gs_trace_outcome {
 };
 
 /* Who follows an address puts the ends of what makes memory (time_ns + took_ns) in order with the
- * begins of what takes it away: another thread's call may have begun before what made room for it. */
+ * begins of what takes it away: another thread's call may have begun before what made room for
+ * it. */
 struct gs_trace_event {
     uint64_t time_ns; /* since the header's moment, when the call began */
     uint8_t op, device, outcome;

@@ -1,8 +1,8 @@
 /*
- * Which modules the return addresses of a recording lie in: the lines of /proc/self/maps that can be
- * executed, written by the thread that writes the first block with such addresses, before it, and
- * again when modules were added (core/record/trace_file.h). Another thread's block may come first: nobody
- * waits for the other here.
+ * Which modules the return addresses of a recording lie in: the lines of /proc/self/maps that can
+ * be executed, written by the thread that writes the first block with such addresses, before it,
+ * and again when modules were added (core/record/trace_file.h). Another thread's block may come
+ * first: nobody waits for the other here.
  */
 #include <fcntl.h>
 #include <link.h>

@@ -1,6 +1,7 @@
 /*
- * What frames that are no addresses stand for (core/record/trace_format.h). Each name is written once, by who
- * first comes with it: what it is known by is its hash, whose place in a table without a lock is its number.
+ * What frames that are no addresses stand for (core/record/trace_format.h). Each name is written
+ * once, by who first comes with it: what it is known by is its hash, whose place in a table without
+ * a lock is its number.
  */
 #include <stddef.h>
 #include <stdio.h>
@@ -43,10 +44,12 @@ static uint64_t *the_table(void)
 
     if (__atomic_load_n(&table, __ATOMIC_ACQUIRE))
         return table;
-    made = mmap(NULL, TABLE_SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    made = mmap(NULL, TABLE_SIZE, PROT_READ | PROT_WRITE,
+                MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (made == MAP_FAILED)
         return NULL;
-    if (!__atomic_compare_exchange_n(&table, &none, made, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+    if (!__atomic_compare_exchange_n(&table, &none, made, false, __ATOMIC_ACQ_REL,
+                                     __ATOMIC_ACQUIRE))
         munmap(made, TABLE_SIZE);
     return table;
 }
@@ -72,7 +75,8 @@ static void write_name(unsigned number, const char *function, const char *file, 
     int size;
 
     snprintf(name, sizeof name, "%.*s", FUNCTION - 1, function);
-    snprintf(end, sizeof end, "%.*s", FILE_NAME - 1, length < FILE_NAME ? file : file + length - (FILE_NAME - 1));
+    snprintf(end, sizeof end, "%.*s", FILE_NAME - 1,
+             length < FILE_NAME ? file : file + length - (FILE_NAME - 1));
     make_plain(name);
     make_plain(end);
     size = snprintf(all.text, sizeof all.text, "%u %u %s\t%s\n", number, line, name, end);
@@ -91,8 +95,8 @@ uint64_t gs_trace_name(const char *function, const char *file, unsigned line)
         there = __atomic_load_n(&places[number], __ATOMIC_RELAXED);
         if (there == hash)
             return GS_TRACE_NAMED | number;
-        if (there == 0 && __atomic_compare_exchange_n(&places[number], &there, hash, false, __ATOMIC_RELAXED,
-                                                      __ATOMIC_RELAXED)) {
+        if (there == 0 && __atomic_compare_exchange_n(&places[number], &there, hash, false,
+                                                      __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
             write_name(number, function, file, line);
             return GS_TRACE_NAMED | number;
         }

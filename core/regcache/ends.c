@@ -136,7 +136,8 @@ unsigned gs_reg_evict(struct gs_regcache *cache, bool all)
     return count;
 }
 
-/* ---- The memory goes --------------------------------------------------------------------------- */
+/* ---- The memory goes
+ * --------------------------------------------------------------------------- */
 
 struct search {
     struct gs_regcache *cache;
@@ -253,7 +254,8 @@ bool gs_regcache_drain(struct gs_regcache *cache, uint64_t base, size_t size)
                 return false;
             }
             /* Until the thread that unpins has done so, in a call of a card's library or of the
-             * program's. Natively it would be in that call as well, and the memory not go before. */
+             * program's. Natively it would be in that call as well, and the memory not go
+             * before. */
             pthread_cond_wait(&cache->left, &cache->lock.mutex);
         }
         gs_lock_release(&cache->lock);
@@ -265,7 +267,8 @@ bool gs_regcache_drain(struct gs_regcache *cache, uint64_t base, size_t size)
     return !search.in_use;
 }
 
-/* ---- The domain goes --------------------------------------------------------------------------- */
+/* ---- The domain goes
+ * --------------------------------------------------------------------------- */
 
 void gs_regcache_flush(struct gs_regcache *cache,
                        bool (*matches)(const struct gs_regcache_info *info, void *arg), void *arg)
@@ -280,8 +283,11 @@ void gs_regcache_flush(struct gs_regcache *cache,
         again = false;
         gs_lock_take(&cache->lock);
         for (struct gs_reg *reg = cache->first_used; reg; reg = next) {
-            struct gs_regcache_info info = {.key = reg->key, .base = reg->base, .id = reg->id,
-                                            .size = reg->end - reg->base, .keep = gs_reg_kept(reg),
+            struct gs_regcache_info info = {.key = reg->key,
+                                            .base = reg->base,
+                                            .id = reg->id,
+                                            .size = reg->end - reg->base,
+                                            .keep = gs_reg_kept(reg),
                                             .hits = GS_LOAD(reg->hits)};
 
             next = reg->next_used;

@@ -8,12 +8,12 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#define SLAB_FIRST ((size_t)12 << 10)
-#define SLAB_LARGE ((size_t)2 << 20) /* a huge page, for the sake of hits among many entries */
+#define SLAB_FIRST  ((size_t)12 << 10)
+#define SLAB_LARGE  ((size_t)2 << 20) /* a huge page, for the sake of hits among many entries */
 #define SLABS_SMALL (8 * SLAB_FIRST)
-#define LINK_MASK UINT64_C(63) /* entries are aligned to 64 bytes: the rest is the link's number */
-#define BITS_LEAST 14
-#define BITS_MOST 20
+#define LINK_MASK   UINT64_C(63) /* entries are aligned to 64 bytes: the rest is the link's number */
+#define BITS_LEAST  14
+#define BITS_MOST   20
 
 static unsigned class_shift(unsigned class)
 {
@@ -254,7 +254,8 @@ struct overlap {
     void *arg;
 };
 
-/* One bucket of one page: an entry is visited under the first page that it shares with the query. */
+/* One bucket of one page: an entry is visited under the first page that it shares with the
+ * query. */
 static bool visit_page_locked(struct gs_regcache *cache, const struct overlap *o, uint64_t page,
                               unsigned class)
 {
@@ -304,8 +305,8 @@ void gs_reg_overlaps_locked(struct gs_regcache *cache, uint64_t base, uint64_t e
     for (unsigned class = 0; class < GS_REG_CLASSES; class++) {
         if (!cache->class_entries[class])
             continue;
-        for (uint64_t page = base >> class_shift(class);
-             page <= (end - 1) >> class_shift(class); page++)
+        for (uint64_t page = base >> class_shift(class); page <= (end - 1) >> class_shift(class);
+             page++)
             if (!visit_page_locked(cache, &o, page, class))
                 return;
     }
@@ -365,8 +366,7 @@ static inline bool fits(const struct gs_reg *reg, const struct gs_reg_request *r
 
     if (base > request->base || reg_end < end) /* most others are told from it by this */
         return false;
-    differs = (GS_LOAD(reg->id) ^ request->id) |
-              (GS_LOAD(reg->key.domain) ^ request->key.domain) |
+    differs = (GS_LOAD(reg->id) ^ request->id) | (GS_LOAD(reg->key.domain) ^ request->key.domain) |
               (GS_LOAD(reg->key.access) ^ request->key.access) |
               (GS_LOAD(reg->key.shift) ^ request->key.shift) |
               ((uintptr_t)GS_LOAD(reg->key.backend) ^ (uintptr_t)request->key.backend);
@@ -419,8 +419,7 @@ struct gs_reg *gs_regcache_hit(struct gs_regcache *cache, const struct gs_reg_re
     for (; buckets && classes; classes &= classes - 1) {
         unsigned class = (unsigned)__builtin_ctzll(classes);
         uint64_t page = request->base >> class_shift(class);
-        uint64_t link =
-            __atomic_load_n(&buckets[bucket_of(cache, page, class)], __ATOMIC_ACQUIRE);
+        uint64_t link = __atomic_load_n(&buckets[bucket_of(cache, page, class)], __ATOMIC_ACQUIRE);
 
         for (unsigned steps = 0; link && steps < GS_REG_STEPS_MAX; steps++) {
             struct gs_reg *reg = link_entry(link);

@@ -8,20 +8,20 @@
 #include "core/base/lock.h"
 #include "core/regcache/regcache.h"
 
-#define GS_REG_LINKS 5       /* pages of its class that an entry touches at most */
-#define GS_REG_CLASSES 17    /* pages of 64 KiB, 256 KiB, 1 MiB, … */
+#define GS_REG_LINKS     5   /* pages of its class that an entry touches at most */
+#define GS_REG_CLASSES   17  /* pages of 64 KiB, 256 KiB, 1 MiB, … */
 #define GS_REG_STEPS_MAX 256 /* links a look-up without the lock follows before it takes it */
 
 /* Values of gs_reg.uses. Below PENDING: how many users; 0: idle. */
 #define GS_REG_PENDING UINT32_C(0x40000000) /* begun, not pinned yet: in use, and not to be found */
-#define GS_REG_INVALID UINT32_C(0x80000000)  /* idle, and to be unpinned by whoever comes first */
+#define GS_REG_INVALID UINT32_C(0x80000000) /* idle, and to be unpinned by whoever comes first */
 #define GS_REG_LEAVING UINT32_C(0xa0000000) /* a thread is unpinning it */
-#define GS_REG_FREE UINT32_C(0xc0000000)    /* not a registration: spare */
+#define GS_REG_FREE    UINT32_C(0xc0000000) /* not a registration: spare */
 
 /* Values of gs_reg.flags, or'ed. */
 #define GS_REG_AWAITED 1u /* its release is to be announced */
-#define GS_REG_DROP 2u    /* it is not to be kept after its release, as it was to be */
-#define GS_REG_UNKEPT 4u  /* it was not to be kept from the start */
+#define GS_REG_DROP    2u /* it is not to be kept after its release, as it was to be */
+#define GS_REG_UNKEPT  4u /* it was not to be kept from the start */
 
 /*
  * Atomic: what look-ups read without the lock (serial, key, range, id, next, uses, flags, view,
@@ -56,13 +56,13 @@ struct gs_reg {
 
 struct gs_regcache {
     /* What hits read. It changes with misses and ends only. */
-    uint64_t *page;  /* atomic, set once: buckets of the page index */
+    uint64_t *page; /* atomic, set once: buckets of the page index */
     struct gs_reg **by_handle;
-    unsigned bits;   /* log2 of the buckets of either */
-    uint32_t tick;   /* atomic: rises with each change, tells old stamps from new */
-    bool over;       /* atomic: a limit is exceeded */
-    uint64_t classes; /* atomic: bit c: some entry is of class c */
-    uint64_t entries, bytes;           /* atomic; of all that are not free */
+    unsigned bits;           /* log2 of the buckets of either */
+    uint32_t tick;           /* atomic: rises with each change, tells old stamps from new */
+    bool over;               /* atomic: a limit is exceeded */
+    uint64_t classes;        /* atomic: bit c: some entry is of class c */
+    uint64_t entries, bytes; /* atomic; of all that are not free */
     uint64_t limit_count, limit_bytes; /* under the lock; the lower of these two: */
     uint64_t wanted_bytes, most_bytes; /* as the option says, and as a device allows */
 
@@ -82,7 +82,7 @@ struct gs_regcache {
     struct gs_regcache_stats stats;
 };
 
-#define GS_LOAD(place) __atomic_load_n(&(place), __ATOMIC_RELAXED)
+#define GS_LOAD(place)         __atomic_load_n(&(place), __ATOMIC_RELAXED)
 #define GS_STORE(place, value) __atomic_store_n(&(place), value, __ATOMIC_RELAXED)
 
 /* ---- Index (index.c). With the lock held unless said otherwise --------------------------- */
@@ -104,8 +104,8 @@ void gs_reg_handle_leave_locked(struct gs_regcache *cache, struct gs_reg *reg);
 struct gs_reg *gs_reg_by_handle(struct gs_regcache *cache, const struct gs_reg_backend *backend,
                                 const void *handle, bool idle);
 
-/* Calls `visit` once for each entry that overlaps [base, end) until it returns false. The entry may not
- * leave meanwhile. */
+/* Calls `visit` once for each entry that overlaps [base, end) until it returns false. The entry may
+ * not leave meanwhile. */
 void gs_reg_overlaps_locked(struct gs_regcache *cache, uint64_t base, uint64_t end,
                             bool (*visit)(struct gs_reg *reg, void *arg), void *arg);
 
@@ -123,8 +123,7 @@ static inline void gs_reg_weigh_locked(struct gs_regcache *cache)
 {
     cache->limit_bytes =
         cache->wanted_bytes < cache->most_bytes ? cache->wanted_bytes : cache->most_bytes;
-    GS_STORE(cache->over,
-             cache->entries > cache->limit_count || cache->bytes > cache->limit_bytes);
+    GS_STORE(cache->over, cache->entries > cache->limit_count || cache->bytes > cache->limit_bytes);
 }
 
 /* To the end of the list of all entries. */

@@ -92,7 +92,8 @@ void gs_reg_announce(struct gs_regcache *cache, struct gs_reg_range range)
         cache->events.released(cache->events.arg, range.base, range.size);
 }
 
-/* ---- Making ------------------------------------------------------------------------------------ */
+/* ---- Making
+ * ------------------------------------------------------------------------------------ */
 
 struct growth {
     const struct gs_reg_request *request;
@@ -244,13 +245,14 @@ int gs_regcache_complete(struct gs_regcache *cache, struct gs_reg *reg, void *ar
     return 0;
 }
 
-/* ---- Using and releasing ------------------------------------------------------------------------- */
+/* ---- Using and releasing
+ * ------------------------------------------------------------------------- */
 
 /*
  * What flags that came during the use ask for after it. From the end of the use on the entry may be
  * another's: a flag of theirs that is taken here is only announced early, and whoever waits for it
- * waits anew; one of theirs that is to be dropped and idle is to be dropped. Where it has gone since,
- * whoever unpinned it has announced that.
+ * waits anew; one of theirs that is to be dropped and idle is to be dropped. Where it has gone
+ * since, whoever unpinned it has announced that.
  */
 static void after_release(struct gs_regcache *cache, struct gs_reg *reg)
 {
@@ -373,16 +375,18 @@ void gs_regcache_forget(struct gs_regcache *cache, struct gs_reg *reg)
 
 /* Up to the first whose end somebody awaits; false: there is none. */
 static bool abandon_some(struct gs_regcache *cache,
-                         bool (*matches)(const struct gs_regcache_info *info, void *arg),
-                         void *arg)
+                         bool (*matches)(const struct gs_regcache_info *info, void *arg), void *arg)
 {
     struct gs_reg_range awaited = {0};
     struct gs_reg *next;
 
     gs_lock_take(&cache->lock);
     for (struct gs_reg *reg = cache->first_used; reg && awaited.size == 0; reg = next) {
-        struct gs_regcache_info info = {.key = reg->key, .base = reg->base, .id = reg->id,
-                                        .size = reg->end - reg->base, .keep = gs_reg_kept(reg)};
+        struct gs_regcache_info info = {.key = reg->key,
+                                        .base = reg->base,
+                                        .id = reg->id,
+                                        .size = reg->end - reg->base,
+                                        .keep = gs_reg_kept(reg)};
         uint32_t uses = GS_LOAD(reg->uses);
 
         next = reg->next_used;
@@ -395,8 +399,7 @@ static bool abandon_some(struct gs_regcache *cache,
 }
 
 void gs_regcache_abandon(struct gs_regcache *cache,
-                         bool (*matches)(const struct gs_regcache_info *info, void *arg),
-                         void *arg)
+                         bool (*matches)(const struct gs_regcache_info *info, void *arg), void *arg)
 {
     while (abandon_some(cache, matches, arg))
         continue;
@@ -447,7 +450,8 @@ uint64_t *gs_reg_note(struct gs_reg *reg)
     return reg->note;
 }
 
-/* ---- Asking -------------------------------------------------------------------------------------- */
+/* ---- Asking
+ * -------------------------------------------------------------------------------------- */
 
 static void read_stats_locked(const struct gs_regcache *cache, struct gs_regcache_stats *ret_stats)
 {
@@ -498,7 +502,9 @@ size_t gs_regcache_list(struct gs_regcache *cache, struct gs_regcache_info *info
                 .id = reg->id,
                 .size = reg->end - reg->base,
                 .hits = GS_LOAD(reg->hits),
-                .uses = uses == GS_REG_PENDING ? 1 : uses < GS_REG_PENDING ? uses : 0,
+                .uses = uses == GS_REG_PENDING  ? 1
+                        : uses < GS_REG_PENDING ? uses
+                                                : 0,
                 .keep = gs_reg_kept(reg),
             };
     }

@@ -12,7 +12,8 @@
 /* Whether the process of a pidfd has exited; whether a descriptor is a pidfd. Never wait. */
 bool gs_alive_exited(int pidfd);
 bool gs_alive_is_pidfd(int fd);
-/* Whether both pidfds are of one process. False where the kernel does not tell (before Linux 6.9). */
+/* Whether both pidfds are of one process. False where the kernel does not tell (before Linux
+ * 6.9). */
 bool gs_alive_is_same(int pidfd, int other);
 /* By the process table, of a pid as this process sees it. Whether it is there and more than an
  * entry that its parent has not read yet: one that cannot be looked at is. */

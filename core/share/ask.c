@@ -1,7 +1,7 @@
 /*
- * Asking other processes (core/share/ask.h): the sockets in all folders, and who listens there. Each who
- * is asked costs a descriptor: so GS_CONN_ANY are asked at once, or as many as there are descriptors
- * for, and the next ones when those have answered or their time is over.
+ * Asking other processes (core/share/ask.h): the sockets in all folders, and who listens there.
+ * Each who is asked costs a descriptor: so GS_CONN_ANY are asked at once, or as many as there are
+ * descriptors for, and the next ones when those have answered or their time is over.
  */
 #include "core/share/ask.h"
 
@@ -42,8 +42,8 @@ static bool wait_for_any(const struct gs_asking *asking)
     unsigned count = 0;
 
     LL_FOREACH(asking->peers, peer)
-        if (is_awaited(asking, peer) && count < GS_CONN_ANY) /* all are heard in any case */
-            sockets[count++] = peer->socket.fd;
+    if (is_awaited(asking, peer) && count < GS_CONN_ANY) /* all are heard in any case */
+        sockets[count++] = peer->socket.fd;
     if (count > 0)
         gs_conn_wait_any(sockets, count, LOOK_NS);
     return count > 0;
@@ -53,9 +53,8 @@ void gs_ask_hear(struct gs_asking *asking, struct gs_peer *peer)
 {
     while (peer->state == GS_AWAITED) {
         union gs_wire_message message;
-        int error = gs_fd_is_there(&peer->socket)
-                        ? gs_wire_receive(peer->socket.fd, &message, NULL)
-                        : -EBADF;
+        int error = gs_fd_is_there(&peer->socket) ? gs_wire_receive(peer->socket.fd, &message, NULL)
+                                                  : -EBADF;
 
         if (error == -EAGAIN)
             return;
@@ -72,7 +71,7 @@ static void await_answers(struct gs_asking *asking)
     while (!asking->enough && wait_for_any(asking)) {
         asking->waited_ns += gs_look_counts(&looked);
         LL_FOREACH(asking->peers, peer)
-            gs_ask_hear(asking, peer);
+        gs_ask_hear(asking, peer);
     }
 }
 
@@ -82,7 +81,8 @@ static void end_round(struct gs_asking *asking)
     struct gs_peer *peer, *next;
 
     await_answers(asking);
-    LL_FOREACH_SAFE(asking->peers, peer, next) {
+    LL_FOREACH_SAFE(asking->peers, peer, next)
+    {
         if (peer->state == GS_AWAITED && !is_awaited(asking, peer))
             set_state(asking, peer, GS_SILENT);
         if (peer->state == GS_SILENT && asking->keeps)
@@ -182,7 +182,7 @@ static void ask_one(struct gs_asking *asking, int directory, const char *name, b
 
 static void ask_exporters(struct gs_asking *asking, int directory)
 {
-    char(*names)[GS_SOCKET_NAME_SIZE];
+    char (*names)[GS_SOCKET_NAME_SIZE];
     int count = gs_directory_exporters(directory, asking->share->name, &names);
 
     for (int i = 0; i < count; i++)
@@ -191,8 +191,8 @@ static void ask_exporters(struct gs_asking *asking, int directory)
     free(names);
 }
 
-/* Which folder a process has is its own matter. A program that is refused memory asks, and may do so on a small stack:
- * the options are large. */
+/* Which folder a process has is its own matter. A program that is refused memory asks, and may do
+ * so on a small stack: the options are large. */
 void gs_ask_all(struct gs_asking *asking)
 {
     const struct gs_share_options *options = &asking->share->options;

@@ -30,13 +30,14 @@ struct gs_peer {
 struct gs_asking {
     struct gs_share *share;
     void *arg; /* of who asks */
-    bool own;  /* this user's processes alone, in this user's folders; else brokers, and others' too */
+    bool
+        own; /* this user's processes alone, in this user's folders; else brokers, and others' too */
     bool keeps; /* who is silent stays in `peers`: GS_CONN_ANY of them at most */
     /* Says what is asked: GS_AWAITED; or it is done with the process. */
     enum gs_peer_state (*say)(struct gs_asking *asking, struct gs_peer *peer);
     /* It has said something; or `error`, as of gs_wire_receive. */
     enum gs_peer_state (*hear)(struct gs_asking *asking, struct gs_peer *peer, int error,
-                                const union gs_wire_message *message);
+                               const union gs_wire_message *message);
     /* Whether there is time for it. NULL: until deadline_ns. */
     bool (*waits)(const struct gs_asking *asking, const struct gs_peer *peer);
     uint64_t deadline_ns;
@@ -45,7 +46,8 @@ struct gs_asking {
     bool enough; /* nothing more is wanted */
     /* What came of it. */
     struct gs_peer *peers;
-    uint64_t waited_ns; /* for those who are asked at once, as gs_look_counts has it; and how many */
+    uint64_t
+        waited_ns; /* for those who are asked at once, as gs_look_counts has it; and how many */
     unsigned count;
     unsigned silent;  /* did not answer; */
     unsigned unasked; /* could not be asked: no descriptor, no memory, or they take no connection */

@@ -19,10 +19,10 @@
  * What must hold: the broker never serves bytes that have been given to another block, and no
  * exporter ever waits for the broker, which may be stopped. So what may be served is what the
  * exporter confirms in its own memory (confirm.c): struck out there before the block may be used
- * again, and read by the broker once the exporter's end is proven (lives.c), however long that takes.
- * One that has lost its connection and lives on confirms nothing any more as soon as it sees that, and
- * what it does not confirm is dropped. Nothing of a broker that does not ask piles up: it is told one thing
- * at a time, and what the others are is looked for when it asks.
+ * again, and read by the broker once the exporter's end is proven (lives.c), however long that
+ * takes. One that has lost its connection and lives on confirms nothing any more as soon as it sees
+ * that, and what it does not confirm is dropped. Nothing of a broker that does not ask piles up: it
+ * is told one thing at a time, and what the others are is looked for when it asks.
  *
  * A broker that ends takes nobody down: exporters go on by themselves, say so, and leave all they
  * export with the next one, which they start if need be. A new broker has nothing of an exporter's,
@@ -43,7 +43,7 @@ const struct gs_driver gs_broker_driver = {0};
 
 static struct gs_published_chunk *chunk_of(const struct gs_export *export)
 {
-    return (struct gs_published_chunk *)(uintptr_t) export->source.handle;
+    return (struct gs_published_chunk *)(uintptr_t)export->source.handle;
 }
 
 static void chunk_drop(struct gs_share *share, struct gs_published_chunk *chunk)
@@ -91,7 +91,8 @@ static struct gs_published_chunk *chunk_new(struct gs_share *share, struct gs_us
     return chunk;
 }
 
-/* The chunk's record with one export more. NULL: no memory; or it is told of as something else than before. */
+/* The chunk's record with one export more. NULL: no memory; or it is told of as something else than
+ * before. */
 static struct gs_published_chunk *chunk_take(struct gs_share *share, struct gs_user *user,
                                              const struct gs_export_key *key, uint32_t pieces)
 {
@@ -148,8 +149,8 @@ static struct gs_export *export_new(const struct gs_client *client,
 }
 
 /* Whether the socket of the client's instance is the client's, as far as the kernel tells: of its
- * user, and where process ids can be seen of that process. Of this broker's own user it is believed:
- * his processes could end each other. */
+ * user, and where process ids can be seen of that process. Of this broker's own user it is
+ * believed: his processes could end each other. */
 static bool is_its_name(struct gs_share *share, const struct gs_client *client)
 {
     char name[GS_SOCKET_NAME_SIZE], reason[GS_REASON_SIZE];
@@ -203,12 +204,13 @@ static unsigned fds_max(const struct gs_share *share)
     return all - clients < UINT32_MAX ? (unsigned)(all - clients) : UINT32_MAX;
 }
 
-/* Whether there is room for one more, with so many descriptors; one client takes half of all at most, and
- * so does another user of what is left. */
+/* Whether there is room for one more, with so many descriptors; one client takes half of all at
+ * most, and so does another user of what is left. */
 static bool has_room(struct gs_share *share, const struct gs_client *client, uint32_t fds)
 {
     unsigned most = share->options.published_max, fd_most = fds_max(share);
-    uint64_t before = share->store.published_fds + (uint64_t)fds - 1; /* as one asks for the last of them */
+    uint64_t before =
+        share->store.published_fds + (uint64_t)fds - 1; /* as one asks for the last of them */
     const struct gs_user *user = client->user;
     bool may = gs_user_may(user, user->exports, HASH_COUNT(share->exporter.exports), most) &&
                before < fd_most &&
@@ -219,11 +221,12 @@ static bool has_room(struct gs_share *share, const struct gs_client *client, uin
 
     if (has)
         return true;
-    gs_log_line(&share->log, share->store.published_said ? GS_LOG_DEBUG : GS_LOG_WARNING,
-                "a block of process %d (%.15s), with %u descriptors, is not kept: %u of at most %u are "
-                "(debug.broker_blocks), with %u descriptors of at most %u (ulimit -n)",
-                (int)client->pid, client->said.name, fds, HASH_COUNT(share->exporter.exports), most,
-                share->store.published_fds, fd_most);
+    gs_log_line(
+        &share->log, share->store.published_said ? GS_LOG_DEBUG : GS_LOG_WARNING,
+        "a block of process %d (%.15s), with %u descriptors, is not kept: %u of at most %u are "
+        "(debug.broker_blocks), with %u descriptors of at most %u (ulimit -n)",
+        (int)client->pid, client->said.name, fds, HASH_COUNT(share->exporter.exports), most,
+        share->store.published_fds, fd_most);
     share->store.published_said = true;
     return false;
 }
@@ -231,7 +234,8 @@ static bool has_room(struct gs_share *share, const struct gs_client *client, uin
 static bool is_sound(const struct gs_wire_share *message, const struct gs_ipc_handle *ipc_handle)
 {
     return ipc_handle->block_id && message->far <= 1 && message->held <= message->far &&
-           gs_broker_is_sound(message->chunk_size, message->offset, ipc_handle->size, message->read_only) &&
+           gs_broker_is_sound(message->chunk_size, message->offset, ipc_handle->size,
+                              message->read_only) &&
            message->pieces <= message->chunk_size / GS_PAGE_SIZE &&
            message->piece < (message->pieces ? message->pieces : 1);
 }
@@ -248,7 +252,8 @@ static void drop_of(struct gs_share *share, struct gs_client *client, struct gs_
 
 /* NULL: no memory, or its chunk is something else. */
 static struct gs_export *enter(struct gs_share *share, struct gs_client *client,
-                               const struct gs_wire_share *message, const struct gs_ipc_handle *ipc_handle)
+                               const struct gs_wire_share *message,
+                               const struct gs_ipc_handle *ipc_handle)
 {
     struct gs_export *export = export_new(client, message, ipc_handle);
     struct gs_published_chunk *chunk = NULL;
@@ -282,8 +287,8 @@ static struct gs_export *enter(struct gs_share *share, struct gs_client *client,
     return export;
 }
 
-/* The descriptor of the next piece, or of a chunk that has none yet. Pieces are all of the chunk together. False: it
- * does not fit. */
+/* The descriptor of the next piece, or of a chunk that has none yet. Pieces are all of the chunk
+ * together. False: it does not fit. */
 static bool take_fd(const struct gs_export *export, const struct gs_wire_share *message, int *fd)
 {
     struct gs_published_chunk *chunk = chunk_of(export);
@@ -291,8 +296,8 @@ static bool take_fd(const struct gs_export *export, const struct gs_wire_share *
 
     for (uint32_t i = 0; chunk->strip && i < chunk->came; i++)
         left -= chunk->strip->sizes[i];
-    if (chunk->strip && (message->piece != chunk->came || size == 0 || size % GS_PAGE_SIZE != 0 || size > left ||
-                         (size == left) != (chunk->came + 1 == chunk->fd_count)))
+    if (chunk->strip && (message->piece != chunk->came || size == 0 || size % GS_PAGE_SIZE != 0 ||
+                         size > left || (size == left) != (chunk->came + 1 == chunk->fd_count)))
         return false;
     if (is_whole(export))
         return true;
@@ -313,7 +318,8 @@ static bool on_share(struct gs_share *share, struct gs_client *client,
     struct gs_export *export;
 
     client->pull.block_id = 0;
-    if (gs_ipc_handle_read(message->ipc_handle, &ipc_handle) != GS_OK || !is_sound(message, &ipc_handle))
+    if (gs_ipc_handle_read(message->ipc_handle, &ipc_handle) != GS_OK ||
+        !is_sound(message, &ipc_handle))
         return gs_client_fault(client, "its message has fields that make no sense");
     if (memcmp(ipc_handle.instance, client->instance, GS_INSTANCE_SIZE) != 0)
         return gs_client_fault(client, "it shares in the name of another process");
@@ -321,7 +327,8 @@ static bool on_share(struct gs_share *share, struct gs_client *client,
     key.id = ipc_handle.block_id;
     export = gs_export_find(share, &key);
     if (message->piece ? key.id != block_id : export != NULL)
-        return gs_client_fault(client, "it shared one block twice, or a piece that was not asked for");
+        return gs_client_fault(client,
+                               "it shared one block twice, or a piece that was not asked for");
     if (*fd < 0) { /* there was no room for its descriptor */
         if (export)
             drop_of(share, client, export);
@@ -339,7 +346,8 @@ static bool on_share(struct gs_share *share, struct gs_client *client,
     return true;
 }
 
-/* ---- Answers ------------------------------------------------------------------------------------ */
+/* ---- Answers
+ * ------------------------------------------------------------------------------------ */
 
 bool gs_broker_answered(struct gs_share *share, struct gs_client *client,
                         const union gs_wire_message *message, int *fd)
@@ -355,8 +363,9 @@ bool gs_broker_answered(struct gs_share *share, struct gs_client *client,
     if (message->head.request)
         gs_broker_drop_revoked(share, client);
     if (message->head.type == GS_WIRE_SHARE)
-        stays = on_share(share, client, &message->share, fd) &&
-                (!message->share.far || gs_cluster_export_share_came(share, client, &message->share));
+        stays =
+            on_share(share, client, &message->share, fd) &&
+            (!message->share.far || gs_cluster_export_share_came(share, client, &message->share));
     else if (message->head.type == GS_WIRE_NAME)
         stays = gs_name_came(share, client, &message->name, &client->pull.kept);
     else if (message->head.type == GS_WIRE_GRANT)

@@ -7,21 +7,22 @@
  *   was called back and given        └─ gone, its time over, too many, exporter gone ─► unmapped
  *   back
  *
- * A kept block is a full reference of the lease, so the exporter never reuses its bytes under it; it is
- * called back when the exporter's program frees it. No fence is recorded at the close: the one that is
- * recorded when the block starts its way back is later and so covers more.
+ * A kept block is a full reference of the lease, so the exporter never reuses its bytes under it;
+ * it is called back when the exporter's program frees it. No fence is recorded at the close: the
+ * one that is recorded when the block starts its way back is later and so covers more.
  *
- * A kept chunk is this process's affair alone. No GPU work of it touches the chunk: the fences of its last
- * block have passed. The exporter hands the chunk's bytes out again under the mapping, and says that the
- * memory is to go to whoever may have it mapped (FLUSH, core/share/flush.c). It is answered when what it
- * named is unmapped, and, where it asks for that, once more when nothing is on its way back.
+ * A kept chunk is this process's affair alone. No GPU work of it touches the chunk: the fences of
+ * its last block have passed. The exporter hands the chunk's bytes out again under the mapping, and
+ * says that the memory is to go to whoever may have it mapped (FLUSH, core/share/flush.c). It is
+ * answered when what it named is unmapped, and, where it asks for that, once more when nothing is
+ * on its way back.
  */
 #include "core/base/list.h"
 #include "core/share/importer.h"
 
 #include <string.h>
 
-#define BUSY_NS GS_NS_PER_MS /* an exporter that a thread works with is looked at again after */
+#define BUSY_NS  GS_NS_PER_MS /* an exporter that a thread works with is looked at again after */
 #define AGAIN_NS GS_NS_PER_MS /* a FLUSH is answered once in this at most */
 
 void gs_cache_take_locked(struct gs_share *share, struct gs_kept *kept)
@@ -79,7 +80,8 @@ void gs_cache_closed_locked(struct gs_share *share, struct gs_opened *opened)
     keep_locked(share, &opened->kept);
 }
 
-/* The exporter alone can say that a chunk's memory is to go: it must be there to say it, and be heard. */
+/* The exporter alone can say that a chunk's memory is to go: it must be there to say it, and be
+ * heard. */
 bool gs_cache_keeps_locked(struct gs_share *share, struct gs_import *import,
                            const struct gs_opened *last)
 {
@@ -94,7 +96,8 @@ bool gs_cache_keeps_locked(struct gs_share *share, struct gs_import *import,
     return true;
 }
 
-/* ---- What the exporter says, or cannot any more --------------------------------------------------- */
+/* ---- What the exporter says, or cannot any more
+ * --------------------------------------------------- */
 
 bool gs_cache_recall_locked(struct gs_share *share, struct gs_remote *remote,
                             const struct gs_wire_close *recall)
@@ -135,7 +138,8 @@ bool gs_cache_flush_came_locked(struct gs_share *share, struct gs_remote *remote
 {
     if (!flush->number || (remote->flush.number && !remote->flush.answered))
         return false;
-    remote->flush = (struct gs_flush_asked){.number = flush->number, .closed = flush->closed,
+    remote->flush = (struct gs_flush_asked){.number = flush->number,
+                                            .closed = flush->closed,
                                             .answered_ns = remote->flush.answered_ns};
     drop_chunks_locked(share, remote, flush);
     gs_thread_wake(share);
@@ -165,7 +169,8 @@ void gs_cache_lost_locked(struct gs_share *share, struct gs_remote *remote)
     }
 }
 
-/* ---- The share thread ------------------------------------------------------------------------------ */
+/* ---- The share thread
+ * ------------------------------------------------------------------------------ */
 
 /* Lets go of the lock meanwhile. */
 static void unmap_locked(struct gs_share *share, struct gs_import *import)
@@ -228,7 +233,8 @@ void gs_cache_finish_locked(struct gs_share *share)
         unmap_locked(share, share->importer.to_go->import);
 }
 
-/* ---- The answer to FLUSH --------------------------------------------------------------------------- */
+/* ---- The answer to FLUSH
+ * --------------------------------------------------------------------------- */
 
 /* Something of the remote's is on its way back. What a device of this machine has registered is
  * not: that ends when its owner says so. */

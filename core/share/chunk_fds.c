@@ -20,7 +20,7 @@
 struct gs_chunk_fd {
     uint64_t chunk_id;
     struct gs_fd fd; /* the program may have closed it, and another file may have its number */
-    uint64_t used; /* share->exporter.chunk_fd_uses at its last use */
+    uint64_t used;   /* share->exporter.chunk_fd_uses at its last use */
     UT_hash_handle hh;
 };
 
@@ -31,7 +31,8 @@ unsigned gs_chunk_fds_max(void)
     return part < KEPT_MAX ? (unsigned)part : KEPT_MAX;
 }
 
-/* Takes the least recently used out until no more than `keep` are left; closes them. False: there were none. */
+/* Takes the least recently used out until no more than `keep` are left; closes them. False: there
+ * were none. */
 static bool shrink(struct gs_share *share, unsigned keep)
 {
     for (bool any = false;; any = true) {
@@ -169,8 +170,9 @@ static CUresult export_piece(struct gs_share *share, const struct gs_export *exp
 static CUresult export_it(struct gs_share *share, const struct gs_export *export, uint32_t piece,
                           int *ret_fd)
 {
-    return gs_export_is_strip(export) ? export_piece(share, export, piece, ret_fd)
-                                      : gs_device_export(share->driver, export->source.handle, ret_fd);
+    return gs_export_is_strip(export)
+               ? export_piece(share, export, piece, ret_fd)
+               : gs_device_export(share->driver, export->source.handle, ret_fd);
 }
 
 static CUresult make(struct gs_share *share, const struct gs_export *export, uint32_t piece,

@@ -17,8 +17,8 @@ bool gs_client_refuse(struct gs_share *share, struct gs_client *client, uint32_t
     message.refuse.reason = reason;
     message.refuse.driver_error = driver_error;
     error = gs_wire_send(client->fd, &message, -1);
-    /* Where the kernel has no memory left for it, who holds something waits in vain: hung up on he would
-     * lose that. Of one who has hung up what he gave back before that may lie there. */
+    /* Where the kernel has no memory left for it, who holds something waits in vain: hung up on he
+     * would lose that. Of one who has hung up what he gave back before that may lie there. */
     return error == 0 || ((error == -ENOBUFS || error == -ENOMEM) && client->references) ||
            gs_client_has_gone(error);
 }
@@ -64,8 +64,8 @@ static void watch_messages(struct gs_share *share, struct gs_client *client)
     if (awaits == client->awaits_room)
         return;
     client->awaits_room = awaits;
-    gs_watch(share, GS_WATCH_CHANGE, client->fd,
-             GS_WATCH_READ | (awaits ? GS_WATCH_WRITE : 0), GS_WATCH_CLIENT, client->id);
+    gs_watch(share, GS_WATCH_CHANGE, client->fd, GS_WATCH_READ | (awaits ? GS_WATCH_WRITE : 0),
+             GS_WATCH_CLIENT, client->id);
 }
 
 bool gs_client_call_back(struct gs_client *client, const union gs_wire_message *message)

@@ -1,13 +1,13 @@
 /*
- * Exporter: the holders, each a program of a process that opens memory of this one. What it has opened are
- * its references. The share thread alone touches clients.
+ * Exporter: the holders, each a program of a process that opens memory of this one. What it has
+ * opened are its references. The share thread alone touches clients.
  *
  *   accept ─► silent ── HELLO ─► greeted ── OPEN, CLOSE … ─► hung up ─► gone
  *               └─ timeout  │       └─ idle without references └─ its program's end is proven
  *                           └─ of a holder that is here: this is its connection now, what it holds stays its own
  *
- * One without references costs nothing to lose: it is dropped when it is silent or idle for
- * too long, and the oldest such one makes room when there are too many; an importer connects again by
+ * One without references costs nothing to lose: it is dropped when it is silent or idle for too
+ * long, and the oldest such one makes room when there are too many; an importer connects again by
  * itself. One with references is kept until it ends, by proof alone (lives.c):
  *   it says BYE                   at once: it uses nothing
  *   hung up, then exited          at once: its GPU work is over; settle_ns more where it has forked:
@@ -17,8 +17,8 @@
  *   process says hello (exec)     that one's first instruction (measured: at 11 ms, and 60 to 500 ms)
  * No time that passes ends one: a process that is killed hangs up first, its GPU work runs on until
  * the kernel has taken its memory and its descriptors, and its exit is reported then, seconds later
- * perhaps. Where it lives on, its program has closed the socket and may use what it holds on: it comes
- * back, and says what that is.
+ * perhaps. Where it lives on, its program has closed the socket and may use what it holds on: it
+ * comes back, and says what that is.
  */
 #include "core/share/cluster.h"
 #include "core/share/discard.h"
@@ -51,12 +51,11 @@ static void client_forget_exit(struct gs_share *share, struct gs_client *client)
     client->pidfd = -1;
 }
 
-/* It holds something, or has left something here, and may again, over this very connection; or its hang-up
- * proves something. */
+/* It holds something, or has left something here, and may again, over this very connection; or its
+ * hang-up proves something. */
 static bool is_needed(const struct gs_client *client)
 {
-    return client->references || client->published > 0 ||
-           (client->shares && !client->over.ended);
+    return client->references || client->published > 0 || (client->shares && !client->over.ended);
 }
 
 /* ---- Ends ------------------------------------------------------------------------------------ */
@@ -138,8 +137,8 @@ static void client_ended(struct gs_share *share, struct gs_client *client, bool 
         client_free(share, client);
 }
 
-/* A broker hands no memory out: that of its own machine it need not hold for one whose end never shows,
- * which would keep it for ever. What that one left may change still. */
+/* A broker hands no memory out: that of its own machine it need not hold for one whose end never
+ * shows, which would keep it for ever. What that one left may change still. */
 static void drop_unseen(struct gs_share *share, struct gs_client *client)
 {
     struct gs_reference *reference, *next;
@@ -304,8 +303,7 @@ void gs_client_readable(struct gs_share *share, uint64_t id)
 static void turn_away(struct gs_share *share, int fd, enum gs_wire_reason reason)
 {
     struct gs_conn_who who = gs_conn_who(fd);
-    struct gs_client caller = {
-        .fd = fd, .pid = who.pid, .uid = who.uid, .said.name = "not served"};
+    struct gs_client caller = {.fd = fd, .pid = who.pid, .uid = who.uid, .said.name = "not served"};
 
     gs_client_refuse(share, &caller, 0, reason, 0);
     gs_client_say_bye(&caller); /* else he would come back for what he may have asked for by now */
@@ -468,8 +466,8 @@ void gs_clients_accept(struct gs_share *share)
     }
 }
 
-/* The program here may have closed connections: nothing is told of those any more. Looked at when the
- * thread does something else. */
+/* The program here may have closed connections: nothing is told of those any more. Looked at when
+ * the thread does something else. */
 static void look_for_lost(struct gs_share *share, uint64_t now)
 {
     struct gs_client *client, *next;
@@ -509,7 +507,8 @@ uint64_t gs_clients_tick(struct gs_share *share, uint64_t now)
     }
     HASH_ITER(hh, share->clients.first, client, next)
     {
-        if (client->due_ns < due && (client->fd < 0 || !(is_needed(client) || client->said.is_agent)))
+        if (client->due_ns < due &&
+            (client->fd < 0 || !(is_needed(client) || client->said.is_agent)))
             due = client->due_ns;
     }
     return due;

@@ -238,17 +238,20 @@ static void give_back_locked(struct gs_share *share, struct gs_opened *opened)
 }
 
 /* What the block had been opened as before its exporter was given up: both have one lease. */
-static const struct gs_opened *before_locked(const struct gs_share *share, const struct gs_opened *opened)
+static const struct gs_opened *before_locked(const struct gs_share *share,
+                                             const struct gs_opened *opened)
 {
     const struct gs_opened *before =
         share->importer.replaced > 0 && !opened->replaced ? share->importer.closing : NULL;
 
-    while (before && (!before->replaced || memcmp(&before->key, &opened->key, sizeof before->key) != 0))
+    while (before &&
+           (!before->replaced || memcmp(&before->key, &opened->key, sizeof before->key) != 0))
         before = before->next;
     return before;
 }
 
-/* A device may reach it still, or another process what is external here; or what it was opened as before. */
+/* A device may reach it still, or another process what is external here; or what it was opened as
+ * before. */
 static bool is_held(struct gs_share *share, struct gs_opened *opened)
 {
     const struct gs_opened *before = before_locked(share, opened);
@@ -292,7 +295,8 @@ static struct gs_opened *take_passed_locked(struct gs_share *share)
 {
     struct gs_opened *opened, *next, *passed = NULL;
 
-    LL_FOREACH_SAFE(share->importer.closing, opened, next) {
+    LL_FOREACH_SAFE(share->importer.closing, opened, next)
+    {
         opened->ready = false;
         if (!all_passed(share, opened) || is_held(share, opened))
             continue;
@@ -389,7 +393,8 @@ void gs_closing_work(struct gs_share *share)
 
 void gs_importer_release(struct gs_share *share)
 {
-    bool untold = __atomic_load_n(&share->importer.forked, __ATOMIC_SEQ_CST) && !share->importer.fork_told;
+    bool untold =
+        __atomic_load_n(&share->importer.forked, __ATOMIC_SEQ_CST) && !share->importer.fork_told;
     bool left = (share->importer.closing || untold) && !share->importer.remotes_watched;
 
     gs_lock_release(&share->importer.lock);

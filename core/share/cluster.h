@@ -1,23 +1,24 @@
 /*
- * Memory that is shared with other machines of an NVLink domain (wire_cluster.h has the messages): what the
- * files have in common.
+ * Memory that is shared with other machines of an NVLink domain (wire_cluster.h has the messages):
+ * what the files have in common.
  *
  *   cluster_publish.c   process that shares: its fabric handles, and what its broker has it hold
  *   cluster_export.c      broker: blocks of here that its agent holds for other machines
  *   cluster_import.c    broker: blocks of other machines that processes of here open
  *   cluster_agent.c     broker: its agent, which all of that is told and says; its line is cluster_line.c
  *
- * What must hold: a block that a machine has open is not used again. All machines' leases of it are the
- * agent's, which is one holder for the broker, and a durable one: what it has is lent, which is one reference
- * of the broker's export, and one of the process's own, which the broker asks for before it answers the
- * agent. Both end as an agent says CLOSE, by nothing else, whichever of process, broker and agent ends. A
- * broker that is new is told by the processes what they hold, and tells the agent.
+ * What must hold: a block that a machine has open is not used again. All machines' leases of it are
+ * the agent's, which is one holder for the broker, and a durable one: what it has is lent, which is
+ * one reference of the broker's export, and one of the process's own, which the broker asks for
+ * before it answers the agent. Both end as an agent says CLOSE, by nothing else, whichever of
+ * process, broker and agent ends. A broker that is new is told by the processes what they hold, and
+ * tells the agent.
  *
- * A borrowed block is an export of the broker's like any other: references, recalls and their ends are
- * those of clients.c. With its last reference it goes, and the lease with it.
+ * A borrowed block is an export of the broker's like any other: references, recalls and their ends
+ * are those of clients.c. With its last reference it goes, and the lease with it.
  *
- * All of it is the share thread's alone, but for `far` of an export that this process shares: under the
- * lock.
+ * All of it is the share thread's alone, but for `far` of an export that this process shares: under
+ * the lock.
  */
 #ifndef GS_CORE_SHARE_CLUSTER_H
 #define GS_CORE_SHARE_CLUSTER_H
@@ -36,7 +37,7 @@ struct gs_far {
     /* Of both: */
     bool held;
     /* Of a broker, of a block of here: */
-    bool lent;             /* the agent has it, or is to have it as its process answers */
+    bool lent;     /* the agent has it, or is to have it as its process answers */
     bool asked;    /* an OPEN is under way */
     bool recalled; /* its process wants it back */
     uint32_t take; /* the agent's newest OPEN, which is not answered; 0: all are */
@@ -60,7 +61,8 @@ void gs_cluster_hold_came(struct gs_share *share, const union gs_wire_message *m
 /* What the broker is to know next: false, there is nothing; and it was told that. */
 bool gs_cluster_next_locked(struct gs_share *share, union gs_wire_message *ret_message);
 void gs_cluster_told_locked(struct gs_share *share);
-/* All with the lock held. The broker is to be told something of it; and is not any more, since it goes. */
+/* All with the lock held. The broker is to be told something of it; and is not any more, since it
+ * goes. */
 static inline void gs_cluster_due_locked(struct gs_share *share, struct gs_export *export)
 {
     if (export->far->is_due)
@@ -99,7 +101,8 @@ bool gs_agent_came(struct gs_share *share, struct gs_client *client,
 bool gs_agent_serve(struct gs_share *share, struct gs_client *client,
                     const union gs_wire_message *message);
 /* QUERY about machines, as gs_client_serve. */
-bool gs_machines_asked(struct gs_share *share, struct gs_client *client, const struct gs_wire_query *query);
+bool gs_machines_asked(struct gs_share *share, struct gs_client *client,
+                       const struct gs_wire_query *query);
 /* A client has gone, that is the agent or may be known to it as a holder. */
 void gs_cluster_client_gone(struct gs_share *share, struct gs_client *client);
 /* Does what is due; when to come again. */
@@ -110,10 +113,12 @@ void gs_cluster_free(struct gs_share *share);
 
 /* NULL: there is none. */
 struct gs_client *gs_agent_of(struct gs_share *share);
-/* Tells the agent as soon as it reads; `fd` stays the caller's. False: there is none, or it ends. */
+/* Tells the agent as soon as it reads; `fd` stays the caller's. False: there is none, or it
+ * ends. */
 bool gs_agent_tell(struct gs_share *share, const union gs_wire_message *message, int fd);
 /* CLOSE, RECALL, RESUME. */
-void gs_agent_tell_of(struct gs_share *share, enum gs_wire_type type, const struct gs_export *export);
+void gs_agent_tell_of(struct gs_share *share, enum gs_wire_type type,
+                      const struct gs_export *export);
 /* It has read; and is gone. */
 void gs_agent_flush(struct gs_share *share, struct gs_client *client);
 void gs_agent_forget(struct gs_share *share);
@@ -130,10 +135,12 @@ static inline struct gs_export *gs_export_of(struct gs_share *share, const struc
 
 /* Of what the broker has taken; as gs_client_serve. */
 bool gs_cluster_export_share_came(struct gs_share *share, struct gs_client *client,
-                        const struct gs_wire_share *message);
+                                  const struct gs_wire_share *message);
 /* Its process has answered an OPEN; likewise. */
-bool gs_cluster_export_held_came(struct gs_share *share, struct gs_client *client, uint64_t block_id, bool held);
-void gs_cluster_export_recall_came(struct gs_share *share, struct gs_client *client, uint64_t block_id);
+bool gs_cluster_export_held_came(struct gs_share *share, struct gs_client *client,
+                                 uint64_t block_id, bool held);
+void gs_cluster_export_recall_came(struct gs_share *share, struct gs_client *client,
+                                   uint64_t block_id);
 /* Of the agent. */
 void gs_cluster_export_open_came(struct gs_share *share, const struct gs_wire_open *open);
 void gs_cluster_export_close_came(struct gs_share *share, const struct gs_wire_close *close);
@@ -151,14 +158,15 @@ uint64_t gs_cluster_export_tick(struct gs_share *share, uint64_t now);
 /* ---- cluster_import.c ---- */
 
 /* OPEN of what is not here: the agent is asked, or the importer is refused. */
-bool gs_cluster_import_open(struct gs_share *share, struct gs_client *client, const struct gs_wire_open *open);
+bool gs_cluster_import_open(struct gs_share *share, struct gs_client *client,
+                            const struct gs_wire_open *open);
 /* Of the agent. */
 void gs_cluster_import_grant_came(struct gs_share *share, const struct gs_wire_grant *grant);
 void gs_cluster_import_refused_came(struct gs_share *share, const struct gs_wire_refuse *message);
 void gs_cluster_import_recall_came(struct gs_share *share, const struct gs_wire_close *recall);
 /* The client came to hold it: the agent is told; and is gone. */
 void gs_cluster_import_held(struct gs_share *share, struct gs_client *client,
-                    const struct gs_export *export);
+                            const struct gs_export *export);
 void gs_cluster_import_client_gone(struct gs_share *share, struct gs_client *client);
 /* Nobody may hold it any more: looked at by gs_cluster_import_tick. */
 static inline void gs_cluster_import_unheld(struct gs_share *share, struct gs_export *export)

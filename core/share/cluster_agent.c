@@ -1,6 +1,6 @@
 /*
- * Broker: its agent, by whom it speaks to other machines (core/share/cluster.h): it comes and goes, and so do
- * its messages. It is one client.
+ * Broker: its agent, by whom it speaks to other machines (core/share/cluster.h): it comes and goes,
+ * and so do its messages. It is one client.
  */
 #include "core/share/cluster.h"
 
@@ -10,7 +10,8 @@
 
 /* ---- Coming and going ------------------------------------------------------------------------ */
 
-/* It is told what of other machines is open here; that this was all; and what of here they may open. */
+/* It is told what of other machines is open here; that this was all; and what of here they may
+ * open. */
 static void tell_all(struct gs_share *share)
 {
     union gs_wire_message message;
@@ -67,7 +68,8 @@ void gs_cluster_free(struct gs_share *share)
     gs_cluster_import_free(share);
 }
 
-/* ---- gpushim cluster -------------------------------------------------------------------------- */
+/* ---- gpushim cluster
+ * -------------------------------------------------------------------------- */
 
 /* What the agent says of machines, and this broker of the rest. */
 static bool tell(struct gs_share *share, struct gs_client *client, union gs_wire_message *message)
@@ -88,11 +90,13 @@ static bool tell(struct gs_share *share, struct gs_client *client, union gs_wire
     return gs_client_send(share, client, message, -1) == 0;
 }
 
-bool gs_machines_asked(struct gs_share *share, struct gs_client *client, const struct gs_wire_query *query)
+bool gs_machines_asked(struct gs_share *share, struct gs_client *client,
+                       const struct gs_wire_query *query)
 {
     union gs_wire_message message = {.query = *query};
 
-    if (!share->options.is_broker || !client->greeted || !memchr(query->name, 0, sizeof query->name))
+    if (!share->options.is_broker || !client->greeted ||
+        !memchr(query->name, 0, sizeof query->name))
         return gs_client_fault(client, "it asks what is not its to ask");
     if (!gs_client_is_own(client))
         return gs_client_refuse(share, client, query->head.request, GS_REFUSED_USER, 0);
@@ -110,7 +114,8 @@ static void told_came(struct gs_share *share, const struct gs_wire_report *repor
     union gs_wire_message message = {.report = *report};
     struct gs_client *client;
 
-    HASH_FIND(hh, share->clients.first, &report->machine.client, sizeof report->machine.client, client);
+    HASH_FIND(hh, share->clients.first, &report->machine.client, sizeof report->machine.client,
+              client);
     if (client && client->fd >= 0 && !gs_client_is_lost(client))
         tell(share, client, &message); /* who does not read it ends his wait by himself */
 }

@@ -1,11 +1,12 @@
 /*
- * Broker: blocks that were left here and that its agent holds for other machines (core/share/cluster.h).
+ * Broker: blocks that were left here and that its agent holds for other machines
+ * (core/share/cluster.h).
  *
  *   OPEN ─► lent, asked ── the process holds it, or has ended ─► GRANT ─► CLOSE
  *                 └─ it is free already ─► REFUSE
  *
- * The agent's holder is durable: what is lent is one reference, whatever becomes of agents, until one says
- * CLOSE. A process that leaves a block with its next broker says itself that it holds it.
+ * The agent's holder is durable: what is lent is one reference, whatever becomes of agents, until
+ * one says CLOSE. A process that leaves a block with its next broker says itself that it holds it.
  */
 #include "core/share/cluster.h"
 
@@ -13,7 +14,8 @@
 
 #define RETRY_NS (10 * GS_NS_PER_MS)
 
-/* ---- What its process is told ----------------------------------------------------------------- */
+/* ---- What its process is told
+ * ----------------------------------------------------------------- */
 
 static struct gs_client *owner_of(struct gs_share *share, const struct gs_export *export)
 {
@@ -74,7 +76,8 @@ static void set_lent(struct gs_share *share, struct gs_export *export, bool lent
     tell_owner(share, export);
 }
 
-/* ---- What the agent is told ------------------------------------------------------------------- */
+/* ---- What the agent is told
+ * ------------------------------------------------------------------- */
 
 static void refuse(struct gs_share *share, uint32_t request, enum gs_wire_reason reason)
 {
@@ -135,10 +138,11 @@ void gs_cluster_export_tell_all(struct gs_share *share)
     }
 }
 
-/* ---- What processes say ----------------------------------------------------------------------- */
+/* ---- What processes say
+ * ----------------------------------------------------------------------- */
 
-/* What nobody here knows of would be held for as long as its process runs. He comes again, and leaves
- * all of it anew, ever later where that is of no use (core/share/publish.c). */
+/* What nobody here knows of would be held for as long as its process runs. He comes again, and
+ * leaves all of it anew, ever later where that is of no use (core/share/publish.c). */
 static bool comes_again(struct gs_client *client, const struct gs_wire_share *message)
 {
     return !message->held ||
@@ -146,7 +150,7 @@ static bool comes_again(struct gs_client *client, const struct gs_wire_share *me
 }
 
 bool gs_cluster_export_share_came(struct gs_share *share, struct gs_client *client,
-                        const struct gs_wire_share *message)
+                                  const struct gs_wire_share *message)
 {
     struct gs_export_key key;
     struct gs_ipc_handle read;
@@ -179,7 +183,8 @@ static struct gs_export *shared_by(struct gs_share *share, const struct gs_clien
     return export && export->owner == client->id && export->far ? export : NULL;
 }
 
-bool gs_cluster_export_held_came(struct gs_share *share, struct gs_client *client, uint64_t block_id, bool held)
+bool gs_cluster_export_held_came(struct gs_share *share, struct gs_client *client,
+                                 uint64_t block_id, bool held)
 {
     struct gs_export *export = shared_by(share, client, block_id);
 
@@ -190,7 +195,8 @@ bool gs_cluster_export_held_came(struct gs_share *share, struct gs_client *clien
     export->far->held = held;
     if (!held) {
         refuse_all(share, export);
-        set_lent(share, export, false); /* nothing is to be asked of what goes: it is `asked` still */
+        set_lent(share, export,
+                 false); /* nothing is to be asked of what goes: it is `asked` still */
         export->far->asked = false;
         return true;
     }
@@ -200,7 +206,8 @@ bool gs_cluster_export_held_came(struct gs_share *share, struct gs_client *clien
     return true;
 }
 
-void gs_cluster_export_recall_came(struct gs_share *share, struct gs_client *client, uint64_t block_id)
+void gs_cluster_export_recall_came(struct gs_share *share, struct gs_client *client,
+                                   uint64_t block_id)
 {
     struct gs_export *export = shared_by(share, client, block_id);
 
@@ -228,7 +235,8 @@ void gs_cluster_export_export_gone(struct gs_share *share, struct gs_export *exp
     export->far = NULL;
 }
 
-/* ---- What the agent says ----------------------------------------------------------------------- */
+/* ---- What the agent says
+ * ----------------------------------------------------------------------- */
 
 void gs_cluster_export_open_came(struct gs_share *share, const struct gs_wire_open *open)
 {

@@ -4,8 +4,8 @@
  *   OPEN ─► the agent is asked, once for all who wait ─► an export without an owner, borrowed
  *                                                 └─► REFUSE, to all of them
  *
- * From then on it is served like what was left here; with its last reference it goes. Only processes of
- * the broker's own user are served so: he could take such memory from any of them.
+ * From then on it is served like what was left here; with its last reference it goes. Only
+ * processes of the broker's own user are served so: he could take such memory from any of them.
  */
 #include "core/share/cluster.h"
 #include "core/share/instance.h"
@@ -27,10 +27,13 @@ static void tell_holder(struct gs_share *share, struct gs_client *client, bool g
                   !gone && gs_fd_is_there(&client->kept_pidfd) ? client->pidfd : -1);
 }
 
-/* ---- Asking ------------------------------------------------------------------------------------ */
+/* ---- Asking
+ * ------------------------------------------------------------------------------------ */
 
-/* A client that waits for the answer with this number, behind the one before; NULL: there is none. */
-static struct gs_client *who_waits(struct gs_share *share, struct gs_client *before, uint32_t number)
+/* A client that waits for the answer with this number, behind the one before; NULL: there is
+ * none. */
+static struct gs_client *who_waits(struct gs_share *share, struct gs_client *before,
+                                   uint32_t number)
 {
     struct gs_client *client = before ? before->hh.next : share->clients.first;
 
@@ -64,7 +67,8 @@ static void tell_ended(struct gs_share *share, const unsigned char *ipc_handle, 
     gs_agent_tell(share, &message, -1);
 }
 
-/* The client waits no more; if nobody else does the agent need not answer, and what it has by now goes back. */
+/* The client waits no more; if nobody else does the agent need not answer, and what it has by now
+ * goes back. */
 static void give_up(struct gs_share *share, struct gs_client *client)
 {
     const struct gs_asks asks = client->asks;
@@ -91,7 +95,8 @@ static bool ask(struct gs_share *share, struct gs_client *client, struct gs_asks
     return true;
 }
 
-bool gs_cluster_import_open(struct gs_share *share, struct gs_client *client, const struct gs_wire_open *open)
+bool gs_cluster_import_open(struct gs_share *share, struct gs_client *client,
+                            const struct gs_wire_open *open)
 {
     const struct gs_asks *same = asked_for(share, open->ipc_handle);
     struct gs_asks asks = same ? *same : (struct gs_asks){0};
@@ -111,7 +116,8 @@ bool gs_cluster_import_open(struct gs_share *share, struct gs_client *client, co
     return true;
 }
 
-/* ---- Answers ----------------------------------------------------------------------------------- */
+/* ---- Answers
+ * ----------------------------------------------------------------------------------- */
 
 static void refuse_all(struct gs_share *share, uint32_t number, enum gs_wire_reason reason)
 {
@@ -169,11 +175,13 @@ static void grant_all(struct gs_share *share, uint32_t number)
         union gs_wire_message open;
 
         client->asks.number = 0;
-        if (client->over.before != client->asks.before || client->fd < 0 || gs_client_is_lost(client))
+        if (client->over.before != client->asks.before || client->fd < 0 ||
+            gs_client_is_lost(client))
             continue;
         gs_wire_start(&open, GS_WIRE_OPEN, client->asks.request);
         open.open.cluster = 1;
-        if (!gs_client_grant(share, client, gs_export_pin(share, client->asks.ipc_handle), &open.open))
+        if (!gs_client_grant(share, client, gs_export_pin(share, client->asks.ipc_handle),
+                             &open.open))
             gs_log_line(&share->log, GS_LOG_DEBUG, "importer %d does not read its answer",
                         (int)client->pid); /* what he says next, or his hang-up, ends it */
     }
@@ -215,7 +223,8 @@ void gs_cluster_import_refused_came(struct gs_share *share, const struct gs_wire
         refuse_all(share, message->head.request, (enum gs_wire_reason)message->reason);
 }
 
-/* ---- While it is borrowed ----------------------------------------------------------------------- */
+/* ---- While it is borrowed
+ * ----------------------------------------------------------------------- */
 
 void gs_cluster_import_recall_came(struct gs_share *share, const struct gs_wire_close *recall)
 {
@@ -230,7 +239,7 @@ void gs_cluster_import_recall_came(struct gs_share *share, const struct gs_wire_
 }
 
 void gs_cluster_import_held(struct gs_share *share, struct gs_client *client,
-                    const struct gs_export *export)
+                            const struct gs_export *export)
 {
     if (gs_export_is_imported(export))
         tell_holder(share, client, false);
@@ -279,7 +288,8 @@ void gs_cluster_import_free(struct gs_share *share)
     }
 }
 
-/* ---- The agent ---------------------------------------------------------------------------------- */
+/* ---- The agent
+ * ---------------------------------------------------------------------------------- */
 
 void gs_cluster_import_tell_all(struct gs_share *share)
 {

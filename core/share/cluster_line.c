@@ -1,6 +1,7 @@
 /*
- * Broker: what its agent is told (core/share/cluster.h). What does not fit into its socket waits in a line,
- * and an agent that reads too little of that is hung up on: it comes again, and is told all anew.
+ * Broker: what its agent is told (core/share/cluster.h). What does not fit into its socket waits in
+ * a line, and an agent that reads too little of that is hung up on: it comes again, and is told all
+ * anew.
  */
 #include "core/share/cluster.h"
 
@@ -66,7 +67,8 @@ static bool enqueue(struct gs_share *share, struct gs_client *client,
     return true;
 }
 
-/* Where no descriptor goes now it is said without: what it is of is then kept until its end is told. */
+/* Where no descriptor goes now it is said without: what it is of is then kept until its end is
+ * told. */
 static int send_to(struct gs_share *share, struct gs_client *client,
                    const union gs_wire_message *message, int fd)
 {
@@ -114,7 +116,8 @@ void gs_agent_forget(struct gs_share *share)
     cluster->waiting = 0;
 }
 
-void gs_agent_tell_of(struct gs_share *share, enum gs_wire_type type, const struct gs_export *export)
+void gs_agent_tell_of(struct gs_share *share, enum gs_wire_type type,
+                      const struct gs_export *export)
 {
     union gs_wire_message message;
 

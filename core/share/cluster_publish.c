@@ -1,5 +1,5 @@
-/* Process that shares: fabric handles of its chunks, and what its broker has it hold for other machines
- * (core/share/cluster.h). */
+/* Process that shares: fabric handles of its chunks, and what its broker has it hold for other
+ * machines (core/share/cluster.h). */
 #include "core/gpu/device.h"
 #include "core/share/cluster.h"
 

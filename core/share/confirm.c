@@ -1,8 +1,9 @@
 /*
  * Exporter: what its broker may serve when this process has ended. It stands in memory of this
- * process's, a slot for each block with the block's id in it, which the broker reads then. So taking a
- * block back is one store: whether the broker runs, is stopped or has gone, the block's memory may be
- * used again at once. It is told that there is something to read, so that it lets go of the memory.
+ * process's, a slot for each block with the block's id in it, which the broker reads then. So
+ * taking a block back is one store: whether the broker runs, is stopped or has gone, the block's
+ * memory may be used again at once. It is told that there is something to read, so that it lets go
+ * of the memory.
  *
  * There is new memory for each connection: whatever a broker before was told counts no more.
  */

@@ -153,8 +153,7 @@ int gs_wire_send_all(int socket, const union gs_wire_message *message,
 
 int gs_wire_send(int socket, const union gs_wire_message *message, int fd)
 {
-    return gs_wire_send_all(socket, message,
-                            &(struct gs_wire_fds){.count = fd >= 0, .fd = {fd}});
+    return gs_wire_send_all(socket, message, &(struct gs_wire_fds){.count = fd >= 0, .fd = {fd}});
 }
 
 /* What came with a message; returns how many. */
@@ -244,8 +243,7 @@ static int receive_message(int socket, union gs_wire_message *ret_message,
     return 0;
 }
 
-int gs_wire_receive_all(int socket, union gs_wire_message *ret_message,
-                        struct gs_wire_fds *ret_fds)
+int gs_wire_receive_all(int socket, union gs_wire_message *ret_message, struct gs_wire_fds *ret_fds)
 {
     ret_fds->count = 0;
     return receive_message(socket, ret_message, ret_fds);

@@ -1,9 +1,9 @@
 /*
- * The only way in which the protocol meets sockets. Everything above it (exporter, importer, broker)
- * is messages, time and events: it holds a socket as a number, and asks here; messages go and come
- * by gs_wire_send and gs_wire_receive (core/share/wire.h), which are in conn.c, too. Another
- * implementation of this header and of the other system files (core/share/README.md) has any number
- * of processes in one.
+ * The only way in which the protocol meets sockets. Everything above it (exporter, importer,
+ * broker) is messages, time and events: it holds a socket as a number, and asks here; messages go
+ * and come by gs_wire_send and gs_wire_receive (core/share/wire.h), which are in conn.c, too.
+ * Another implementation of this header and of the other system files (core/share/README.md) has
+ * any number of processes in one.
  *
  * Who is at the other end, which user, which process, and which descriptors came along, is asked in
  * conn.c for every socket of the library's.
@@ -46,8 +46,8 @@ enum gs_conn_event { GS_CONN_OVER /* the time is */, GS_CONN_READY, GS_CONN_EXIT
  * -1) has exited without a word, or the time has come. Ended by these alone. */
 enum gs_conn_event gs_conn_wait(int socket, int pidfd, bool to_send, uint64_t deadline_ns);
 
-/* Waits until something is to be read at one of them, GS_CONN_ANY at most, or for so long; a signal of
- * the program's may end it earlier. */
+/* Waits until something is to be read at one of them, GS_CONN_ANY at most, or for so long; a signal
+ * of the program's may end it earlier. */
 #define GS_CONN_ANY 128
 void gs_conn_wait_any(const int *sockets, unsigned count, uint64_t ns);
 

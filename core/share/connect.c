@@ -1,6 +1,6 @@
 /*
- * Importer: connecting to an exporter, or to who serves what it had shared; to the same again where the
- * program has closed the connection; and hanging up.
+ * Importer: connecting to an exporter, or to who serves what it had shared; to the same again where
+ * the program has closed the connection; and hanging up.
  */
 #include "core/share/discard.h"
 #include "core/share/importer.h"
@@ -9,7 +9,7 @@
 #include <string.h>
 
 #define ABSENT_NS (30 * GS_NS_PER_S) /* who is not there is given up after this, though he runs */
-#define LAST_MAX  64 /* messages that are read of who has hung up */
+#define LAST_MAX  64                 /* messages that are read of who has hung up */
 
 static void forget_pidfd(struct gs_remote *remote)
 {
@@ -72,13 +72,14 @@ void gs_remote_disconnect(struct gs_share *share, struct gs_remote *remote)
 
 void gs_remote_note_end(struct gs_remote *remote, const union gs_wire_message *message)
 {
-    remote->conn.refused |= remote->conn.resumed && message->head.type == GS_WIRE_REFUSE &&
-                            message->head.request == 0;
+    remote->conn.refused |=
+        remote->conn.resumed && message->head.type == GS_WIRE_REFUSE && message->head.request == 0;
     if (message->head.type == GS_WIRE_BYE && !remote->conn.refused)
         remote->conn.may_hold = false;
 }
 
-/* What he said last may not be read yet. Where he had not read all, an error lies before it once. */
+/* What he said last may not be read yet. Where he had not read all, an error lies before it
+ * once. */
 static void hear_last(struct gs_remote *remote)
 {
     union gs_wire_message message;
@@ -91,8 +92,8 @@ static void hear_last(struct gs_remote *remote)
     }
 }
 
-/* Whether he who has the memory runs, whatever he does with connections: one that is about to exit has
- * no stack any more, and another program has another. Where that cannot be seen (another PID
+/* Whether he who has the memory runs, whatever he does with connections: one that is about to exit
+ * has no stack any more, and another program has another. Where that cannot be seen (another PID
  * namespace, another user) his pidfd tells. */
 static bool is_running(const struct gs_remote *remote)
 {
@@ -168,11 +169,12 @@ static int check_exporter(struct gs_share *share, int fd, int *ret_pidfd)
 
     *ret_pidfd = -1;
     if (who.uid == (uid_t)-1 || !gs_process_is_listed(&share->options, who.uid, who.gid)) {
-        gs_say_unreachable(share, who.uid == (uid_t)-1
-                                      ? "the system does not say whose process it is (getsockopt); "
-                                        "see what " GS_FORBIDS
-                                      : "it is another user's; name him in share.uids, or his group "
-                                        "in share.gids");
+        gs_say_unreachable(share,
+                           who.uid == (uid_t)-1
+                               ? "the system does not say whose process it is (getsockopt); "
+                                 "see what " GS_FORBIDS
+                               : "it is another user's; name him in share.uids, or his group "
+                                 "in share.gids");
         return -EPERM;
     }
     *ret_pidfd = gs_conn_pidfd(fd, &error);
@@ -186,7 +188,8 @@ static int check_exporter(struct gs_share *share, int fd, int *ret_pidfd)
 }
 
 /* Of a connection to one who may be believed the descriptor, else a negative errno; -EPERM: it is
- * another user's, or forbidden (logged), -ECONNREFUSED: it has ended. `fd` may be such an errno already. */
+ * another user's, or forbidden (logged), -ECONNREFUSED: it has ended. `fd` may be such an errno
+ * already. */
 static int checked(struct gs_share *share, int fd, int *ret_pidfd)
 {
     int error = fd < 0 ? 0 : check_exporter(share, fd, ret_pidfd);
@@ -270,8 +273,7 @@ static gs_status connect_patiently(struct gs_share *share, struct gs_remote *rem
     unsigned place = 0;
     int fd = -ENOENT, pidfd, directory, looked = 0;
 
-    while (is_absent(fd) &&
-           (directory = gs_directory_next(&share->options, &place, reason)) >= 0) {
+    while (is_absent(fd) && (directory = gs_directory_next(&share->options, &place, reason)) >= 0) {
         struct gs_fd kept = gs_fd_keep(directory); /* that may take a while */
 
         fd = connect_in(share, directory, remote, name, &pidfd);
@@ -290,9 +292,9 @@ static gs_status connect_patiently(struct gs_share *share, struct gs_remote *rem
     return GS_OK;
 }
 
-/* To whom it was connected to, who knows what is held. Where that was a broker and nothing is, to the
- * process itself if it is there by now: of one that lives a broker has granted nothing. A descriptor or
- * an errno. */
+/* To whom it was connected to, who knows what is held. Where that was a broker and nothing is, to
+ * the process itself if it is there by now: of one that lives a broker has granted nothing. A
+ * descriptor or an errno. */
 static int connect_again(struct gs_share *share, struct gs_remote *remote, int *ret_pidfd)
 {
     char name[GS_SOCKET_NAME_SIZE], broker_name[GS_BROKER_NAME_SIZE], reason[GS_REASON_SIZE];
@@ -302,8 +304,7 @@ static int connect_again(struct gs_share *share, struct gs_remote *remote, int *
 
     gs_instance_name(remote->instance, name);
     gs_broker_name(broker_name);
-    while (is_absent(fd) &&
-           (directory = gs_directory_next(&share->options, &place, reason)) >= 0) {
+    while (is_absent(fd) && (directory = gs_directory_next(&share->options, &place, reason)) >= 0) {
         struct gs_fd kept = gs_fd_keep(directory);
 
         if (!by_broker || gs_remote_may_go(remote))
@@ -324,9 +325,9 @@ static bool has_ended(struct gs_remote *remote)
     return !may_run(remote) || gs_now_ns() - remote->absent_ns >= ABSENT_NS;
 }
 
-/* A broker has its name from the one before it, which may be going down still, and knows nothing of what
- * that had. Who cannot be told from another is taken for one: what it has is held until this process's
- * end then. */
+/* A broker has its name from the one before it, which may be going down still, and knows nothing of
+ * what that had. Who cannot be told from another is taken for one: what it has is held until this
+ * process's end then. */
 static bool is_another(const struct gs_remote *remote, int fd, int pidfd)
 {
     bool has_pidfd = gs_fd_is_there(&remote->conn.kept_pidfd);

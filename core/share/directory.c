@@ -1,5 +1,5 @@
-/* The folder of the sockets: putting them up, connecting to them, clearing it of those that killed processes left
- * (core/share/directory.h). */
+/* The folder of the sockets: putting them up, connecting to them, clearing it of those that killed
+ * processes left (core/share/directory.h). */
 #include "core/share/directory.h"
 
 #include <dirent.h>
@@ -101,8 +101,8 @@ int gs_directory_listen(int directory, const struct gs_share_options *options, c
     return -1;
 }
 
-/* Two brokers that start at once: one of them is it. Anybody who may read the directory can lock it, for as
- * long as he likes: nobody waits for that. */
+/* Two brokers that start at once: one of them is it. Anybody who may read the directory can lock
+ * it, for as long as he likes: nobody waits for that. */
 int gs_directory_listen_broker(int directory, const struct gs_share_options *options,
                                char ret_reason[GS_REASON_SIZE])
 {
@@ -113,9 +113,10 @@ int gs_directory_listen_broker(int directory, const struct gs_share_options *opt
         return options->listen_fd;
     gs_broker_name(name);
     if (flock(directory, LOCK_EX | LOCK_NB) != 0) {
-        snprintf(ret_reason, GS_REASON_SIZE,
-                 "%s cannot be locked: %s; another broker starts there, or see who has it open (fuser)",
-                 gs_directory_words(options), strerror(errno));
+        snprintf(
+            ret_reason, GS_REASON_SIZE,
+            "%s cannot be locked: %s; another broker starts there, or see who has it open (fuser)",
+            gs_directory_words(options), strerror(errno));
         return -1;
     }
     fd = gs_directory_connect(directory, options, name, 0); /* busy or not, it is there */
@@ -142,7 +143,8 @@ int gs_directory_put_up(const struct gs_share_options *options, const char *name
     int directory, listener;
 
     ret_reason[0] = 0;
-    for (unsigned n = 0; (directory = gs_directory_open_place(options, n, true, reason)) != -ENOENT; n++) {
+    for (unsigned n = 0; (directory = gs_directory_open_place(options, n, true, reason)) != -ENOENT;
+         n++) {
         listener = directory < 0 ? -1
                    : !name       ? directory
                    : broker      ? gs_directory_listen_broker(directory, options, reason)
@@ -201,7 +203,9 @@ static int connect_to(const struct sockaddr_un *address, uint64_t end_ns)
 
     if (fd < 0)
         return fd;
-    while ((error = connect(fd, (const struct sockaddr *)address, sizeof *address) == 0 ? 0 : -errno) == -EAGAIN &&
+    while ((error =
+                connect(fd, (const struct sockaddr *)address, sizeof *address) == 0 ? 0 : -errno) ==
+               -EAGAIN &&
            gs_now_ns() < end_ns)
         gs_rest_ns(GS_NS_PER_MS);
     if (!error)
@@ -311,8 +315,7 @@ static const char *next(struct listing *listing, enum gs_whereabouts *ret_where,
     return NULL;
 }
 
-int gs_directory_exporters(int directory, const char *own,
-                           char (**ret_names)[GS_SOCKET_NAME_SIZE])
+int gs_directory_exporters(int directory, const char *own, char (**ret_names)[GS_SOCKET_NAME_SIZE])
 {
     enum gs_whereabouts where;
     struct listing listing;

@@ -1,21 +1,22 @@
 /*
- * The folder of the sockets (GPUSHIM_SHARE_DIR; in messages, the runtime directory): each exporter puts its own
- * there, named by its instance in hex.
+ * The folder of the sockets (GPUSHIM_SHARE_DIR; in messages, the runtime directory): each exporter
+ * puts its own there, named by its instance in hex.
  *
  * Whoever can write to it could put a socket of his own there, so it must belong to this user (or
  * to root, or to a user that the options name), be writable by its owner alone, and not be a
  * symbolic link. It is opened once and sockets are put up through its descriptor: it cannot be
  * exchanged after the check.
  *
- * Where the options name none there are two places, and each process uses the first that can be had when it
- * first shares, and looks for others' sockets in both:
+ * Where the options name none there are two places, and each process uses the first that can be had
+ * when it first shares, and looks for others' sockets in both:
  *
  *   /run/user/UID/gpushim   where there is a session of this user's; it goes when he logs out
  *   /tmp/gpushim-UID
  *
- * /tmp, and one that is named and that others may write to (a volume of Kubernetes, 0777 or 2775; a folder like
- * /tmp, 1777), are not used themselves: each user makes one of his own in it, gpushim-UID, or gpushim-UID.1 and so
- * on where another's lies there, and looks into those of the users he may share with.
+ * /tmp, and one that is named and that others may write to (a volume of Kubernetes, 0777 or 2775; a
+ * folder like /tmp, 1777), are not used themselves: each user makes one of his own in it,
+ * gpushim-UID, or gpushim-UID.1 and so on where another's lies there, and looks into those of the
+ * users he may share with.
  *
  * folder.c finds, makes and checks them, directory.c has the sockets in one.
  */
@@ -29,8 +30,9 @@
 #define GS_FOLDER_SIZE      112 /* a folder's path: the longest of options, and a user's own in it */
 #define GS_BROKER_NAME      "broker" /* then a dot and the boot's id: each kernel has its own */
 #define GS_BROKER_NAME_SIZE (sizeof GS_BROKER_NAME + GS_BOOT_SIZE)
-#define GS_OWN_PREFIX       "gpushim-" /* a user's directory in one that is open to all; then his number */
-#define GS_NEW_SUFFIX       ".new" /* a socket that does not listen yet */
+#define GS_OWN_PREFIX \
+    "gpushim-"               /* a user's directory in one that is open to all; then his number */
+#define GS_NEW_SUFFIX ".new" /* a socket that does not listen yet */
 /* Whether this user is our own; or that, or one that the options name. */
 uid_t gs_user_own(void);
 bool gs_user_is_own(uid_t uid);
@@ -43,16 +45,16 @@ void gs_broker_name(char ret_name[GS_BROKER_NAME_SIZE]);
 /* ---- folder.c ------------------------------------------------------------------------------- */
 
 /* All that there are, of others too, one after the other: opens the next one. *place is 0 at first.
- * -1: there is none any more, with a reason where there was none at all (NULL: nobody wants it); -EMFILE, -ENFILE or
- * -ENOMEM, with the reason: there may be, and it cannot be opened now. */
+ * -1: there is none any more, with a reason where there was none at all (NULL: nobody wants it);
+ * -EMFILE, -ENFILE or -ENOMEM, with the reason: there may be, and it cannot be opened now. */
 int gs_directory_next(const struct gs_share_options *options, unsigned *place,
                       char ret_reason[GS_REASON_SIZE]);
 
 /* The path of the n-th place where this user's own may be; false: there are no more. */
 bool gs_directory_place(const struct gs_share_options *options, unsigned n,
                         char ret_path[GS_FOLDER_SIZE]);
-/* Opens and checks it; `make` makes it where only its last part is missing. -1 with the cause and the way out in
- * words, and errno. -ENOENT: there is no such place. */
+/* Opens and checks it; `make` makes it where only its last part is missing. -1 with the cause and
+ * the way out in words, and errno. -ENOENT: there is no such place. */
 int gs_directory_open_place(const struct gs_share_options *options, unsigned n, bool make,
                             char ret_reason[GS_REASON_SIZE]);
 
@@ -98,30 +100,30 @@ int gs_directory_listen(int directory, const struct gs_share_options *options, c
 int gs_directory_listen_broker(int directory, const struct gs_share_options *options,
                                char ret_reason[GS_REASON_SIZE]);
 
-/* A connection to the exporter under `name`, which does not block, made within `limit_ns`; or a negative errno
- * (-ENOENT, -ECONNREFUSED: there is none any more; -EAGAIN: it does not take it in that time;
- * -EMFILE: no descriptor is left here). */
+/* A connection to the exporter under `name`, which does not block, made within `limit_ns`; or a
+ * negative errno (-ENOENT, -ECONNREFUSED: there is none any more; -EAGAIN: it does not take it in
+ * that time; -EMFILE: no descriptor is left here). */
 int gs_directory_connect(int directory, const struct gs_share_options *options, const char *name,
                          uint64_t limit_ns);
 
-/* The same without waiting, and with the fewest calls into the kernel, some 20 us less in a new process: by the
- * directory's path, which is checked while the exporter wakes up, and before anything is said to it (whose
- * socket it is its user says, and who could exchange the directory could have done it before the check).
- * -EAGAIN: it does not go, for whatever reason; gs_directory_next and the above do it, or say why not. */
+/* The same without waiting, and with the fewest calls into the kernel, some 20 us less in a new
+ * process: by the directory's path, which is checked while the exporter wakes up, and before
+ * anything is said to it (whose socket it is its user says, and who could exchange the directory
+ * could have done it before the check). -EAGAIN: it does not go, for whatever reason;
+ * gs_directory_next and the above do it, or say why not. */
 int gs_directory_connect_at_once(const struct gs_share_options *options, const char *name);
 
 /* Whether this user may connect to the socket, as far as its modes say. */
 bool gs_directory_may_connect(int directory, const char *name);
 
-/* Whether the socket is that user's, and listens in that process where `pid` is not 0 and the kernel
- * tells its own. Does not wait. */
+/* Whether the socket is that user's, and listens in that process where `pid` is not 0 and the
+ * kernel tells its own. Does not wait. */
 bool gs_directory_is_of(int directory, const struct gs_share_options *options, const char *name,
                         uid_t uid, pid_t pid);
 
-/* The names of exporters but `own`, and none whose process is seen to have ended: how many, or -ENOMEM.
- * What *ret_names points to is the caller's to free, in any case. */
-int gs_directory_exporters(int directory, const char *own,
-                           char (**ret_names)[GS_SOCKET_NAME_SIZE]);
+/* The names of exporters but `own`, and none whose process is seen to have ended: how many, or
+ * -ENOMEM. What *ret_names points to is the caller's to free, in any case. */
+int gs_directory_exporters(int directory, const char *own, char (**ret_names)[GS_SOCKET_NAME_SIZE]);
 
 /* Takes the name down. */
 void gs_directory_unlink(int directory, const char *name);

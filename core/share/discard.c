@@ -30,7 +30,8 @@ static struct discard *waiting;
 static uint64_t count; /* of those, and the one that is about to be closed */
 static struct gs_background closer;
 static bool runs;
-static pid_t owner; /* atomic: the process that it runs in, or ran; 0: none. A child of that has it not */
+static pid_t
+    owner; /* atomic: the process that it runs in, or ran; 0: none. A child of that has it not */
 
 /* Who sent a socket may have it still and let it linger again. Then that is waited for. */
 static void close_quickly(int fd)
@@ -120,8 +121,7 @@ void gs_discard(int fd)
  */
 static bool has_descriptors(int socket)
 {
-    char control[CMSG_SPACE(sizeof(struct ucred))]
-        __attribute__((aligned(sizeof(struct cmsghdr))));
+    char control[CMSG_SPACE(sizeof(struct ucred))] __attribute__((aligned(sizeof(struct cmsghdr))));
     const int on = 1;
 
     setsockopt(socket, SOL_SOCKET, SO_PASSCRED, &on, sizeof on);

@@ -1,4 +1,5 @@
-/* Events of several processes (core/share/event.h): their files, given to whom the handle lets in. */
+/* Events of several processes (core/share/event.h): their files, given to whom the handle lets
+ * in. */
 #include "core/share/event.h"
 
 #include <stdlib.h>
@@ -35,16 +36,19 @@ struct gs_event_import {
 /* ---- Exporter ------------------------------------------------------------------------------- */
 
 /* The one of the number that is this file. */
-static struct gs_event_file *file_locked(struct gs_share *share, uint64_t number, const struct gs_fd *fd)
+static struct gs_event_file *file_locked(struct gs_share *share, uint64_t number,
+                                         const struct gs_fd *fd)
 {
     struct gs_event_file *file = share->exporter.ipc_events.files;
 
-    while (file && (file->number != number || file->fd.inode != fd->inode || file->fd.device != fd->device))
+    while (file &&
+           (file->number != number || file->fd.inode != fd->inode || file->fd.device != fd->device))
         file = file->next;
     return file;
 }
 
-/* The secret of a file, which is new or was given out before; or new in place of one that has gone. */
+/* The secret of a file, which is new or was given out before; or new in place of one that has
+ * gone. */
 static gs_status secret_of(struct gs_share *share, uint64_t number, const struct gs_fd *fd,
                            unsigned char ret_secret[GS_SECRET_SIZE])
 {
@@ -195,8 +199,8 @@ static int file_in(const union gs_wire_message *answer, int error, int fd, bool 
         *ret_reason = gs_wire_reason_text(answer->refuse.reason);
     else
         *ret_reason = "the process that made it gave an answer that makes no sense";
-    *ret_again = !error && answer->head.type == GS_WIRE_REFUSE &&
-                 answer->refuse.reason == GS_REFUSED_FLIGHT;
+    *ret_again =
+        !error && answer->head.type == GS_WIRE_REFUSE && answer->refuse.reason == GS_REFUSED_FLIGHT;
     return -1;
 }
 
@@ -210,7 +214,8 @@ static int ask(const struct gs_fd *socket, const struct gs_event_key *key, uint6
 
     *ret_again = false;
     if (!gs_user_is_own(who.uid)) {
-        *ret_reason = "it is another user's, and events are shared within one user's processes alone";
+        *ret_reason =
+            "it is another user's, and events are shared within one user's processes alone";
         return -1;
     }
     pidfd = gs_conn_pidfd(socket->fd, &error);

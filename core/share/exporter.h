@@ -1,7 +1,7 @@
 /*
  * Exporter: what its files, exports.c, clients.c and others (internal.h), have in common. Exports
- * are under the share's lock. Clients belong to the share thread, which also takes the lock where it
- * changes what others look at: the table of clients, who each is, its references and FLUSHes.
+ * are under the share's lock. Clients belong to the share thread, which also takes the lock where
+ * it changes what others look at: the table of clients, who each is, its references and FLUSHes.
  */
 #ifndef GS_CORE_SHARE_EXPORTER_H
 #define GS_CORE_SHARE_EXPORTER_H
@@ -20,36 +20,39 @@ struct gs_export {
     unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     uint64_t references; /* holders, */
     uint64_t let_go;     /* and of these who do not map it (GS_OPEN_LETS_GO) */
-    unsigned asleep; /* pieces of it are off the GPU: nobody is given any */
-    unsigned pins;  /* by the share thread: while it serves an open, while `work` is not done */
-    bool opened;    /* somebody has held it: no grace any more */
-    struct gs_export *offered_before, *offered_behind; /* in the list of what a broker is to have; NULL: not in it */
-    uint32_t slot; /* 0: no broker was told of it. Else that may serve it later, as long as this slot says so */
+    unsigned asleep;     /* pieces of it are off the GPU: nobody is given any */
+    unsigned pins; /* by the share thread: while it serves an open, while `work` is not done */
+    bool opened;   /* somebody has held it: no grace any more */
+    struct gs_export *offered_before,
+        *offered_behind; /* in the list of what a broker is to have; NULL: not in it */
+    uint32_t
+        slot; /* 0: no broker was told of it. Else that may serve it later, as long as this slot says so */
     struct gs_publisher *publisher; /* in a broker: who left it there */
-    uint64_t owner; /* in a broker: the client that left it there; 0: that has ended, */
+    uint64_t owner;         /* in a broker: the client that left it there; 0: that has ended, */
     uint64_t keep_until_ns; /* and nobody has had it open since keep_ns before this */
-    bool read_only; /* importers are to map it for reading */
-    bool wanted;    /* a withdrawal was refused: who comes to hold it is asked at once */
-    bool recalled;  /* whoever holds it is asked to give it back */
-    bool queued[GS_WORKS]; /* the share thread is to do something about it */
+    bool read_only;         /* importers are to map it for reading */
+    bool wanted;            /* a withdrawal was refused: who comes to hold it is asked at once */
+    bool recalled;          /* whoever holds it is asked to give it back */
+    bool queued[GS_WORKS];  /* the share thread is to do something about it */
     struct gs_export *next_work[GS_WORKS];
     uint64_t made_ns;  /* when its handle was asked for */
     uint64_t freed_ns; /* 0: the program has it */
-    unsigned going; /* of a strip: calls that may end it */
-    bool in_grace;   /* until that is over, or it was opened */
+    unsigned going;    /* of a strip: calls that may end it */
+    bool in_grace;     /* until that is over, or it was opened */
     enum gs_export_state state;
     struct gs_export *older, *newer; /* in the list of its state */
-    bool limbo_held; /* freed, and held by others: counted in the limbo */
-    struct gs_name *names; /* that it is published under */
-    struct gs_far *far;    /* where it is, or may be, opened by another machine than it is of (cluster.h) */
+    bool limbo_held;                 /* freed, and held by others: counted in the limbo */
+    struct gs_name *names;           /* that it is published under */
+    struct gs_far
+        *far; /* where it is, or may be, opened by another machine than it is of (cluster.h) */
     UT_hash_handle hh;
 };
 
 /* names.c: what is published here, or was left with this broker, under a name. */
 /* The lock is held. The export's names end; true: the broker is to be told. */
 bool gs_names_end_locked(struct gs_share *share, struct gs_export *export);
-/* One that the broker does not know as it is, and what it is to be told; NULL: there is none. It was told that;
- * and has answered. */
+/* One that the broker does not know as it is, and what it is to be told; NULL: there is none. It
+ * was told that; and has answered. */
 struct gs_name *gs_names_next_locked(struct gs_share *share, union gs_wire_message *ret_message);
 void gs_names_told_locked(struct gs_share *share, struct gs_name *name);
 void gs_names_answered_locked(struct gs_share *share, bool kept);
@@ -70,7 +73,8 @@ bool gs_events_came(struct gs_share *share, struct gs_client *client,
 void gs_events_free(struct gs_share *share);
 
 /* queue.c: the state of an export, and what the share thread is to do. All with the lock held. */
-/* It was freed, held, pinned or let go of since, or its grace is over: enters the list where it belongs. */
+/* It was freed, held, pinned or let go of since, or its grace is over: enters the list where it
+ * belongs. */
 void gs_limbo_note_locked(struct gs_share *share, struct gs_export *export);
 /* Its end was told, or it goes: it is in no list. */
 void gs_export_told_locked(struct gs_share *share, struct gs_export *export);
@@ -88,9 +92,10 @@ void gs_export_ask_locked(struct gs_share *share, struct gs_export *export, enum
 /* chunk_fds.c: descriptors of chunks, kept for the next importer; the least recently used go
  * first. */
 unsigned gs_chunk_fds_max(void); /* so many are kept */
-/* A descriptor of one of its pieces; the export is pinned by the share thread, which calls this. It is good
- * until the next call, unless *ret_fresh: then it is the caller's, who hands it to gs_piece_fd_keep when it
- * has been used. CUDA_ERROR_INVALID_HANDLE: what is mapped there is not the piece any more. */
+/* A descriptor of one of its pieces; the export is pinned by the share thread, which calls this. It
+ * is good until the next call, unless *ret_fresh: then it is the caller's, who hands it to
+ * gs_piece_fd_keep when it has been used. CUDA_ERROR_INVALID_HANDLE: what is mapped there is not
+ * the piece any more. */
 CUresult gs_piece_fd(struct gs_share *share, const struct gs_export *export, uint32_t piece,
                      struct gs_fd *ret_fd, bool *ret_fresh);
 /* Takes `fd`: that of memory of the library's is kept for the next importer; or it is closed. */
@@ -110,20 +115,21 @@ static inline bool gs_export_is_own(const struct gs_export *export)
 {
     return gs_export_is_strip(export) && !export->source.strip->is_block;
 }
-/* Lock held. It is not to be opened, nor is any more of it to be given: it has gone, or is going. So is
- * external memory, also while others have it. */
+/* Lock held. It is not to be opened, nor is any more of it to be given: it has gone, or is going.
+ * So is external memory, also while others have it. */
 static inline bool gs_strip_is_stale_locked(const struct gs_export *export)
 {
     return (gs_export_is_own(export) || export->source.behind) &&
            (export->freed_ns || export->going > 0);
 }
 /* Lock held. Whether the broker was given all of it. */
-static inline bool gs_export_is_brokered(const struct gs_share *share, const struct gs_export *export)
+static inline bool gs_export_is_brokered(const struct gs_share *share,
+                                         const struct gs_export *export)
 {
     return export->slot && share->link.given != export;
 }
-/* Lock held. In a count of several, which has the next number of share->exporter.counts: a strip's bytes
- * count once, of however many pieces there are handles. */
+/* Lock held. In a count of several, which has the next number of share->exporter.counts: a strip's
+ * bytes count once, of however many pieces there are handles. */
 static inline uint64_t gs_export_bytes_locked(const struct gs_export *export, uint64_t count)
 {
     struct gs_share_strip *strip = export->source.strip;
@@ -145,8 +151,8 @@ struct gs_batch {
     struct gs_fd is[GS_PIECES_MAX];
     bool fresh[GS_PIECES_MAX];
 };
-/* From the `first` piece on, as many as there are to be had and one message brings, one at least; the export is pinned.
- * Or why there is none, and the driver's error where it is that. */
+/* From the `first` piece on, as many as there are to be had and one message brings, one at least;
+ * the export is pinned. Or why there is none, and the driver's error where it is that. */
 enum gs_wire_reason gs_batch_make(struct gs_share *share, struct gs_client *client,
                                   const struct gs_export *export, uint32_t first,
                                   struct gs_batch *ret_batch, CUresult *ret_driver_error);
@@ -173,8 +179,8 @@ void gs_export_reference(struct gs_share *share, struct gs_export *export);
 void gs_export_drop(struct gs_share *share, struct gs_export *export);
 /* Takes the pin away; `granted`: with a reference in its place. */
 void gs_export_unpin(struct gs_share *share, struct gs_export *export, bool granted);
-/* The client holds what is pinned, before it hears of that; *ret_fresh: it did not before. NULL: no host
- * memory. And holds it no more: the reference is freed. */
+/* The client holds what is pinned, before it hears of that; *ret_fresh: it did not before. NULL: no
+ * host memory. And holds it no more: the reference is freed. */
 struct gs_reference *gs_reference_add(struct gs_share *share, struct gs_client *client,
                                       struct gs_export *export, bool *ret_fresh);
 void gs_reference_drop(struct gs_share *share, struct gs_client *client,
@@ -203,15 +209,15 @@ void gs_clients_part(struct gs_share *share);
 /* At the very end, without a thread. */
 void gs_clients_free(struct gs_share *share);
 
-#define GS_IDLE_NS   (30 * GS_NS_PER_S) /* then a client without references is hung up on */
-#define GS_LOOK_NS   GS_NS_PER_S /* one that has hung up is looked at after this */
+#define GS_IDLE_NS (30 * GS_NS_PER_S) /* then a client without references is hung up on */
+#define GS_LOOK_NS GS_NS_PER_S        /* one that has hung up is looked at after this */
 
 struct gs_reference {
     uint64_t block_id;
     struct gs_export *export;
     uint32_t generation; /* of the last grant: a CLOSE of another one is late */
     uint64_t since_ns;
-    bool named; /* by its holder, since that came back */
+    bool named;  /* by its holder, since that came back */
     bool let_go; /* its holder does not map it */
     enum { GS_RECALL_NONE = 0, GS_RECALL_DUE, GS_RECALL_SENT } recall;
     UT_hash_handle hh;
@@ -225,10 +231,11 @@ struct gs_flush {
     bool due;               /* it is not sent yet: counted in recalls_due */
     bool open;              /* it is not answered, since: */
     uint64_t since_ns;
-    uint64_t closing; /* the one that it has answered, but for what is on its way back; or 0. That is */
+    uint64_t
+        closing; /* the one that it has answered, but for what is on its way back; or 0. That is */
     uint64_t closing_ns; /* asked for since then */
-    bool again;   /* it is to be asked for that once more then */
-    bool awaited; /* it is to answer that, or to end */
+    bool again;          /* it is to be asked for that once more then */
+    bool awaited;        /* it is to answer that, or to end */
     bool hung_up;
 };
 
@@ -242,9 +249,9 @@ struct gs_plea {
 
 /* What a broker asks a client that shares. */
 struct gs_pull {
-    bool due;   /* it is to be asked, as soon as there is room */
-    bool asked; /* and has not answered yet */
-    bool kept;  /* what it said last was a name, and is kept */
+    bool due;          /* it is to be asked, as soon as there is room */
+    bool asked;        /* and has not answered yet */
+    bool kept;         /* what it said last was a name, and is kept */
     uint64_t block_id; /* that it shared last, of which this piece is wanted; 0: none */
     uint32_t piece;
 };
@@ -254,26 +261,26 @@ struct gs_said {
     char name[16];
     unsigned char from[GS_INSTANCE_SIZE]; /* its own instance; zero: none */
     uint64_t stack; /* where the stack of its program begins, which an exec changes; 0: not known */
-    uint32_t number; /* of its last hello */
-    uint32_t holds;  /* blocks that it names still, having come back */
-    bool forked;    /* or it may have: its exit is no proof that its GPU work is over */
-    bool is_agent;  /* it is this machine's (cluster_agent.c) */
+    uint32_t number;     /* of its last hello */
+    uint32_t holds;      /* blocks that it names still, having come back */
+    bool forked;         /* or it may have: its exit is no proof that its GPU work is over */
+    bool is_agent;       /* it is this machine's (cluster_agent.c) */
     uint64_t told_agent; /* the agent that knows it as a holder; 0: none does */
 };
 
 /* What is over of a client. */
 struct gs_over {
-    bool ended; /* its program's end was proven (lives.c) */
-    bool rests; /* that, and hung up; due_ns is settle_ns after that was seen */
-    bool late;  /* hung up, and not over GS_LOOK_NS later: nobody waits for it any more */
-    bool shut;  /* it was hung up on, and its hang-up is not seen yet */
-    uint32_t before;   /* connections, before this one */
-    bool uncounted;    /* let in where there was no room: to come back, and for nothing else */
+    bool ended;      /* its program's end was proven (lives.c) */
+    bool rests;      /* that, and hung up; due_ns is settle_ns after that was seen */
+    bool late;       /* hung up, and not over GS_LOOK_NS later: nobody waits for it any more */
+    bool shut;       /* it was hung up on, and its hang-up is not seen yet */
+    uint32_t before; /* connections, before this one */
+    bool uncounted;  /* let in where there was no room: to come back, and for nothing else */
 };
 
 /* An open of another machine's block, which the agent is asked for (cluster_import.c). */
 struct gs_asks {
-    uint32_t number; /* of that question; 0: none */
+    uint32_t number;  /* of that question; 0: none */
     uint32_t request; /* of the client's own, */
     uint32_t before;  /* over the connection behind so many */
     uint64_t lease;   /* that it is to become */
@@ -283,23 +290,24 @@ struct gs_asks {
 /* A holder, and its connection. */
 struct gs_client {
     uint64_t id;
-    int fd;    /* -1: hung up */
-    int pidfd; /* -1: not to be had, or its end was seen */
+    int fd;                           /* -1: hung up */
+    int pidfd;                        /* -1: not to be had, or its end was seen */
     struct gs_fd kept_fd, kept_pidfd; /* what they are: the program may close them */
     bool greeted;
     unsigned char instance[GS_INSTANCE_SIZE]; /* whose memory it wants, or publishes to a broker */
-    struct gs_publisher *publisher; /* what it said before it published anything to this broker; nobody else may
+    struct gs_publisher
+        *publisher; /* what it said before it published anything to this broker; nobody else may
                                      * in the name of its instance */
     struct gs_pull pull;
-    bool shares; /* it has left some here */
-    bool was_sent_fd; /* of another user, and it may not have read it */
-    uint64_t published; /* exports that it has published to this broker */
+    bool shares;            /* it has left some here */
+    bool was_sent_fd;       /* of another user, and it may not have read it */
+    uint64_t published;     /* exports that it has published to this broker */
     unsigned published_fds; /* with so many descriptors */
     struct gs_over over;
     uid_t uid;
     gid_t gid;
     struct gs_user *user;
-    pid_t pid; /* for people: who holds what */
+    pid_t pid;    /* for people: who holds what */
     bool is_seen; /* the kernel told pid; else the process did, of its own PID namespace */
     struct gs_said said;
     uint64_t since_ns;
@@ -308,19 +316,19 @@ struct gs_client {
     struct gs_flush flush;
     struct gs_plea plea;
     struct gs_asks asks;
-    unsigned
-        recalls_due; /* references whose RECALL is not sent yet, and a FLUSH */
-    bool awaits_room;      /* the thread is told when it has read: some of these did not go */
+    unsigned recalls_due; /* references whose RECALL is not sent yet, and a FLUSH */
+    bool awaits_room;     /* the thread is told when it has read: some of these did not go */
     const char *fault;    /* why it is hung up on, in words; NULL: it does not read its answers */
     UT_hash_handle hh;
 };
 
-/* publish.c, all with the lock held: the export is to be left with a broker; before all others; and not any more, since
- * it goes: never waits, whatever the broker does. */
+/* publish.c, all with the lock held: the export is to be left with a broker; before all others; and
+ * not any more, since it goes: never waits, whatever the broker does. */
 void gs_broker_offer_locked(struct gs_share *share, struct gs_export *export);
 void gs_broker_offer_first_locked(struct gs_share *share, struct gs_export *export);
 void gs_broker_take_back_locked(struct gs_share *share, struct gs_export *export);
-/* The broker's connection has something to say, or has ended; true: what it is to hold for other machines, or no more. */
+/* The broker's connection has something to say, or has ended; true: what it is to hold for other
+ * machines, or no more. */
 bool gs_broker_event(struct gs_share *share, union gs_wire_message *ret_message);
 /* Answers the broker, and looks for one where there is none; when to come again. */
 uint64_t gs_broker_look(struct gs_share *share, uint64_t now);
@@ -358,7 +366,8 @@ struct gs_publisher {
 bool gs_publisher_on_publish(struct gs_share *share, struct gs_client *client,
                              const struct gs_wire_publish *message, int *fd);
 /* Whether something may be in this slot. */
-bool gs_publisher_has_room(const struct gs_share *share, struct gs_publisher *publisher, uint32_t slot);
+bool gs_publisher_has_room(const struct gs_share *share, struct gs_publisher *publisher,
+                           uint32_t slot);
 /* Whether its process confirmed the export. Once it has ended that is for ever. */
 bool gs_publisher_confirms(const struct gs_publisher *publisher, const struct gs_export *export);
 bool gs_publisher_lets(const struct gs_publisher *publisher, uid_t uid, gid_t gid);
@@ -371,9 +380,10 @@ void gs_publisher_unref(struct gs_share *share, struct gs_publisher *publisher);
  * of what the others leave; this process's own user as much as there is. */
 struct gs_user {
     uid_t uid;
-    unsigned clients, exports, fds; /* connections; and published to this broker, and its descriptors */
+    unsigned clients, exports,
+        fds;        /* connections; and published to this broker, and its descriptors */
     unsigned names; /* that he published to this broker */
-    unsigned refs;   /* it stays for these, too */
+    unsigned refs;  /* it stays for these, too */
     UT_hash_handle hh;
 };
 /* NULL: no host memory. */
@@ -402,18 +412,19 @@ void gs_client_hang_up(struct gs_share *share, struct gs_client *client);
 uint64_t gs_unread_tick(struct gs_share *share, uint64_t now);
 void gs_unread_free(struct gs_share *share);
 
-/* broker.c: whether the client may share under its instance; and it answers to a PULL, as gs_client_serve. */
+/* broker.c: whether the client may share under its instance; and it answers to a PULL, as
+ * gs_client_serve. */
 bool gs_broker_takes_from(struct gs_share *share, struct gs_client *client);
 bool gs_broker_answered(struct gs_share *share, struct gs_client *client,
                         const union gs_wire_message *message, int *fd);
 /* A chunk of which something was left here; or the pieces that a block lies across. */
 struct gs_published_chunk {
     struct gs_export_key key; /* of the chunk: the exporter's instance and the chunk's id */
-    uint32_t fd_count; /* that there will be, and */
-    uint32_t came;     /* that there are */
+    uint32_t fd_count;        /* that there will be, and */
+    uint32_t came;            /* that there are */
     unsigned exports;
     struct gs_share_strip *strip; /* of pieces: their sizes; or NULL */
-    struct gs_user *user; /* whose process left it here */
+    struct gs_user *user;         /* whose process left it here */
     UT_hash_handle hh;
     int fds[];
 };
@@ -421,7 +432,7 @@ struct gs_published_chunk {
 /* The descriptor that the export's chunk, or the piece, was published with. */
 static inline int gs_broker_fd(const struct gs_export *export, uint32_t piece)
 {
-    return ((const struct gs_published_chunk *)(uintptr_t) export->source.handle)->fds[piece];
+    return ((const struct gs_published_chunk *)(uintptr_t)export->source.handle)->fds[piece];
 }
 /* The client that published exports here has ended (then they are served), or lives on without its
  * connection (then nobody knows what it does with the memory: they are dropped). */
@@ -433,8 +444,8 @@ uint64_t gs_broker_tick(struct gs_share *share, uint64_t now);
 bool gs_broker_may_accept(struct gs_share *share);
 void gs_broker_free(struct gs_share *share);
 
-/* farewell.c: last figures of processes that have ended. FAREWELL, as gs_client_serve; the client has
- * gone, and what it said is told from now on. */
+/* farewell.c: last figures of processes that have ended. FAREWELL, as gs_client_serve; the client
+ * has gone, and what it said is told from now on. */
 bool gs_farewell_came(struct gs_share *share, struct gs_client *client,
                       const struct gs_wire_farewell *message);
 void gs_farewell_client_gone(struct gs_share *share, const struct gs_client *client);
@@ -446,8 +457,8 @@ uint64_t gs_farewells_tick(struct gs_share *share, uint64_t now);
 void gs_farewells_free(struct gs_share *share);
 
 /* flush.c */
-/* Something of the chunk is about to be granted: from now on importers may keep it mapped. False: no host
- * memory, and they may not. */
+/* Something of the chunk is about to be granted: from now on importers may keep it mapped. False:
+ * no host memory, and they may not. */
 bool gs_flush_note_granted(struct gs_share *share, const struct gs_share_source *source);
 /* Any thread, the lock held: the chunk's memory goes, whoever may have it mapped is to be told. */
 void gs_flush_chunk_gone_locked(struct gs_share *share, uint64_t chunk_id);
@@ -456,8 +467,8 @@ void gs_flush_maps_locked(struct gs_share *share, struct gs_client *client);
 /* Lock held. Bytes of chunks that have gone, of which it was told and has not answered. */
 size_t gs_flush_unanswered_locked(const struct gs_share *share, const struct gs_client *client,
                                   const unsigned char *uuid);
-/* The share thread: tells of chunks that have gone; and asks who holds something freed whether all that was
- * closed has come back, where somebody waits for that. */
+/* The share thread: tells of chunks that have gone; and asks who holds something freed whether all
+ * that was closed has come back, where somebody waits for that. */
 void gs_flush_work(struct gs_share *share, uint64_t now);
 /* As gs_client_call_back. */
 bool gs_flush_send(struct gs_share *share, struct gs_client *client);
@@ -473,19 +484,21 @@ void gs_flush_free(struct gs_share *share);
 
 /* pressure.c: being asked for memory, answers as gs_client_serve; has what was asked for taken, and
  * tells what was given; the client is gone. */
-bool gs_plea_came(struct gs_share *share, struct gs_client *client, const struct gs_wire_order *order);
+bool gs_plea_came(struct gs_share *share, struct gs_client *client,
+                  const struct gs_wire_order *order);
 void gs_pleas_work(struct gs_share *share);
 void gs_plea_gone(struct gs_share *share, struct gs_client *client);
 
-/* Whether the client is of this user, or root, whom nothing would keep from doing the same by other means: he
- * is told who holds what, and obeyed. */
+/* Whether the client is of this user, or root, whom nothing would keep from doing the same by other
+ * means: he is told who holds what, and obeyed. */
 static inline bool gs_client_is_own(const struct gs_client *client)
 {
     return gs_user_is_own(client->uid) || client->uid == 0;
 }
 
 /* order.c: answers, as gs_client_serve. */
-bool gs_order_came(struct gs_share *share, struct gs_client *client, const struct gs_wire_order *order);
+bool gs_order_came(struct gs_share *share, struct gs_client *client,
+                   const struct gs_wire_order *order);
 
 /* lives.c: whether the client's program has ended, as far as is proven here; and whether anything
  * ever shows that. */
@@ -498,7 +511,8 @@ bool gs_client_is_replaced(const struct gs_client *client, const struct gs_clien
 bool gs_client_is_same(const struct gs_client *client, const struct gs_client *newer);
 
 /* resume.c */
-/* The client has said hello. True: its connection is its holder's, and it is to go, with that one's before. */
+/* The client has said hello. True: its connection is its holder's, and it is to go, with that one's
+ * before. */
 bool gs_client_comes_back(struct gs_share *share, struct gs_client *client);
 /* It names a block that it holds; as gs_client_serve. */
 bool gs_client_resumes(struct gs_share *share, struct gs_client *client,
@@ -518,15 +532,16 @@ uint64_t gs_limbo_tick(struct gs_share *share, uint64_t now);
 /* A freed block that nobody holds can be opened within its grace only: from then on its memory may
  * be handed out at any moment. The lock is held. */
 bool gs_export_is_stale(const struct gs_share *share, const struct gs_export *export);
-/* Which of what a client holds is counted: of one device (NULL: of all), of one chunk (0: of all), what was freed
- * alone, and of one block, or what is the same memory (NULL: of all). */
+/* Which of what a client holds is counted: of one device (NULL: of all), of one chunk (0: of all),
+ * what was freed alone, and of one block, or what is the same memory (NULL: of all). */
 struct gs_which {
     const unsigned char *uuid;
     uint64_t chunk_id;
     bool freed;
     const struct gs_export *block;
 };
-/* Lock held. The client's row, added to the report: who it is, what it holds, and what of it is freed. */
+/* Lock held. The client's row, added to the report: who it is, what it holds, and what of it is
+ * freed. */
 void gs_report_row_locked(struct gs_share *share, const struct gs_client *client,
                           const struct gs_which *which, uint64_t now, struct gs_wire_report *row);
 /* Answers, as gs_client_serve. */
@@ -564,8 +579,8 @@ void gs_client_watch_exit(struct gs_share *share, struct gs_client *client);
 /* The program has closed the connection, and its number may be another file's. */
 bool gs_client_is_lost(struct gs_client *client);
 void gs_client_close_socket(struct gs_share *share, struct gs_client *client);
-/* Who lives and was hung up on may not know: a program that closes a connection tells nobody. His share
- * thread looks when somebody comes to his socket. */
+/* Who lives and was hung up on may not know: a program that closes a connection tells nobody. His
+ * share thread looks when somebody comes to his socket. */
 void gs_client_poke(struct gs_share *share, const struct gs_client *client);
 
 #endif

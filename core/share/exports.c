@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define WORK_MAX 64 /* in one round */
-#define CALM_NS  GS_NS_PER_MS
+#define WORK_MAX  64 /* in one round */
+#define CALM_NS   GS_NS_PER_MS
 #define PINNED_NS (GS_NS_PER_MS / 5) /* between looks at what the share thread is at */
 
 static bool write_ipc_handle(struct gs_share *share, struct gs_export *export)
@@ -63,8 +63,7 @@ static uint64_t make_next_fd(struct gs_share *share, uint64_t now)
     struct gs_export *export;
     bool exported = false;
 
-    if (now - share->exporter.served_ns < CALM_NS &&
-        now - share->exporter.ahead_ns < CALM_NS &&
+    if (now - share->exporter.served_ns < CALM_NS && now - share->exporter.ahead_ns < CALM_NS &&
         share->exporter.ahead_ns >= share->exporter.served_ns)
         return share->exporter.ahead_ns + CALM_NS;
     for (int i = 0; i < WORK_MAX && !exported; i++) {
@@ -130,10 +129,11 @@ gs_status gs_share_export(struct gs_share *share, const struct gs_share_source *
         return GS_NOT_OFFERED;
     }
     if (share->options.isolate && !source->alone) {
-        snprintf(reason, sizeof reason,
-                 "a block of %zu bytes lies with others in one chunk and share.isolate is on; place "
-                 "blocks alone (share.isolate = alone)",
-                 source->size);
+        snprintf(
+            reason, sizeof reason,
+            "a block of %zu bytes lies with others in one chunk and share.isolate is on; place "
+            "blocks alone (share.isolate = alone)",
+            source->size);
         gs_say_not_exported(share, reason);
         return GS_NOT_OFFERED;
     }
@@ -260,7 +260,8 @@ bool gs_exports_tell(struct gs_share *share)
     return true;
 }
 
-/* Each is there once at the time of the call: others' ends that come meanwhile are not waited for. */
+/* Each is there once at the time of the call: others' ends that come meanwhile are not waited
+ * for. */
 void gs_share_tell(struct gs_share *share)
 {
     unsigned rounds;
@@ -326,7 +327,8 @@ bool gs_share_export_sleeps(struct gs_share *share, struct gs_export *export)
     return sleeps;
 }
 
-void gs_share_export_wakes(struct gs_share *share, struct gs_export *export, CUmemGenericAllocationHandle handle)
+void gs_share_export_wakes(struct gs_share *share, struct gs_export *export,
+                           CUmemGenericAllocationHandle handle)
 {
     gs_lock_take(&share->lock);
     export->asleep--;
@@ -381,7 +383,7 @@ struct gs_export *gs_export_pin(struct gs_share *share,
     gs_lock_take(&share->lock);
     HASH_FIND(hh, share->exporter.exports, &key, sizeof key, export);
     if (export && (!gs_bytes_equal(ipc_handle, export->ipc_handle, GS_IPC_HANDLE_SIZE) ||
-                  gs_export_is_stale(share, export) || gs_strip_is_stale_locked(export)))
+                   gs_export_is_stale(share, export) || gs_strip_is_stale_locked(export)))
         export = NULL;
     if (export)
         gs_export_pin_locked(share, export);
@@ -448,7 +450,8 @@ void gs_export_drop(struct gs_share *share, struct gs_export *export)
     gs_lock_release(&share->lock);
 }
 
-/* ---- Who holds it ------------------------------------------------------------------------------ */
+/* ---- Who holds it
+ * ------------------------------------------------------------------------------ */
 
 /* The client's reference of it. NULL: no host memory. */
 static struct gs_reference *reference_locked(struct gs_client *client, struct gs_export *export,

@@ -1,15 +1,16 @@
 /*
- * External memory (gpushim_attach): somebody else made it, and it is a block of ours until it is detached.
- * It is mapped here as what another process shared is, by the same records, so that all that is asked of
- * such memory, copied, registered and opened by other devices is answered alike; but there is no exporter.
- * A handle of it, made when one is first asked for, leads others to its descriptor.
+ * External memory (gpushim_attach): somebody else made it, and it is a block of ours until it is
+ * detached. It is mapped here as what another process shared is, by the same records, so that all
+ * that is asked of such memory, copied, registered and opened by other devices is answered alike;
+ * but there is no exporter. A handle of it, made when one is first asked for, leads others to its
+ * descriptor.
  *
  *   attached ─► detached: its handle is stale, whoever has it open is asked for it
  *            ─► no GPU work from before, no registration, no lease (closing.c) ─► over: in no table
  *            ─► gs_share_external_next: unmapped, and told to whoever attached it
  *
- * Memory at an address of the program's is not mapped, nor in the map: its calls go to the driver. It is
- * known here for its end alone.
+ * Memory at an address of the program's is not mapped, nor in the map: its calls go to the driver.
+ * It is known here for its end alone.
  */
 #include "core/base/list.h"
 #include "core/share/exporter.h"
@@ -23,14 +24,16 @@
 
 struct gs_external {
     struct gs_external *next;
-    /* Under the lock. What is coming has its place here before the driver is asked of it, and has it until
-     * the driver has forgotten it: else one of two would find it known, and the other makes it unknown. */
+    /* Under the lock. What is coming has its place here before the driver is asked of it, and has
+     * it until the driver has forgotten it: else one of two would find it known, and the other
+     * makes it unknown. */
     enum { COMING = 0, HERE, OVER, LEAVING } state;
     struct gs_opened opened;
     struct gs_remote nobody; /* that it would have come from */
     struct gs_share_behind behind;
     struct gs_export *export; /* NULL: no handle of it was asked for */
-    CUcontext registered_in; /* memory at an address that was made known to the driver here; or NULL */
+    CUcontext
+        registered_in; /* memory at an address that was made known to the driver here; or NULL */
     bool is_registered;
     bool read_only;
     CUcontext context; /* in which it was attached */
@@ -60,14 +63,17 @@ static gs_status seal(struct gs_share *share, const struct gs_external_memory *m
         return refuse(share, GS_INVALID, "offset and size in a memfd are to be whole pages");
     error = gs_memory_seal(memory->fd, memory->offset + memory->size);
     if (error == -EPERM)
-        return refuse(share, GS_INVALID,
-                      "whoever makes this memfd smaller would end all who have it mapped: have it made "
-                      "with MFD_ALLOW_SEALING, or add F_SEAL_SHRINK");
+        return refuse(
+            share, GS_INVALID,
+            "whoever makes this memfd smaller would end all who have it mapped: have it made "
+            "with MFD_ALLOW_SEALING, or add F_SEAL_SHRINK");
     if (error == -ERANGE)
-        return refuse(share, GS_INVALID,
-                      "the pages of this memfd are larger than 2 MiB: have it made with smaller ones "
-                      "(MFD_HUGE_2MB)");
-    return error ? refuse(share, GS_INVALID, "its descriptor is no memfd, or a smaller one") : GS_OK;
+        return refuse(
+            share, GS_INVALID,
+            "the pages of this memfd are larger than 2 MiB: have it made with smaller ones "
+            "(MFD_HUGE_2MB)");
+    return error ? refuse(share, GS_INVALID, "its descriptor is no memfd, or a smaller one")
+                 : GS_OK;
 }
 
 /* Maps what lies behind a descriptor. */
@@ -107,15 +113,17 @@ static gs_status map(struct gs_share *share, struct gs_external *external,
         return GS_OK;
     gs_fd_close(&external->behind.fd);
     if (status == GS_UNREACHABLE)
-        return refuse(share, GS_INVALID,
-                      "its descriptor is not CUDA's, or cannot be mapped (for writing, unless it is "
-                      "attached for reading)");
+        return refuse(
+            share, GS_INVALID,
+            "its descriptor is not CUDA's, or cannot be mapped (for writing, unless it is "
+            "attached for reading)");
     if (status == GS_NOT_OFFERED)
         return refuse(share, status, "the driver has no memory of the host at its own address");
     /* Measured: a mapping takes a whole handle. */
     if (!host && status == (gs_status)CUDA_ERROR_NOT_SUPPORTED)
-        return refuse(share, GS_INVALID, "its size is not that of the memory that CUDA exported, or "
-                                         "the driver does not take it");
+        return refuse(share, GS_INVALID,
+                      "its size is not that of the memory that CUDA exported, or "
+                      "the driver does not take it");
     return refused_by_driver(share, host ? "register it" : "take it", status);
 }
 
@@ -298,9 +306,9 @@ static struct gs_external *at_locked(struct gs_share *share, CUdeviceptr address
 {
     struct gs_external *external = share->importer.externals;
 
-    while (external && (external->state != HERE || !external->opened.import ||
-                        external->opened.count == 0 ||
-                        address - external->opened.address >= external->opened.size))
+    while (external &&
+           (external->state != HERE || !external->opened.import || external->opened.count == 0 ||
+            address - external->opened.address >= external->opened.size))
         external = external->next;
     return external;
 }
@@ -321,8 +329,9 @@ static struct gs_share_source source_of(const struct gs_external *external)
     return source;
 }
 
-/* The handle of what is attached at the address, if that is what `source` was told of before (NULL: whatever
- * it is). *export becomes its, where it has none. False: it has none still, and *ret_source is for one. */
+/* The handle of what is attached at the address, if that is what `source` was told of before (NULL:
+ * whatever it is). *export becomes its, where it has none. False: it has none still, and
+ * *ret_source is for one. */
 static bool handle_locked(struct gs_share *share, CUdeviceptr address, struct gs_export **export,
                           struct gs_share_source *source, gs_status *ret_status,
                           unsigned char *ret_ipc_handle)

@@ -2,8 +2,8 @@
  * Last figures of processes that have ended. One that has a broker leaves its own there, over the
  * connection that it has: its exit sends them if they go at once, and waits for nobody. The broker
  * keeps those of the last processes (GS_FAREWELLS), each for an hour at most and no longer than it
- * runs itself: they are no reason to run on. It keeps those of its own user, whom it tells them (report.c), and
- * root. Where there are more, the oldest goes.
+ * runs itself: they are no reason to run on. It keeps those of its own user, whom it tells them
+ * (report.c), and root. Where there are more, the oldest goes.
  */
 #include "core/base/list.h"
 #include "core/share/exporter.h"
@@ -28,7 +28,8 @@ struct gs_farewell {
 
 /* ---- The process that ends ------------------------------------------------------------------ */
 
-/* Exit handlers run it, and _exit in a handler of signals does, where the lock may be its own thread's. */
+/* Exit handlers run it, and _exit in a handler of signals does, where the lock may be its own
+ * thread's. */
 static bool take_soon(struct gs_lock *lock)
 {
     for (int i = 0; i < TRIES; i++, gs_yield())

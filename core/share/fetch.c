@@ -1,8 +1,8 @@
 /*
- * Importer: mapping what was granted. It is of pieces, of which the first came with the grant and the others are
- * asked for, some at a time (core/share/strip.c). Each is mapped behind the one before it, and neither its
- * descriptor nor its handle is kept: so memory of any number of pieces takes no more descriptors than one
- * message brings.
+ * Importer: mapping what was granted. It is of pieces, of which the first came with the grant and
+ * the others are asked for, some at a time (core/share/strip.c). Each is mapped behind the one
+ * before it, and neither its descriptor nor its handle is kept: so memory of any number of pieces
+ * takes no more descriptors than one message brings.
  */
 #include "core/share/discard.h"
 #include "core/share/memory.h"
@@ -18,7 +18,7 @@ static void say_senseless(struct gs_share *share)
 
 /* Maps one piece; of it nothing but the mapping stays. `shareable` stays the caller's. */
 static gs_status map_piece(struct gs_share *share, void *shareable, CUmemAllocationHandleType type,
-                       CUdeviceptr address, size_t size)
+                           CUdeviceptr address, size_t size)
 {
     const struct gs_driver *driver = share->driver;
     CUmemGenericAllocationHandle handle;
@@ -41,8 +41,8 @@ static gs_status map_some(struct gs_share *share, const struct gs_remote *remote
 
         if (gs_memory_may_be_drivers(fds->fd[i]))
             status = map_piece(share, (void *)(uintptr_t)fds->fd[i],
-                                  CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, base + *mapped,
-                                  batch->sizes[i]);
+                               CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, base + *mapped,
+                               batch->sizes[i]);
         else if (remote)
             say_senseless(share);
         if (status != GS_OK)
@@ -53,8 +53,9 @@ static gs_status map_some(struct gs_share *share, const struct gs_remote *remote
 }
 
 /* Those that did not come with the grant: each time the block is granted anew, with some more. */
-static gs_status map_rest(struct gs_share *share, struct gs_remote *remote, struct gs_request *request,
-                          struct gs_wire_grant *grant, CUdeviceptr base, size_t *mapped)
+static gs_status map_rest(struct gs_share *share, struct gs_remote *remote,
+                          struct gs_request *request, struct gs_wire_grant *grant, CUdeviceptr base,
+                          size_t *mapped)
 {
     struct gs_wire_grant more = *grant;
     struct gs_wire_fds fds;
@@ -75,8 +76,9 @@ static gs_status map_rest(struct gs_share *share, struct gs_remote *remote, stru
 }
 
 /* One behind the other. On failure nothing is mapped there. */
-static gs_status map_all(struct gs_share *share, struct gs_remote *remote, struct gs_request *request,
-                         struct gs_wire_grant *grant, const struct gs_wire_fds *fds, CUdeviceptr base)
+static gs_status map_all(struct gs_share *share, struct gs_remote *remote,
+                         struct gs_request *request, struct gs_wire_grant *grant,
+                         const struct gs_wire_fds *fds, CUdeviceptr base)
 {
     size_t mapped = 0;
     gs_status status;
@@ -91,7 +93,7 @@ static gs_status map_all(struct gs_share *share, struct gs_remote *remote, struc
 
 /* Another machine's chunk by its fabric handle, which is of all of it. */
 static gs_status map_cluster(struct gs_share *share, const struct gs_remote *remote,
-                          CUdeviceptr base, size_t size)
+                             CUdeviceptr base, size_t size)
 {
     CUmemFabricHandle handle;
 
@@ -111,13 +113,15 @@ static gs_status give_again(struct gs_share *share, struct gs_import *import)
     return status;
 }
 
-gs_status gs_import_map_again(struct gs_share *share, struct gs_remote *remote, struct gs_request *request,
-                              struct gs_wire_grant *grant, const struct gs_wire_fds *fds, struct gs_import *import)
+gs_status gs_import_map_again(struct gs_share *share, struct gs_remote *remote,
+                              struct gs_request *request, struct gs_wire_grant *grant,
+                              const struct gs_wire_fds *fds, struct gs_import *import)
 {
     gs_status status;
 
-    if (grant->chunk_size != import->span.size || memcmp(grant->uuid, import->uuid, sizeof import->uuid) != 0 ||
-        grant->host || remote->cluster) {
+    if (grant->chunk_size != import->span.size ||
+        memcmp(grant->uuid, import->uuid, sizeof import->uuid) != 0 || grant->host ||
+        remote->cluster) {
         say_senseless(share);
         return GS_UNREACHABLE;
     }
@@ -130,8 +134,9 @@ gs_status gs_import_map_again(struct gs_share *share, struct gs_remote *remote, 
     return status;
 }
 
-gs_status gs_import_map(struct gs_share *share, struct gs_remote *remote, struct gs_request *request,
-                        struct gs_wire_grant *grant, const struct gs_wire_fds *fds, CUdevice device,
+gs_status gs_import_map(struct gs_share *share, struct gs_remote *remote,
+                        struct gs_request *request, struct gs_wire_grant *grant,
+                        const struct gs_wire_fds *fds, CUdevice device,
                         struct gs_import **ret_import)
 {
     struct gs_import *import;

@@ -1,14 +1,15 @@
 /*
  * Exporter: memory that others have closed, or keep mapped, and that is wanted back.
  *
- * Importers keep a chunk mapped when they hold nothing of it any more, for their next open. Such a mapping
- * protects nothing: the chunk's bytes are handed out again under it, as they are beside a block that is
- * open. It only keeps the memory from the driver. Who has which chunk mapped is their affair: when one goes
- * that was ever granted, all are told that have had anything open. Under share.isolate nothing is kept.
+ * Importers keep a chunk mapped when they hold nothing of it any more, for their next open. Such a
+ * mapping protects nothing: the chunk's bytes are handed out again under it, as they are beside a
+ * block that is open. It only keeps the memory from the driver. Who has which chunk mapped is their
+ * affair: when one goes that was ever granted, all are told that have had anything open. Under
+ * share.isolate nothing is kept.
  *
- * And an exporter whose GPU is full must not fail beside memory that is on its way: freed by its own
- * program and closed by the importer's, but not given back yet, since the importer's thread has GPU work to
- * see end before.
+ * And an exporter whose GPU is full must not fail beside memory that is on its way: freed by its
+ * own program and closed by the importer's, but not given back yet, since the importer's thread has
+ * GPU work to see end before.
  *
  *   exporter: a chunk goes, or the GPU is full    importer
  *   FLUSH ────── behind all RECALLs ────────────► what it names is unmapped; and of a full GPU's what is
@@ -16,12 +17,12 @@
  *   not mapped any more  ◄─── FLUSHED, closing ── at once; what the program has open is not waited for
  *   has all of it        ◄─── FLUSHED ─────────── then
  *
- * An allocation that finds the GPU full waits for that; nothing else does. One that has hung up is waited
- * for until its lease has ended, or GS_LOOK_NS. One that did not answer in time (it is stopped, or means
- * harm) is not waited for again before it does. So a wait here is ended by the importer's thread or by its
- * end, and is SILENT_NS long at most, or ENDING_NS beside one that has hung up. What has ended and
- * the arenas have not been told of is waited for until the share thread has told, or as long as the
- * caller says.
+ * An allocation that finds the GPU full waits for that; nothing else does. One that has hung up is
+ * waited for until its lease has ended, or GS_LOOK_NS. One that did not answer in time (it is
+ * stopped, or means harm) is not waited for again before it does. So a wait here is ended by the
+ * importer's thread or by its end, and is SILENT_NS long at most, or ENDING_NS beside one that has
+ * hung up. What has ended and the arenas have not been told of is waited for until the share thread
+ * has told, or as long as the caller says.
  */
 #include "core/base/list.h"
 #include "core/share/exporter.h"
@@ -39,12 +40,13 @@ struct gs_granted_chunk {
     uint64_t chunk_id;
     unsigned char uuid[16]; /* of the device that holds it */
     size_t size;
-    uint64_t gone; /* it was the n-th that has; 0: it is there */
+    uint64_t gone;                          /* it was the n-th that has; 0: it is there */
     struct gs_granted_chunk *older, *newer; /* among those that have */
     UT_hash_handle hh;
 };
 
-/* ---- Chunks that go: any thread, the lock held ---------------------------------------------------- */
+/* ---- Chunks that go: any thread, the lock held
+ * ---------------------------------------------------- */
 
 bool gs_flush_note_granted(struct gs_share *share, const struct gs_share_source *source)
 {
@@ -142,7 +144,8 @@ void gs_flush_free(struct gs_share *share)
         forget_locked(share, share->exporter.gone);
 }
 
-/* ---- Asking: the share thread ---------------------------------------------------------------------- */
+/* ---- Asking: the share thread
+ * ---------------------------------------------------------------------- */
 
 static bool references_freed_locked(const struct gs_client *client)
 {
@@ -229,7 +232,8 @@ void gs_flush_work(struct gs_share *share, uint64_t now)
     gs_lock_take(&share->lock);
     wanted = share->asked.flush_wanted != share->asked.flush_begun;
     if ((!wanted && share->asked.gone_begun == share->exporter.gone_count) ||
-        share->exporter.work[GS_WORK_RECALL].first) { /* those come first: again in the next round */
+        share->exporter.work[GS_WORK_RECALL]
+            .first) { /* those come first: again in the next round */
         gs_lock_release(&share->lock);
         return;
     }
@@ -250,8 +254,8 @@ bool gs_flush_answered(struct gs_share *share, struct gs_client *client,
                        const struct gs_wire_flushed *answer)
 {
     struct gs_flush *flush = &client->flush;
-    bool first = flush->open && !flush->due && answer->number == flush->number &&
-                 answer->closing <= 1;
+    bool first =
+        flush->open && !flush->due && answer->number == flush->number && answer->closing <= 1;
 
     /* A second answer may have crossed the next question, which asks for the same. */
     if (!first && (!flush->closing || answer->number != flush->closing || answer->closing))
@@ -286,7 +290,8 @@ void gs_flush_client_gone(struct gs_share *share, struct gs_client *client)
     gs_lock_release(&share->lock);
 }
 
-/* ---- Who waits: any other thread, the lock held ----------------------------------------------------- */
+/* ---- Who waits: any other thread, the lock held
+ * ----------------------------------------------------- */
 
 /* What somebody waits for. */
 struct wait {
@@ -350,8 +355,8 @@ static uint64_t holders_until_locked(const struct gs_share *share, const struct 
     return until;
 }
 
-/* How long the blocks themselves are waited for: what was freed a moment ago, what the share thread is at,
- * and whose end is being told or is still to be told of. 0: not at all. */
+/* How long the blocks themselves are waited for: what was freed a moment ago, what the share thread
+ * is at, and whose end is being told or is still to be told of. 0: not at all. */
 static uint64_t blocks_until_locked(const struct gs_share *share, const struct wait *wait,
                                     uint64_t now, bool *ret_any)
 {

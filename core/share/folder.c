@@ -1,4 +1,5 @@
-/* The folder of the sockets: where it may be, which one this process uses (core/share/directory.h). */
+/* The folder of the sockets: where it may be, which one this process uses
+ * (core/share/directory.h). */
 #include "core/share/directory.h"
 
 #include <dirent.h>
@@ -81,8 +82,10 @@ bool gs_directory_place(const struct gs_share_options *options, unsigned n,
     return n < (options->dir[0] ? 1 : 2);
 }
 
-/* What is opened for it: in /tmp each user has one of his own, as in any folder that is open to all. */
-static bool place(const struct gs_share_options *options, unsigned n, char *ret_path, bool *ret_in_tmp)
+/* What is opened for it: in /tmp each user has one of his own, as in any folder that is open to
+ * all. */
+static bool place(const struct gs_share_options *options, unsigned n, char *ret_path,
+                  bool *ret_in_tmp)
 {
     *ret_in_tmp = !options->dir[0] && n == 1;
     if (!gs_directory_place(options, n, ret_path))
@@ -162,8 +165,8 @@ static bool is_link(const char *path)
 
 /* One's own in a directory that is open to all. Others may take it away, and that is all they can:
  * it is made again. */
-static int open_own(const struct gs_share_options *options, int parent, bool make,
-                    const char *path, char *ret_reason)
+static int open_own(const struct gs_share_options *options, int parent, bool make, const char *path,
+                    char *ret_reason)
 {
     const mode_t mode = has_others(options) ? 0755 : 0700;
     struct statx info;
@@ -256,8 +259,8 @@ void gs_reason_add(char reason[GS_REASON_SIZE], const char *more)
     snprintf(reason + length, GS_REASON_SIZE - length, "%s%s", length ? "; " : "", more);
 }
 
-/* "gpushim-" and a number, or more of that user's ("gpushim-0.1"): another one in each user namespace. What else
- * begins so is somebody's files. */
+/* "gpushim-" and a number, or more of that user's ("gpushim-0.1"): another one in each user
+ * namespace. What else begins so is somebody's files. */
 static bool is_own_name(const char *name)
 {
     const size_t prefix = strlen(GS_OWN_PREFIX);
@@ -268,7 +271,8 @@ static bool is_own_name(const char *name)
 
 /* The k-th in the n-th place, which is open to all, that is of a user who may be trusted and not
  * this process's own; -1: there is none. Whoever looks at places alone may have a small stack. */
-static __attribute__((noinline)) int open_others(const struct gs_share_options *options, unsigned n, unsigned k)
+static __attribute__((noinline)) int open_others(const struct gs_share_options *options, unsigned n,
+                                                 unsigned k)
 {
     char path[GS_FOLDER_SIZE];
     int parent, own, found = -1;

@@ -1,15 +1,16 @@
 /*
- * Exporter: blocks that were freed before anybody opened them, whose handles may be on their way. Each waits for
- * grace_least_ns, whatever memory there is, and then up to grace_ns: as long as what waits of its device is no more
- * than a part of what could be allocated there, else what was freed first is over first; and until an
- * allocation of this process would fail.
+ * Exporter: blocks that were freed before anybody opened them, whose handles may be on their way.
+ * Each waits for grace_least_ns, whatever memory there is, and then up to grace_ns: as long as what
+ * waits of its device is no more than a part of what could be allocated there, else what was freed
+ * first is over first; and until an allocation of this process would fail.
  */
 #include "core/share/exporter.h"
 
 #include <string.h>
 
 #define GRACES_NS (10 * GS_NS_PER_MS) /* those that end within it are told of together */
-#define GRACES_PART 8 /* of what a device has left: as much as an arena takes at once to be faster later */
+#define GRACES_PART \
+    8 /* of what a device has left: as much as an arena takes at once to be faster later */
 
 static void grace_over_locked(struct gs_share *share, struct gs_export *export)
 {
@@ -57,14 +58,15 @@ static void say_ended(struct gs_share *share, const struct ended *ended, enum gs
 
     if (ended->count == 0)
         return;
-    gs_log_line(&share->log, level,
-                "%s: freed blocks whose handles nobody has opened yet (%u) may be used again before "
-                "debug.grace is over; the oldest, block %llu of %llu KiB, was freed %llu ms ago, and its "
-                "handle asked for %llu ms ago",
-                why, ended->count, (unsigned long long)oldest->key.id,
-                (unsigned long long)(oldest->source.size + 1023) >> 10,
-                (unsigned long long)(age_of(oldest, now) / GS_NS_PER_MS),
-                (unsigned long long)((now - oldest->made_ns) / GS_NS_PER_MS));
+    gs_log_line(
+        &share->log, level,
+        "%s: freed blocks whose handles nobody has opened yet (%u) may be used again before "
+        "debug.grace is over; the oldest, block %llu of %llu KiB, was freed %llu ms ago, and its "
+        "handle asked for %llu ms ago",
+        why, ended->count, (unsigned long long)oldest->key.id,
+        (unsigned long long)(oldest->source.size + 1023) >> 10,
+        (unsigned long long)(age_of(oldest, now) / GS_NS_PER_MS),
+        (unsigned long long)((now - oldest->made_ns) / GS_NS_PER_MS));
 }
 
 /* The oldest first. When to come again. */
@@ -110,8 +112,8 @@ uint64_t gs_graces_tick(struct gs_share *share, uint64_t now)
     return due;
 }
 
-static void end_graces_locked(struct gs_share *share, const unsigned char *uuid, enum gs_graces which,
-                              enum gs_export_state state, struct ended *ended)
+static void end_graces_locked(struct gs_share *share, const unsigned char *uuid,
+                              enum gs_graces which, enum gs_export_state state, struct ended *ended)
 {
     const uint64_t now = gs_now_ns(),
                    least_ns = which == GS_GRACES_LONG ? share->options.grace_least_ns : 0;
@@ -131,7 +133,8 @@ void gs_share_end_graces(struct gs_share *share, const unsigned char uuid[16], e
 
     gs_lock_take(&share->lock);
     end_graces_locked(share, uuid, which, GS_EXPORT_GRACE, &ended);
-    end_graces_locked(share, uuid, which, GS_EXPORT_LIMBO, &ended); /* what the share thread is just at */
+    end_graces_locked(share, uuid, which, GS_EXPORT_LIMBO,
+                      &ended); /* what the share thread is just at */
     gs_lock_release(&share->lock);
     say_ended(share, &ended, GS_LOG_INFO, "memory is needed");
     gs_share_tell(share);

@@ -14,7 +14,8 @@ static struct gs_share_holder look_at_locked(struct gs_share *share, const struc
     holder = (struct gs_share_holder){.pid = client->pid,
                                       .bytes = row.reference_bytes,
                                       .held_ns = row.reference_age_ns,
-                                      /* Whether it is is not known yet: none of another PID namespace. */
+                                      /* Whether it is is not known yet: none of another PID
+                                       * namespace. */
                                       .stopped = client->is_seen};
     memcpy(holder.name, row.client_name, sizeof holder.name);
     if (!which->chunk_id)
@@ -24,7 +25,7 @@ static struct gs_share_holder look_at_locked(struct gs_share *share, const struc
 
 /* What the broker has it hold for other machines, whichever: gpushim cluster tells. */
 static struct gs_share_holder look_cluster_locked(const struct gs_share *share,
-                                               const unsigned char *uuid, uint64_t chunk_id)
+                                                  const unsigned char *uuid, uint64_t chunk_id)
 {
     struct gs_share_holder cluster = {.name = "other machines"};
     const uint64_t now = gs_now_ns();
@@ -51,8 +52,8 @@ static void enter(struct gs_share_held *held, const struct gs_share_holder *hold
     held->bytes += holder->bytes;
     if (holder->mapped > held->mapped) /* who was told of more was told of the same as well */
         held->mapped = holder->mapped;
-    while (at > 0 && held->most[at - 1].bytes + held->most[at - 1].mapped <
-                         holder->bytes + holder->mapped) {
+    while (at > 0 &&
+           held->most[at - 1].bytes + held->most[at - 1].mapped < holder->bytes + holder->mapped) {
         if (at < GS_SHARE_HOLDERS)
             held->most[at] = held->most[at - 1];
         at--;

@@ -1,6 +1,6 @@
 /*
- * Importer: chunks of other processes mapped here. All blocks opened in one chunk share its mapping,
- * since a chunk can only be mapped whole (measured: an offset is NOT_SUPPORTED).
+ * Importer: chunks of other processes mapped here. All blocks opened in one chunk share its
+ * mapping, since a chunk can only be mapped whole (measured: an offset is NOT_SUPPORTED).
  */
 #include "core/base/list.h"
 #include "core/share/memory.h"
@@ -16,7 +16,8 @@ struct gs_import *gs_import_find(struct gs_remote *remote, uint64_t chunk_id)
     struct gs_import *import = remote->imports;
 
     /* One of an earlier connection is not it: its lease is gone. Nor is what is away. */
-    while (import && (import->chunk_id != chunk_id || import->connection != remote->connection || import->away))
+    while (import && (import->chunk_id != chunk_id || import->connection != remote->connection ||
+                      import->away))
         import = import->next;
     return import;
 }
@@ -144,7 +145,8 @@ static struct gs_import *record_of(struct gs_share *share, const struct gs_wire_
     import->span.size = grant->chunk_size;
     import->chunk_id = grant->chunk_id;
     import->strip = grant->own != 0;
-    import->ends = grant->own || (grant->strict && grant->pieces == 1); /* the program's own; external */
+    import->ends =
+        grant->own || (grant->strict && grant->pieces == 1); /* the program's own; external */
     import->read_only = grant->read_only;
     import->strict = grant->strict;
     import->host = grant->host != 0;
@@ -192,8 +194,8 @@ void gs_import_abandon(struct gs_share *share, struct gs_import *import)
 
 /* ---- Memory of the host ---------------------------------------------------------------------- */
 
-/* `flags` beside those that all have. The address that devices know it by is the host's, as everywhere
- * where the library runs; where it is another one nothing is registered. */
+/* `flags` beside those that all have. The address that devices know it by is the host's, as
+ * everywhere where the library runs; where it is another one nothing is registered. */
 gs_status gs_host_register(struct gs_share *share, void *memory, size_t size, bool read_only)
 {
     const struct gs_driver *driver = share->driver;
@@ -227,9 +229,10 @@ bool gs_host_unregister(struct gs_share *share, CUcontext context, void *memory)
     share->driver->ctx_pop_current(&popped);
     if (result == CUDA_SUCCESS)
         return true;
-    gs_log_line(&share->log, GS_LOG_WARNING,
-                "memory of the host stays registered with the driver, which does not end that: error %d",
-                (int)result);
+    gs_log_line(
+        &share->log, GS_LOG_WARNING,
+        "memory of the host stays registered with the driver, which does not end that: error %d",
+        (int)result);
     return false;
 }
 
@@ -243,8 +246,8 @@ gs_status gs_import_map_host(struct gs_share *share, const struct gs_wire_grant 
 
     if (!import)
         return GS_NO_HOST_MEMORY;
-    error = gs_memory_map(fd, grant->fd_offset, grant->size, grant->chunk_size,
-                          import->read_only, &memory);
+    error = gs_memory_map(fd, grant->fd_offset, grant->size, grant->chunk_size, import->read_only,
+                          &memory);
     if (error == 0) {
         share->driver->ctx_get_current(&import->context);
         import->span.base = (uintptr_t)memory;

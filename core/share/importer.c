@@ -90,8 +90,9 @@ static gs_status ask(struct gs_share *share, struct gs_remote *remote,
     request.wants = ret->import ? GS_OPEN_HAS_IT : GS_OPEN_WANTS;
     status = gs_remote_request(share, remote, &request, &ret->grant, &fds);
     granted = status == GS_OK;
-    if (ret->import && (granted ? goes(share, ret->import)
-                                : status == GS_UNREACHABLE && ret->import->connection != remote->connection)) {
+    if (ret->import &&
+        (granted ? goes(share, ret->import)
+                 : status == GS_UNREACHABLE && ret->import->connection != remote->connection)) {
         ret->import = NULL; /* its connection was lost meanwhile */
         request.wants = GS_OPEN_WANTS;
         remote->conn.owed += granted; /* a RECALL of what was granted before may come */
@@ -178,10 +179,12 @@ static void opened_free(struct gs_opened *opened)
     free(opened);
 }
 
-/* Called with the lock held and the remote busy; lets go of the lock meanwhile. `before`: as enter_locked. */
-static gs_status open_new_locked(struct gs_share *share, struct gs_remote *remote, struct gs_opened *before,
-                                 const struct gs_ipc_handle *ipc_handle, const unsigned char *bytes,
-                                 CUcontext context, CUdevice device, CUdeviceptr *ret_address)
+/* Called with the lock held and the remote busy; lets go of the lock meanwhile. `before`: as
+ * enter_locked. */
+static gs_status open_new_locked(struct gs_share *share, struct gs_remote *remote,
+                                 struct gs_opened *before, const struct gs_ipc_handle *ipc_handle,
+                                 const unsigned char *bytes, CUcontext context, CUdevice device,
+                                 CUdeviceptr *ret_address)
 {
     struct gs_opened *opened = calloc(1, sizeof *opened);
     struct granted granted = {.fresh = false};
@@ -206,7 +209,8 @@ static gs_status open_new_locked(struct gs_share *share, struct gs_remote *remot
             return GS_OK;
         }
         gs_lock_release(&share->importer.lock);
-        /* Of the host's memory it waits for the context's GPU work, as natively unregistering does. */
+        /* Of the host's memory it waits for the context's GPU work, as natively unregistering
+         * does. */
         if (granted.fresh)
             gs_import_unmap(share, granted.import);
         gs_remote_return(share, remote, &granted.grant);
@@ -264,7 +268,8 @@ static gs_status open_step_locked(struct gs_share *share, struct gs_remote *remo
 
     *ret_done = true;
     if (!opened || is_lost)
-        return open_new_locked(share, remote, opened, ipc_handle, bytes, context, device, ret_address);
+        return open_new_locked(share, remote, opened, ipc_handle, bytes, context, device,
+                               ret_address);
     if (is_home(opened->import, device))
         return count_locked(share, opened, context, ret_address);
     *ret_done = false;
@@ -289,18 +294,21 @@ static gs_status open_locked(struct gs_share *share, const struct gs_ipc_handle 
             return GS_BAD_HANDLE;
         }
         if (opened && opened->import->lost) {
-            gs_log_line(&share->log, GS_LOG_DEBUG, "an IPC handle is of memory that was lost with its process, asleep");
+            gs_log_line(&share->log, GS_LOG_DEBUG,
+                        "an IPC handle is of memory that was lost with its process, asleep");
             return GS_STALE;
         }
-        if (opened && (opened->count > 0 || opened->kept.state == GS_KEPT) && !opened->import->away &&
-            is_home(opened->import, device))
+        if (opened && (opened->count > 0 || opened->kept.state == GS_KEPT) &&
+            !opened->import->away && is_home(opened->import, device))
             return count_locked(share, opened, context, ret_address);
         remote = gs_remote_find_locked(share, ipc_handle->instance);
         if (!remote)
             remote = gs_remote_new_locked(share, ipc_handle->instance);
         if (!remote)
             return GS_NO_HOST_MEMORY;
-        if (remote->busy || (opened && (opened->leaving || opened->import->away))) { /* the thread gives it back shortly */
+        if (remote->busy ||
+            (opened &&
+             (opened->leaving || opened->import->away))) { /* the thread gives it back shortly */
             if (gs_remote_await_locked(share, deadline))
                 continue;
             gs_say_unreachable(share, "other threads wait for the process that shared it");

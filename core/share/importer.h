@@ -1,7 +1,7 @@
 /*
- * Importer: what importer.c, remote.c, connect.c, request.c, import.c and closing.c have in common. All
- * is under `importer.lock` of the share. Functions named _locked are called with it held; others are
- * called without it, by the thread that has marked the remote busy.
+ * Importer: what importer.c, remote.c, connect.c, request.c, import.c and closing.c have in common.
+ * All is under `importer.lock` of the share. Functions named _locked are called with it held;
+ * others are called without it, by the thread that has marked the remote busy.
  */
 #ifndef GS_CORE_SHARE_IMPORTER_H
 #define GS_CORE_SHARE_IMPORTER_H
@@ -10,27 +10,29 @@
 
 /* The socket to an exporter, or to who serves what it had shared, and what goes over it. */
 struct gs_connection {
-    int fd;                           /* -1: not connected */
-    int pidfd;                        /* the exporter's, where the kernel tells; or -1 */
+    int fd;         /* -1: not connected */
+    int pidfd;      /* the exporter's, where the kernel tells; or -1 */
     pid_t pid;      /* the same; 0 or less: of another PID namespace; and of its program: */
     uint64_t stack; /* where the stack begins; 0: that was not looked at yet */
     struct gs_fd kept_fd, kept_pidfd; /* what they are: the program may close them */
-    uint64_t sent_ns; /* when it was asked last */
+    uint64_t sent_ns;                 /* when it was asked last */
     uint32_t request;
-    unsigned owed; /* so much may come unasked: answers that were not waited for, a RECALL across each CLOSE, and one
+    unsigned
+        owed; /* so much may come unasked: answers that were not waited for, a RECALL across each CLOSE, and one
                     * of each block that was named */
-    bool by_broker;     /* connected to the broker that has its memory, itself having ended */
-    bool deaf;          /* it has said more than that: nothing but answers is read any more */
-    bool greeted;       /* HELLO was sent, */
-    bool may_hold; /* by this process, as far as he knows: it has asked, and he has not said BYE since; kept over
+    bool by_broker; /* connected to the broker that has its memory, itself having ended */
+    bool deaf;      /* it has said more than that: nothing but answers is read any more */
+    bool greeted;   /* HELLO was sent, */
+    bool
+        may_hold; /* by this process, as far as he knows: it has asked, and he has not said BYE since; kept over
                     * connections */
     bool resumed, refused; /* it is another one; and that was refused */
-    bool watched;       /* the thread watches the connection */
-    bool fork_told;     /* he knows that this process has forked */
+    bool watched;          /* the thread watches the connection */
+    bool fork_told;        /* he knows that this process has forked */
 };
 
-/* What stays for the next open (cache.c): a block that was closed, or a chunk of which nothing is held, and
- * which may be on its way out. */
+/* What stays for the next open (cache.c): a block that was closed, or a chunk of which nothing is
+ * held, and which may be on its way out. */
 struct gs_kept {
     enum { GS_KEPT_NOT = 0, GS_KEPT, GS_KEPT_TO_GO } state;
     uint64_t since_ns;
@@ -41,9 +43,9 @@ struct gs_kept {
 
 /* An exporter's FLUSH. */
 struct gs_flush_asked {
-    uint64_t number; /* 0: none, or there is nothing more to say */
-    bool closed;     /* it asks for what is closed, too */
-    bool answered;   /* as far as chunks go */
+    uint64_t number;      /* 0: none, or there is nothing more to say */
+    bool closed;          /* it asks for what is closed, too */
+    bool answered;        /* as far as chunks go */
     uint64_t answered_ns; /* the last time */
 };
 
@@ -56,20 +58,21 @@ struct gs_remote {
     uint64_t connection;  /* counts connections: a reference belongs to the one it was made over */
     uint64_t deadline_ns; /* of the call that has made it busy: whatever it waits for, together */
     uint64_t known;       /* the connection that the blocks' `orphan` was last looked at for */
-    bool astray;        /* the program has closed the connection, over which things are held: */
-    uint64_t astray_ns; /* he is to be told over another; when that was tried last */
-    uint64_t absent_ns; /* since when nobody is there to tell; 0: somebody was */
-    bool busy;          /* one thread works with it, without the lock */
-    uint64_t visited; /* the last round that was at it (let_go.c) */
-    bool noticed;       /* something came while it was busy: the thread looks again */
+    bool astray;          /* the program has closed the connection, over which things are held: */
+    uint64_t astray_ns;   /* he is to be told over another; when that was tried last */
+    uint64_t absent_ns;   /* since when nobody is there to tell; 0: somebody was */
+    bool busy;            /* one thread works with it, without the lock */
+    uint64_t visited;     /* the last round that was at it (let_go.c) */
+    bool noticed;         /* something came while it was busy: the thread looks again */
     bool cluster; /* the last grant was of another machine's chunk, of this fabric handle: */
     unsigned char fabric[GS_FABRIC_SIZE];
     struct gs_flush_asked flush; /* under the lock, busy or not */
     unsigned opened_count;
-    pid_t owner_pid; /* his, not a broker's; 0 or less: of another PID namespace, or never seen; */
+    pid_t owner_pid;  /* his, not a broker's; 0 or less: of another PID namespace, or never seen; */
     bool owner_ended; /* and whether he has, as of when it was busy last: both under the lock */
     struct gs_import *imports;
-    struct gs_opened *unsent;   /* blocks, and references that nobody saw, whose CLOSE did not go yet */
+    struct gs_opened
+        *unsent; /* blocks, and references that nobody saw, whose CLOSE did not go yet */
     UT_hash_handle hh;
 };
 
@@ -84,13 +87,14 @@ struct gs_import {
     size_t host_size;  /* and how much of it */
     bool strip, host;
     bool read_only;
-    bool strict;   /* is not kept without a reference */
-    bool ends;     /* it may go at its exporter's, open here or not: what it has was given once */
-    bool away;     /* not mapped, while this process sleeps; the remote is busy who changes it */
-    bool lost;     /* and never will be: its exporter has ended */
+    bool strict; /* is not kept without a reference */
+    bool ends;   /* it may go at its exporter's, open here or not: what it has was given once */
+    bool away;   /* not mapped, while this process sleeps; the remote is busy who changes it */
+    bool lost;   /* and never will be: its exporter has ended */
     struct gs_kept kept; /* no block of it is held */
-    uint64_t devices; /* atomic; bit d: device d has access, */
-    uint64_t homes;   /* and has opened a block; atomic as well. Of the host's memory: all, or none while it
+    uint64_t devices;    /* atomic; bit d: device d has access, */
+    uint64_t
+        homes; /* and has opened a block; atomic as well. Of the host's memory: all, or none while it
                        * is not registered */
     struct gs_opened **sorted; /* by address; of a strip as they came */
     unsigned count, room;
@@ -109,7 +113,7 @@ struct gs_use {
     struct gs_fence fence;
     enum {
         GS_FENCE_NONE = 0,
-        GS_FENCE_WANTED, /* is to be recorded once `fence` has passed and no capture is open */
+        GS_FENCE_WANTED,  /* is to be recorded once `fence` has passed and no capture is open */
         GS_FENCE_SYNCING, /* a driver without fences: the thread is to wait for the context, */
         GS_FENCE_WAITING  /* and has begun to */
     } next;
@@ -134,16 +138,16 @@ struct gs_opened {
     uint64_t id;
     uint64_t count; /* opens minus closes; 0: kept or closing */
     struct gs_kept kept;
-    bool recalled;  /* the exporter wants it back */
-    bool orphan;    /* the exporter was given up since: it is asked before the block is opened again */
-    bool leaving;   /* its fences have passed, it cannot be revived */
-    bool ready;     /* they had, but its exporter was busy */
-    bool held;      /* a registration of it was in use when it was to be given back */
-    bool replaced;  /* not in the table any more, but its block, which goes back after this */
+    bool recalled; /* the exporter wants it back */
+    bool orphan; /* the exporter was given up since: it is asked before the block is opened again */
+    bool leaving;  /* its fences have passed, it cannot be revived */
+    bool ready;    /* they had, but its exporter was busy */
+    bool held;     /* a registration of it was in use when it was to be given back */
+    bool replaced; /* not in the table any more, but its block, which goes back after this */
     struct gs_use *uses;
     unsigned use_count;
     struct gs_external *external; /* that it is, of this process's; NULL: of another's */
-    struct gs_opened *next; /* in `closing`, or in `unsent` */
+    struct gs_opened *next;       /* in `closing`, or in `unsent` */
     UT_hash_handle hh;
 };
 
@@ -155,7 +159,7 @@ struct gs_importer_context {
 };
 
 /* Said of memory whose process has ended. */
-#define GS_BROKER_HELPS                                                                            \
+#define GS_BROKER_HELPS \
     "; with share.strategy = broker there its memory can be opened after its end, for share.keep"
 
 /* connect.c */
@@ -168,14 +172,15 @@ void gs_remote_hang_up(struct gs_remote *remote);
 /* Takes note of it where the program has closed the connection, whose number may be another file's:
  * then there is none. */
 void gs_remote_look(struct gs_remote *remote);
-/* Nothing is held over the connection: there may be another, to the process itself if it is there. */
+/* Nothing is held over the connection: there may be another, to the process itself if it is
+ * there. */
 static inline bool gs_remote_may_go(const struct gs_remote *remote)
 {
     return remote->opened_count == 0 && !remote->imports;
 }
 void gs_remote_disconnect(struct gs_share *share, struct gs_remote *remote);
-/* Takes note where a connection is refused over which he was to be told what is held, and where he says
- * that it is nothing. */
+/* Takes note where a connection is refused over which he was to be told what is held, and where he
+ * says that it is nothing. */
 void gs_remote_note_end(struct gs_remote *remote, const union gs_wire_message *message);
 /* Its connection has ended, and by nothing that was done here. */
 void gs_remote_lost(struct gs_share *share, struct gs_remote *remote);
@@ -223,14 +228,16 @@ struct gs_request {
     struct gs_ipc_handle ipc_handle;
     unsigned char bytes[GS_IPC_HANDLE_SIZE]; /* the same as it came */
     enum gs_open_wants wants;
-    uint32_t first; /* the pieces from this one on, which are, of all the chunk, */
-    uint64_t left;  /* so many bytes; 0 with the first: whatever there are */
+    uint32_t first;      /* the pieces from this one on, which are, of all the chunk, */
+    uint64_t left;       /* so many bytes; 0 with the first: whatever there are */
     struct gs_room room; /* where it has none it may have some afterwards, also without success */
 };
-/* Asks for one block, or anew for one that it has; with success one reference is this process's, and must go back by a CLOSE
- * over the same connection. Descriptors of its pieces are the caller's, none if they were not wanted. */
-gs_status gs_remote_request(struct gs_share *share, struct gs_remote *remote, struct gs_request *request,
-                            struct gs_wire_grant *ret_grant, struct gs_wire_fds *ret_fds);
+/* Asks for one block, or anew for one that it has; with success one reference is this process's,
+ * and must go back by a CLOSE over the same connection. Descriptors of its pieces are the caller's,
+ * none if they were not wanted. */
+gs_status gs_remote_request(struct gs_share *share, struct gs_remote *remote,
+                            struct gs_request *request, struct gs_wire_grant *ret_grant,
+                            struct gs_wire_fds *ret_fds);
 /* Closes what the exporter sent; there is none afterwards. */
 void gs_fds_discard(struct gs_wire_fds *fds);
 /* The same of what was used, if it was: then it is the driver's, which has taken it. */
@@ -244,43 +251,46 @@ gs_status gs_remote_resume(struct gs_share *share, struct gs_remote *remote);
 void gs_owner_note_locked(struct gs_remote *remote);
 
 /* fetch.c */
-/* Maps a granted chunk, in the room if that is of its size; descriptors stay the caller's. Nothing is left
- * behind on failure. The import is not in the map nor with its remote yet; NULL: it is of no exporter, who
- * would be named in the log. The grant is that of the last pieces afterwards. */
-gs_status gs_import_map(struct gs_share *share, struct gs_remote *remote, struct gs_request *request,
-                        struct gs_wire_grant *grant, const struct gs_wire_fds *fds, CUdevice device,
+/* Maps a granted chunk, in the room if that is of its size; descriptors stay the caller's. Nothing
+ * is left behind on failure. The import is not in the map nor with its remote yet; NULL: it is of
+ * no exporter, who would be named in the log. The grant is that of the last pieces afterwards. */
+gs_status gs_import_map(struct gs_share *share, struct gs_remote *remote,
+                        struct gs_request *request, struct gs_wire_grant *grant,
+                        const struct gs_wire_fds *fds, CUdevice device,
                         struct gs_import **ret_import);
 
 /* What is away is mapped where it was, by what it was granted anew. */
-gs_status gs_import_map_again(struct gs_share *share, struct gs_remote *remote, struct gs_request *request,
-                              struct gs_wire_grant *grant, const struct gs_wire_fds *fds, struct gs_import *import);
+gs_status gs_import_map_again(struct gs_share *share, struct gs_remote *remote,
+                              struct gs_request *request, struct gs_wire_grant *grant,
+                              const struct gs_wire_fds *fds, struct gs_import *import);
 
 /* import.c */
 struct gs_import *gs_import_find(struct gs_remote *remote, uint64_t chunk_id);
 /* Reserves addresses for the chunk of a block of `size` bytes, as far as that tells: for one that
- * is alone in it, or small. Who waits for a grant has the time, and it wakes the driver's caches. */
+ * is alone in it, or small. Who waits for a grant has the time, and it wakes the driver's
+ * caches. */
 void gs_room_make(struct gs_share *share, uint64_t size, struct gs_room *room);
 void gs_room_free(struct gs_share *share, struct gs_room *room);
-/* A record for what was granted, at reserved addresses: the room, if that is of its size. Mapped, it is
- * an import; else it is given up. */
+/* A record for what was granted, at reserved addresses: the room, if that is of its size. Mapped,
+ * it is an import; else it is given up. */
 gs_status gs_import_begin(struct gs_share *share, const struct gs_wire_grant *grant,
                           struct gs_room *room, struct gs_import **ret_import);
 void gs_import_abandon(struct gs_share *share, struct gs_import *import);
 /* As gs_import_map, of memory of the host. */
 gs_status gs_import_map_host(struct gs_share *share, const struct gs_wire_grant *grant, int fd,
                              struct gs_import **ret_import);
-/* Access for a device; and that for one which opens a block, the context current, the remote busy by this
- * thread. */
+/* Access for a device; and that for one which opens a block, the context current, the remote busy
+ * by this thread. */
 gs_status gs_import_give(struct gs_share *share, struct gs_import *import, CUdevice device);
 gs_status gs_import_allow(struct gs_share *share, struct gs_import *import, CUdevice device);
-/* The context is gone, and with it what memory of the host was registered in it: who opens it next registers
- * it anew. */
+/* The context is gone, and with it what memory of the host was registered in it: who opens it next
+ * registers it anew. */
 void gs_import_leave_context_locked(struct gs_import *import, CUcontext context);
 /* Makes memory of the host known to the driver, in the current context; and ends that. */
 gs_status gs_host_register(struct gs_share *share, void *memory, size_t size, bool read_only);
 bool gs_host_unregister(struct gs_share *share, CUcontext context, void *memory);
-/* Unmaps and gives the driver's things back; the import is not in the map any more. Memory of the host
- * waits for work of the context that it is registered in. */
+/* Unmaps and gives the driver's things back; the import is not in the map any more. Memory of the
+ * host waits for work of the context that it is registered in. */
 void gs_import_unmap(struct gs_share *share, struct gs_import *import);
 gs_status gs_import_enter_locked(struct gs_share *share, struct gs_remote *remote,
                                  struct gs_import *import);
@@ -290,8 +300,8 @@ void gs_import_recycle_locked(struct gs_share *share, struct gs_import *import);
  * exporter would say. GS_NO_HOST_MEMORY. */
 gs_status gs_import_add_locked(struct gs_import *import, struct gs_opened *opened);
 void gs_import_remove_locked(struct gs_import *import, struct gs_opened *opened);
-/* The block that covers the address; of a strip, whose blocks all are the strip, one that is open if any
- * is. And the open one that was told to the program to be there. */
+/* The block that covers the address; of a strip, whose blocks all are the strip, one that is open
+ * if any is. And the open one that was told to the program to be there. */
 struct gs_opened *gs_import_at_locked(const struct gs_import *import, CUdeviceptr address);
 struct gs_opened *gs_import_started_locked(const struct gs_import *import, CUdeviceptr start);
 
@@ -313,7 +323,8 @@ bool gs_cache_flush_came_locked(struct gs_share *share, struct gs_remote *remote
 void gs_cache_doubt_locked(struct gs_share *share, struct gs_remote *remote);
 /* Nobody will call anything of the remote's back any more, if its connection was lost. */
 void gs_cache_lost_locked(struct gs_share *share, struct gs_remote *remote);
-/* Does away with what is to go or whose time is over; lets go of the lock meanwhile. When to come again. */
+/* Does away with what is to go or whose time is over; lets go of the lock meanwhile. When to come
+ * again. */
 uint64_t gs_cache_tick_locked(struct gs_share *share, uint64_t now);
 /* Answers FLUSHes, where that can be; when to come again. */
 uint64_t gs_flush_tick_locked(struct gs_share *share, uint64_t now);

@@ -14,12 +14,12 @@
 #include "core/base/clock.h"
 #include "core/base/text.h"
 
-#define RANDOM_SIZE     8
-#define BOOT_AT         8
-#define NAMESPACE_AT    11
-#define PID_AT          13
-#define PID_SIZE        3 /* pids have 22 bits */
-#define BOOT_DIGITS     (2 * (NAMESPACE_AT - BOOT_AT))
+#define RANDOM_SIZE  8
+#define BOOT_AT      8
+#define NAMESPACE_AT 11
+#define PID_AT       13
+#define PID_SIZE     3 /* pids have 22 bits */
+#define BOOT_DIGITS  (2 * (NAMESPACE_AT - BOOT_AT))
 
 void gs_boot_id(char ret_id[GS_BOOT_SIZE])
 {
@@ -46,7 +46,8 @@ bool gs_random(void *bytes, size_t size)
     return got == (ssize_t)size;
 }
 
-/* The file is of the namespace in which children are: one that made itself another for them is not in it. */
+/* The file is of the namespace in which children are: one that made itself another for them is not
+ * in it. */
 static bool is_of_children(void)
 {
     struct statx own, childrens;
@@ -113,7 +114,8 @@ enum gs_whereabouts gs_home_whereabouts(const struct gs_home *home, const char *
     }
     for (unsigned i = 0; i < PID_SIZE; i++)
         pid |= (pid_t)instance[PID_AT + i] << 8 * i;
-    if (!home->known || memcmp(instance + BOOT_AT, home->own + BOOT_AT, NAMESPACE_AT - BOOT_AT) != 0)
+    if (!home->known ||
+        memcmp(instance + BOOT_AT, home->own + BOOT_AT, NAMESPACE_AT - BOOT_AT) != 0)
         return GS_ELSEWHERE;
     if (memcmp(instance + NAMESPACE_AT, home->own + NAMESPACE_AT, PID_AT - NAMESPACE_AT) != 0)
         return GS_UNSEEN;

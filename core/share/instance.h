@@ -4,9 +4,9 @@
  *
  *   8 random | 3 of the kernel's boot | 2 of the PID namespace | 3 of the pid there
  *
- * A folder may be seen by several kernels (NFS, virtiofs), and a socket of another one refuses every
- * connection, alive or not. So who clears a folder looks at the name first: of processes beside him
- * the process table tells, without a connection to each.
+ * A folder may be seen by several kernels (NFS, virtiofs), and a socket of another one refuses
+ * every connection, alive or not. So who clears a folder looks at the name first: of processes
+ * beside him the process table tells, without a connection to each.
  */
 #ifndef GS_CORE_SHARE_INSTANCE_H
 #define GS_CORE_SHARE_INSTANCE_H
@@ -27,8 +27,9 @@ bool gs_random(void *bytes, size_t size);
 /* One for the process `pid` of this PID namespace; false: the kernel has no random bytes. */
 bool gs_instance_new(pid_t pid, unsigned char ret_instance[GS_INSTANCE_SIZE]);
 
-/* What this process's monotonic clock is ahead of the one that the kernel began with: not 0 in a time namespace
- * of its own. Of two processes' clocks only what is reckoned to that one can be compared. */
+/* What this process's monotonic clock is ahead of the one that the kernel began with: not 0 in a
+ * time namespace of its own. Of two processes' clocks only what is reckoned to that one can be
+ * compared. */
 int64_t gs_clock_ahead_ns(void);
 
 enum gs_whereabouts {

@@ -43,10 +43,11 @@
  *   memory.c   memory behind a descriptor         start_broker.c
  *                                                            starting a broker
  *
- * Who may touch what: exports, who holds them, and the starting of thread and socket, are under `lock`.
- * All else of clients is the share thread's alone. Remotes, imports and opened blocks are under `importer.lock`; what takes
- * long (messages, driver calls) is done without it by the one thread that has marked the remote
- * busy, and nobody else changes that remote or its imports meanwhile.
+ * Who may touch what: exports, who holds them, and the starting of thread and socket, are under
+ * `lock`. All else of clients is the share thread's alone. Remotes, imports and opened blocks are
+ * under `importer.lock`; what takes long (messages, driver calls) is done without it by the one
+ * thread that has marked the remote busy, and nobody else changes that remote or its imports
+ * meanwhile.
  */
 #ifndef GS_CORE_SHARE_INTERNAL_H
 #define GS_CORE_SHARE_INTERNAL_H
@@ -71,7 +72,7 @@
 #define HASH_NONFATAL_OOM 1
 #include <uthash.h>
 
-#define GS_NEVER     UINT64_MAX
+#define GS_NEVER UINT64_MAX
 
 /* What the share thread does about an export: asks its holders for it, makes a descriptor of its
  * chunk ahead. */
@@ -83,10 +84,16 @@ enum gs_work { GS_WORK_RECALL, GS_WORK_CHUNK_FD, GS_WORKS };
  *   IN_USE ── freed, and nobody has opened it ──► GRACE ── that is over ─────────────► ENDED ── told ──► IN_USE
  *     └────── freed, and held or pinned ────────► LIMBO ── neither held nor pinned ──────┘
  *
- * From GRACE to LIMBO and back it may go as well. One that is told of may be withdrawn, which ends it.
+ * From GRACE to LIMBO and back it may go as well. One that is told of may be withdrawn, which ends
+ * it.
  */
-enum gs_export_state { GS_EXPORT_IN_USE, GS_EXPORT_GRACE, GS_EXPORT_LIMBO, GS_EXPORT_ENDED,
-                       GS_EXPORT_STATES };
+enum gs_export_state {
+    GS_EXPORT_IN_USE,
+    GS_EXPORT_GRACE,
+    GS_EXPORT_LIMBO,
+    GS_EXPORT_ENDED,
+    GS_EXPORT_STATES
+};
 
 struct gs_peer;
 struct gs_client;
@@ -108,12 +115,12 @@ struct gs_share_place {
     struct gs_fd directory_is, listener_is;
     int directory, listener; /* written before that is watched; then what they are is exchanged */
     /* The share thread's own. */
-    int spare_fd;      /* given up for a moment to refuse a caller when no other is left */
-    bool spare_given;  /* a message has got it: another is to be had */
-    uint64_t sweep_ns; /* atomic: when to clear the directory; GS_NEVER */
-    uint64_t touch_ns; /* when to say in the directory that this process lives */
+    int spare_fd;        /* given up for a moment to refuse a caller when no other is left */
+    bool spare_given;    /* a message has got it: another is to be had */
+    uint64_t sweep_ns;   /* atomic: when to clear the directory; GS_NEVER */
+    uint64_t touch_ns;   /* when to say in the directory that this process lives */
     struct gs_fd notify; /* an inotify of the socket and its folder; none: none is left, say */
-    uint64_t look_ns; /* when it is looked whether the socket is there; GS_NEVER */
+    uint64_t look_ns;    /* when it is looked whether the socket is there; GS_NEVER */
 };
 
 /* The share thread, and what it is told (watch.c, loop.c). */
@@ -142,23 +149,24 @@ struct gs_link {
     uint64_t again_ns;  /* an answer did not go: the next attempt; 0: it did */
     uint64_t silent_ns; /* when it is told of that it asks nothing */
     /* Under the lock: */
-    bool absent;  /* there is none, as far as was looked */
-    bool asks;    /* a PULL is not answered yet */
-    bool revoked; /* something was taken back, and it does not know that */
-    struct gs_export *next;  /* of `offered`, the first that it was not told of */
-    struct gs_export *given; /* that it was told of last and has not done with; the piece of it that it asks for */
+    bool absent;            /* there is none, as far as was looked */
+    bool asks;              /* a PULL is not answered yet */
+    bool revoked;           /* something was taken back, and it does not know that */
+    struct gs_export *next; /* of `offered`, the first that it was not told of */
+    struct gs_export *
+        given; /* that it was told of last and has not done with; the piece of it that it asks for */
     uint32_t piece;
-    struct gs_name *named;   /* that it was told of last, likewise */
+    struct gs_name *named;          /* that it was told of last, likewise */
     struct gs_confirmed *confirmed; /* what it may serve when this process has ended */
 };
 
 /* Of a broker: other machines (cluster.h). The share thread's own. */
 struct gs_cluster {
-    uint64_t agent; /* the client that is the agent; 0: there is none */
+    uint64_t agent;                     /* the client that is the agent; 0: there is none */
     struct gs_agent_line *first, *last; /* what it could not be told yet */
     unsigned waiting;
-    bool holds_due; /* processes could not be told what they are to hold */
-    uint32_t last_request; /* that it was asked */
+    bool holds_due;         /* processes could not be told what they are to hold */
+    uint32_t last_request;  /* that it was asked */
     struct gs_export *done; /* borrowed, and perhaps not held by anybody */
 };
 
@@ -170,7 +178,7 @@ struct gs_store {
     unsigned published_fds; /* of all of these, also those that are still to come */
     struct gs_publisher *publishers;
     uint64_t published_due_ns;
-    bool published_said; /* a limit was met */
+    bool published_said;           /* a limit was met */
     struct gs_farewell *farewells; /* the newest first */
     uint32_t last_farewell;
     struct gs_cluster cluster;
@@ -199,27 +207,31 @@ struct gs_exporter {
     } work[GS_WORKS];
     struct gs_export *states[GS_EXPORT_STATES]; /* lists; of those in use there is none */
     uint64_t grace_due_ns; /* when the next grace may end, or earlier; GS_NEVER: none runs */
-    /* Of what waits for a first open: what it keeps from the driver, and what its owner would have back already. */
+    /* Of what waits for a first open: what it keeps from the driver, and what its owner would have
+     * back already. */
     uint64_t grace_bytes[GS_DEVICES_MAX], grace_wanted[GS_DEVICES_MAX];
-    unsigned telling;                             /* threads that are at telling of one */
+    unsigned telling;              /* threads that are at telling of one */
     struct gs_chunk_fd *chunk_fds; /* the share thread adds and uses; others remove */
     uint64_t chunk_fd_uses;
-    struct gs_granted_chunk *granted; /* chunks of which something was, and that are there (flush.c); */
-    struct gs_granted_chunk *gone;    /* that have gone, and may be mapped by clients; the last */
-    uint64_t gone_count;              /* of all that ever have has this number */
+    struct gs_granted_chunk
+        *granted; /* chunks of which something was, and that are there (flush.c); */
+    struct gs_granted_chunk *gone; /* that have gone, and may be mapped by clients; the last */
+    uint64_t gone_count;           /* of all that ever have has this number */
     unsigned gone_listed;
     struct gs_ipc_events ipc_events;
     struct gs_name *names; /* what is published under a name */
-    struct gs_export *offered; /* to a broker: a list, in the order in which handles were given out */
-    struct gs_export *cluster_due; /* that other machines hold, and the broker is to be told something of */
+    struct gs_export
+        *offered; /* to a broker: a list, in the order in which handles were given out */
+    struct gs_export
+        *cluster_due; /* that other machines hold, and the broker is to be told something of */
     struct gs_cond names_told; /* the broker has answered to one, or is lost */
-    int64_t clock_ahead_ns; /* atomic, as gs_clock_ahead_ns says, once that is: */
-    bool clock_known;       /* atomic */
-    bool ever_opened;   /* atomic: some handle of this process's was */
-    bool unopened_said; /* atomic: or none was, and that was said */
-    uint64_t counts;    /* of bytes, so far (gs_export_bytes_locked) */
-    bool used;          /* atomic: this process shares; before that it can only be asked for memory */
-    bool refusal_said;  /* atomic: why something is not exported was logged as a warning */
+    int64_t clock_ahead_ns;    /* atomic, as gs_clock_ahead_ns says, once that is: */
+    bool clock_known;          /* atomic */
+    bool ever_opened;          /* atomic: some handle of this process's was */
+    bool unopened_said;        /* atomic: or none was, and that was said */
+    uint64_t counts;           /* of bytes, so far (gs_export_bytes_locked) */
+    bool used; /* atomic: this process shares; before that it can only be asked for memory */
+    bool refusal_said; /* atomic: why something is not exported was logged as a warning */
     /* The share thread's own. */
     uint64_t served_ns, ahead_ns; /* the last open, and descriptor made ahead */
 };
@@ -227,13 +239,13 @@ struct gs_exporter {
 /* The share thread's own: who is connected (clients.c, quota.c, report.c). */
 struct gs_clients {
     struct gs_client *first;
-    unsigned count;     /* of those that count (quota.c) */
+    unsigned count; /* of those that count (quota.c) */
     uint64_t next_id;
     struct gs_user *users;
     struct gs_unread *unread; /* and when they are looked at, if there are any */
     uint64_t unread_look_ns;
-    uint64_t listener_pause; /* when to listen again; 0: listening */
-    uint64_t lost_look_ns; /* when to look whether the program has closed connections */
+    uint64_t listener_pause;     /* when to listen again; 0: listening */
+    uint64_t lost_look_ns;       /* when to look whether the program has closed connections */
     struct gs_share_stats stats; /* as they were told last, */
     uint64_t stats_due_ns;       /* and are told until then */
     uint64_t find_due_ns;        /* a block is looked for by address again */
@@ -245,14 +257,14 @@ struct gs_pressure {
     enum { GS_ASKED_NOTHING = 0, GS_ASKED, GS_ASKED_TAKEN, GS_ASKED_DONE } state;
     unsigned char uuid[16];
     uint64_t wanted, given;
-    bool is_long;   /* they are to be told that it takes longer */
-    unsigned pleas; /* the share thread's own: clients that wait for an answer */
+    bool is_long;           /* they are to be told that it takes longer */
+    unsigned pleas;         /* the share thread's own: clients that wait for an answer */
     struct gs_peer *silent; /* whom this process has asked, and who has not answered yet */
 };
 
 /* What threads of this process ask the share thread (flush.c), and others for. */
 struct gs_asked {
-    struct gs_cond given_back; /* there is less of what others keep mapped, or in limbo */
+    struct gs_cond given_back;          /* there is less of what others keep mapped, or in limbo */
     uint64_t flush_wanted, flush_begun; /* who waits for what comes back counts one; seen to */
     uint64_t gone_begun;                /* chunks that have gone by then: the same */
     uint64_t flushes_sent;              /* the share thread's own */
@@ -267,25 +279,27 @@ struct gs_importer {
     struct gs_opened *opened;
     struct gs_opened *closing; /* list of opened blocks whose last count is gone, */
     unsigned replaced;         /* and how many of them have another record in `opened` */
-    struct gs_kept *kept;  /* what stays for the next open, the oldest first (cache.c); */
-    struct gs_kept *to_go; /* and chunks among that which the thread is to unmap */
+    struct gs_kept *kept;      /* what stays for the next open, the oldest first (cache.c); */
+    struct gs_kept *to_go;     /* and chunks among that which the thread is to unmap */
     unsigned kept_count;
     bool kept_armed; /* the thread comes by itself when the oldest one's time is over */
-    struct gs_external *externals; /* from before the driver hears of them until it has forgotten them */
+    struct gs_external
+        *externals; /* from before the driver hears of them until it has forgotten them */
     struct gs_importer_context *contexts;
     struct gs_import *spare_imports; /* records that the map may still lead to: never freed */
     uint64_t next_import, next_remote, rounds;
-    uint32_t hellos; /* atomic: said so far */
-    bool astray; /* the thread is to look whether the program has closed connections: */
+    uint32_t hellos;    /* atomic: said so far */
+    bool astray;        /* the thread is to look whether the program has closed connections: */
     uint64_t astray_ns; /* not before this */
     uint64_t look_ns; /* when the thread looks at remotes that were busy when they had something */
     bool remotes_watched; /* atomic: there is the thread, and it sees what comes of every remote */
-    bool polling; /* the thread looks at `closing` by itself, again after: */
+    bool polling;         /* the thread looks at `closing` by itself, again after: */
     uint64_t poll_ns;
     bool unreachable_said; /* atomic */
-    bool forked;             /* atomic: this process has a child, or had, */
-    bool fork_told;          /* and all to whom it was connected by then know it */
-    uint64_t sleep_until_ns; /* atomic: answers are not looked for without sleeping: it was in vain */
+    bool forked;           /* atomic: this process has a child, or had, */
+    bool fork_told;        /* and all to whom it was connected by then know it */
+    uint64_t
+        sleep_until_ns; /* atomic: answers are not looked for without sleeping: it was in vain */
 };
 
 struct gs_share {
@@ -304,7 +318,12 @@ struct gs_share {
                             thread's own, and the importer's part */
     struct gs_cond started;
     /* GS_GIVEN_UP: the thread that was at it was killed. */
-    enum gs_start { GS_NOT_STARTED = 0, GS_STARTING, GS_STARTED, GS_GIVEN_UP } thread_start,
+    enum gs_start {
+        GS_NOT_STARTED = 0,
+        GS_STARTING,
+        GS_STARTED,
+        GS_GIVEN_UP
+    } thread_start,
         socket_start;
     pid_t starter; /* the thread that is at it: of both at a time one at most is starting */
     struct gs_share_place place;
@@ -323,13 +342,21 @@ struct gs_share {
 /* What an event of the loop is about: a kind, and in the bits below GS_WATCH_SHIFT an id. */
 #define GS_WATCH_SHIFT 56
 #define GS_WATCH_ID    ((UINT64_C(1) << GS_WATCH_SHIFT) - 1)
-enum gs_watch { GS_WATCH_WAKE, GS_WATCH_LISTENER, GS_WATCH_CLIENT, GS_WATCH_PIDFD, GS_WATCH_REMOTE,
-                GS_WATCH_BROKER, GS_WATCH_PLACE };
+enum gs_watch {
+    GS_WATCH_WAKE,
+    GS_WATCH_LISTENER,
+    GS_WATCH_CLIENT,
+    GS_WATCH_PIDFD,
+    GS_WATCH_REMOTE,
+    GS_WATCH_BROKER,
+    GS_WATCH_PLACE
+};
 enum gs_watch_op { GS_WATCH_ADD, GS_WATCH_CHANGE };
 /* What is told of; a hang-up always is. Once: then nothing more until it is changed. */
 enum { GS_WATCH_READ = 1, GS_WATCH_WRITE = 2, GS_WATCH_ONCE = 4 };
 
-/* Who was refused for now (GS_REFUSED_FLIGHT, GS_REFUSED_EARLY) asks again after this, up to its deadline. */
+/* Who was refused for now (GS_REFUSED_FLIGHT, GS_REFUSED_EARLY) asks again after this, up to its
+ * deadline. */
 #define GS_REFUSED_NS (5 * GS_NS_PER_MS)
 
 /* Starts the share thread where there is none. GS_UNREACHABLE: it cannot be had (logged). */
@@ -344,7 +371,8 @@ int gs_watch(struct gs_share *share, enum gs_watch_op op, int fd, unsigned event
 void gs_unwatch(struct gs_share *share, int fd);
 /* The share thread: an importer's next message is likely to come within microseconds. */
 void gs_thread_expect(struct gs_share *share, uint64_t now);
-/* The share thread: a handle was given out, whose first importer comes when that was sent to him. */
+/* The share thread: a handle was given out, whose first importer comes when that was sent to
+ * him. */
 void gs_thread_exported(struct gs_share *share, uint64_t now);
 #define GS_EXPORTED_NS (2 * GS_NS_PER_MS)
 /* Makes what the share thread uses, or an errno. */
@@ -391,24 +419,26 @@ void gs_sweep(struct gs_share *share);
 bool gs_socket_is_given(const struct gs_share *share);
 /* Whether it is not there any more, by the path that importers use, or closed by the program. */
 bool gs_socket_is_lost(struct gs_share *share);
-/* The new directory and listener, made by gs_directory_put_up, are the share's from now on, in place of
- * those before. 0, or a negative errno: they cannot be watched, and are to be taken down. */
+/* The new directory and listener, made by gs_directory_put_up, are the share's from now on, in
+ * place of those before. 0, or a negative errno: they cannot be watched, and are to be taken down. */
 int gs_socket_adopt(struct gs_share *share, int directory, int listener);
 void gs_socket_take_down(struct gs_share *share);
 /* Something was done to the socket or its folder: it is looked at. */
 void gs_socket_event(struct gs_share *share);
 
-/* names.c: when something was published, in all processes by one clock, whatever their time namespaces. */
+/* names.c: when something was published, in all processes by one clock, whatever their time
+ * namespaces. */
 uint64_t gs_names_now(struct gs_share *share);
 /* Of this user. Waits until the broker has it, as gs_share_named; false: it has not. */
 bool gs_names_await_kept(struct gs_share *share, const char *name, uint64_t since_ns);
-/* What this process has published under the name; ends it, if that was at that time or before. False: it
- * has nothing. */
+/* What this process has published under the name; ends it, if that was at that time or before.
+ * False: it has nothing. */
 bool gs_names_own(struct gs_share *share, const char *name, uint64_t *ret_since_ns,
                   struct gs_found *ret_found);
 bool gs_names_end(struct gs_share *share, uint32_t uid, const char *name, uint64_t since_ns);
 
-/* owners.c: whose memory is open here; of the one with the index, how much, and whether he has ended. */
+/* owners.c: whose memory is open here; of the one with the index, how much, and whether he has
+ * ended. */
 struct gs_wire_opened;
 void gs_owners_tell(struct gs_share *share, uint32_t index, struct gs_wire_opened *ret);
 

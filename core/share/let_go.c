@@ -1,16 +1,19 @@
 /*
- * Importer: a process that sleeps together with those whose memory it has open, which are to give that back to the driver.
+ * Importer: a process that sleeps together with those whose memory it has open, which are to give
+ * that back to the driver.
  *
  *   open ─► unmapped; addresses, records and leases stay ─► OPEN (GS_OPEN_LETS_GO) of each block: the exporter knows
  *     ▲                                                                 │ it sleeps itself, and wakes
  *     └── mapped where it was ◄─ GRANT with descriptors ◄─ OPEN (GS_OPEN_WANTS); of the other blocks OPEN (GS_OPEN_HAS_IT)
  *
- * An exporter that cannot be told takes it for mapped, and its memory stays on the GPU. No thread of the program's comes
- * here meanwhile, and the share thread keeps away from a remote that is busy.
+ * An exporter that cannot be told takes it for mapped, and its memory stays on the GPU. No thread
+ * of the program's comes here meanwhile, and the share thread keeps away from a remote that is
+ * busy.
  *
- * The exporter's side: a piece whose blocks nobody maps leaves the GPU (gs_share_export_sleeps) and keeps its id, which is in
- * handles. Until it is back nobody is given any of it (GS_REFUSED_ASLEEP: he asks again, up to his debug.timeout). What importers
- * keep for their next open they know by that id: it is called back before (FLUSH), or the piece stays.
+ * The exporter's side: a piece whose blocks nobody maps leaves the GPU (gs_share_export_sleeps) and
+ * keeps its id, which is in handles. Until it is back nobody is given any of it (GS_REFUSED_ASLEEP:
+ * he asks again, up to his debug.timeout). What importers keep for their next open they know by
+ * that id: it is called back before (FLUSH), or the piece stays.
  *
  * - A step that fails leaves the process at the one before. Who is woken before his exporter waits, and sleeps on.
  * - The exporter ends meanwhile. Natively its memory would stay for who has it open; here the only copy was its own. Who had it
@@ -25,10 +28,13 @@
 
 #include <string.h>
 
-/* ---- Each exporter --------------------------------------------------------------------------------------- */
+/* ---- Each exporter
+ * --------------------------------------------------------------------------------------- */
 
-/* The next that this round has not been at, no more busy, and busy by this thread from now on; NULL: there is none. */
-static struct gs_remote *next_remote_locked(struct gs_share *share, uint64_t round, uint64_t until_ns)
+/* The next that this round has not been at, no more busy, and busy by this thread from now on;
+ * NULL: there is none. */
+static struct gs_remote *next_remote_locked(struct gs_share *share, uint64_t round,
+                                            uint64_t until_ns)
 {
     struct gs_remote *remote, *next;
     bool again = true;
@@ -54,7 +60,8 @@ static struct gs_remote *next_remote_locked(struct gs_share *share, uint64_t rou
 
 /* Imports come and go by who has made the remote busy alone. */
 static void visit_all(struct gs_share *share, uint64_t until_ns,
-                      void (*visit)(struct gs_share *share, struct gs_remote *remote, void *arg), void *arg)
+                      void (*visit)(struct gs_share *share, struct gs_remote *remote, void *arg),
+                      void *arg)
 {
     struct gs_remote *remote;
     uint64_t round;
@@ -70,10 +77,12 @@ static void visit_all(struct gs_share *share, uint64_t until_ns,
     gs_importer_release(share);
 }
 
-/* ---- One block of it: its lease gets another generation ------------------------------------------------ */
+/* ---- One block of it: its lease gets another generation
+ * ------------------------------------------------ */
 
 static gs_status ask(struct gs_share *share, struct gs_remote *remote, struct gs_opened *opened,
-                     struct gs_request *request, struct gs_wire_grant *ret_grant, struct gs_wire_fds *ret_fds)
+                     struct gs_request *request, struct gs_wire_grant *ret_grant,
+                     struct gs_wire_fds *ret_fds)
 {
     gs_status status = gs_ipc_handle_read(opened->ipc_handle, &request->ipc_handle);
 
@@ -97,8 +106,8 @@ static void note(struct gs_share *share, struct gs_remote *remote, struct gs_ope
 }
 
 /* The blocks of an import from the `first` on. */
-static gs_status ask_all(struct gs_share *share, struct gs_remote *remote, struct gs_import *import, unsigned first,
-                         enum gs_open_wants wants)
+static gs_status ask_all(struct gs_share *share, struct gs_remote *remote, struct gs_import *import,
+                         unsigned first, enum gs_open_wants wants)
 {
     struct gs_wire_grant grant;
     struct gs_wire_fds fds;
@@ -114,9 +123,12 @@ static gs_status ask_all(struct gs_share *share, struct gs_remote *remote, struc
     return status;
 }
 
-/* ---- Away ------------------------------------------------------------------------------------------------ */
+/* ---- Away
+ *
+ * ------------------------------------------------------------------------------------------------ */
 
-/* Of a process that serves it itself: who has it only of a broker, or of another machine, keeps it. */
+/* Of a process that serves it itself: who has it only of a broker, or of another machine, keeps
+ * it. */
 static bool may_go(const struct gs_remote *remote, const struct gs_import *import)
 {
     return !import->ends && !import->host && import->count > 0 && remote->conn.fd >= 0 &&
@@ -141,14 +153,16 @@ static gs_status unmap(struct gs_share *share, struct gs_import *import)
     return status;
 }
 
-/* Who does not answer is not told of the rest. What is away of a wake that failed it may take for mapped again. */
+/* Who does not answer is not told of the rest. What is away of a wake that failed it may take for
+ * mapped again. */
 static void let_go_of(struct gs_share *share, struct gs_remote *remote, void *arg)
 {
     gs_status told = GS_OK;
     size_t *bytes = arg;
 
     for (struct gs_import *import = remote->imports; import; import = import->next) {
-        if (import->lost || (!import->away && (!may_go(remote, import) || unmap(share, import) != GS_OK)))
+        if (import->lost ||
+            (!import->away && (!may_go(remote, import) || unmap(share, import) != GS_OK)))
             continue;
         *bytes += import->span.size;
         if (told == GS_OK)
@@ -168,10 +182,13 @@ size_t gs_share_let_go(struct gs_share *share)
     return bytes;
 }
 
-/* ---- Back ------------------------------------------------------------------------------------------------ */
+/* ---- Back
+ *
+ * ------------------------------------------------------------------------------------------------ */
 
 /* The exporter hears of all blocks that they are mapped before one is. */
-static gs_status take_back(struct gs_share *share, struct gs_remote *remote, struct gs_import *import)
+static gs_status take_back(struct gs_share *share, struct gs_remote *remote,
+                           struct gs_import *import)
 {
     gs_status others = ask_all(share, remote, import, 1, GS_OPEN_HAS_IT), status;
     struct gs_request request = {.wants = GS_OPEN_WANTS};
@@ -195,7 +212,8 @@ static gs_status take_back(struct gs_share *share, struct gs_remote *remote, str
 }
 
 /* In a context that has opened it. */
-static gs_status take_back_in_context(struct gs_share *share, struct gs_remote *remote, struct gs_import *import)
+static gs_status take_back_in_context(struct gs_share *share, struct gs_remote *remote,
+                                      struct gs_import *import)
 {
     const struct gs_opened *opened = import->sorted[0];
     const CUcontext context = opened->use_count > 0 ? opened->uses[0].context : NULL;
@@ -233,16 +251,18 @@ static bool is_wanted(struct gs_share *share, const struct gs_import *import)
 /* Nobody has it any more. */
 static bool is_lost(const struct gs_remote *remote, gs_status status)
 {
-    return status == GS_STALE || (status == GS_UNREACHABLE && remote->conn.fd < 0 && !remote->astray);
+    return status == GS_STALE ||
+           (status == GS_UNREACHABLE && remote->conn.fd < 0 && !remote->astray);
 }
 
 static void lose(struct gs_share *share, const struct gs_remote *remote, struct gs_import *import)
 {
     import->lost = true;
-    gs_log_line(&share->log, GS_LOG_ERROR,
-                "process %d, whose memory was open here, has ended while both slept, and %zu MiB at %llx with it: "
-                "what touches them fails",
-                (int)remote->owner_pid, import->span.size >> 20, (unsigned long long)import->span.base);
+    gs_log_line(
+        &share->log, GS_LOG_ERROR,
+        "process %d, whose memory was open here, has ended while both slept, and %zu MiB at %llx with it: "
+        "what touches them fails",
+        (int)remote->owner_pid, import->span.size >> 20, (unsigned long long)import->span.base);
 }
 
 static void take_back_of(struct gs_share *share, struct gs_remote *remote, void *arg)
@@ -257,7 +277,8 @@ static void take_back_of(struct gs_share *share, struct gs_remote *remote, void 
 
         if (!is_wanted(share, import))
             continue;
-        status = gs_now_ns() < remote->deadline_ns ? take_back_in_context(share, remote, import) : GS_UNREACHABLE;
+        status = gs_now_ns() < remote->deadline_ns ? take_back_in_context(share, remote, import)
+                                                   : GS_UNREACHABLE;
         if (status != GS_OK && is_lost(remote, status))
             lose(share, remote, import);
         else if (status != GS_OK)

@@ -136,25 +136,27 @@ static void say(struct gs_share *share, uint64_t now, uint64_t count, uint64_t b
 
     find_holders(share, now, &most, &first);
     if (!first.limbo_references) {
-        gs_log_line(&share->log, GS_LOG_WARNING,
-                    "%llu blocks, %llu KiB, are freed and still held by other machines, which gpushim cluster "
-                    "names, or by processes that have just ended",
-                    (unsigned long long)count, (unsigned long long)(bytes + 1023) >> 10);
+        gs_log_line(
+            &share->log, GS_LOG_WARNING,
+            "%llu blocks, %llu KiB, are freed and still held by other machines, which gpushim cluster "
+            "names, or by processes that have just ended",
+            (unsigned long long)count, (unsigned long long)(bytes + 1023) >> 10);
         return;
     }
-    gs_log_line(&share->log, GS_LOG_WARNING,
-                "%llu blocks, %llu KiB, are freed and still held by other processes; most by process "
-                "%llu (%s): %llu blocks, %llu KiB; the oldest, block %llu of %llu KiB, was freed "
-                "%llu s ago, process %llu (%s) has held it for %llu s",
-                (unsigned long long)count, (unsigned long long)(bytes + 1023) >> 10,
-                (unsigned long long)most.client_pid, most.client_name,
-                (unsigned long long)most.limbo_references,
-                (unsigned long long)(most.limbo_reference_bytes + 1023) >> 10,
-                (unsigned long long)first.limbo_block.id,
-                (unsigned long long)(first.limbo_block.size + 1023) >> 10,
-                (unsigned long long)(first.limbo_block.freed_ns / GS_NS_PER_S),
-                (unsigned long long)first.client_pid, first.client_name,
-                (unsigned long long)(first.limbo_block.held_ns / GS_NS_PER_S));
+    gs_log_line(
+        &share->log, GS_LOG_WARNING,
+        "%llu blocks, %llu KiB, are freed and still held by other processes; most by process "
+        "%llu (%s): %llu blocks, %llu KiB; the oldest, block %llu of %llu KiB, was freed "
+        "%llu s ago, process %llu (%s) has held it for %llu s",
+        (unsigned long long)count, (unsigned long long)(bytes + 1023) >> 10,
+        (unsigned long long)most.client_pid, most.client_name,
+        (unsigned long long)most.limbo_references,
+        (unsigned long long)(most.limbo_reference_bytes + 1023) >> 10,
+        (unsigned long long)first.limbo_block.id,
+        (unsigned long long)(first.limbo_block.size + 1023) >> 10,
+        (unsigned long long)(first.limbo_block.freed_ns / GS_NS_PER_S),
+        (unsigned long long)first.client_pid, first.client_name,
+        (unsigned long long)(first.limbo_block.held_ns / GS_NS_PER_S));
 }
 
 uint64_t gs_limbo_tick(struct gs_share *share, uint64_t now)

@@ -1,9 +1,10 @@
 /*
  * Exporter: what proves that a client's program is over, and with it what it had open. Its pidfd
- * reports the exit; without one the process table does, for a process that is in it; another program
- * of the same process, which says hello, came after it (exec). Nothing else does: a program may close
- * the library's connection like any descriptor that it does not know, and read on what it has mapped,
- * and a process that is going down has neither connection nor memory, and its GPU work runs on.
+ * reports the exit; without one the process table does, for a process that is in it; another
+ * program of the same process, which says hello, came after it (exec). Nothing else does: a program
+ * may close the library's connection like any descriptor that it does not know, and read on what it
+ * has mapped, and a process that is going down has neither connection nor memory, and its GPU work
+ * runs on.
  */
 #include "core/share/exporter.h"
 
@@ -15,8 +16,8 @@ bool gs_client_has_pidfd(const struct gs_client *client)
     return client->pidfd >= 0 && gs_fd_is_there(&client->kept_pidfd);
 }
 
-/* A number of the process table that is another process's by now keeps it from being seen: then that
- * one's end is. */
+/* A number of the process table that is another process's by now keeps it from being seen: then
+ * that one's end is. */
 bool gs_client_has_ended(const struct gs_client *client)
 {
     if (client->over.ended)
@@ -44,7 +45,8 @@ static bool has_name(const struct gs_client *client)
     return memcmp(client->said.from, none, sizeof none) != 0;
 }
 
-/* Where the kernel does not tell who a caller is, one of them that is connected is not taken for another. */
+/* Where the kernel does not tell who a caller is, one of them that is connected is not taken for
+ * another. */
 bool gs_client_is_same(const struct gs_client *client, const struct gs_client *newer)
 {
     return has_name(client) && client->uid == newer->uid && client->pid == newer->pid &&

@@ -1,10 +1,10 @@
 /*
- * Looking a name up (names.c): all who may have it are asked about it at once, and the newest is taken;
- * and its end, or what was published anew, is told them the same way, by an order to end it.
+ * Looking a name up (names.c): all who may have it are asked about it at once, and the newest is
+ * taken; and its end, or what was published anew, is told them the same way, by an order to end it.
  *
  * What they say is as good as they are: of this user's own processes and of brokers it is believed
- * whose name it is; anybody else's is his own, as the kernel tells who he is. So another user's process
- * can neither hide this user's names nor add to them.
+ * whose name it is; anybody else's is his own, as the kernel tells who he is. So another user's
+ * process can neither hide this user's names nor add to them.
  */
 #include "core/share/ask.h"
 
@@ -95,7 +95,7 @@ static enum gs_peer_state say(struct gs_asking *asking, struct gs_peer *peer)
 }
 
 static enum gs_peer_state hear(struct gs_asking *asking, struct gs_peer *peer, int error,
-                                const union gs_wire_message *message)
+                               const union gs_wire_message *message)
 {
     struct inquiry *inquiry = asking->arg;
     bool is_answer = !error && message->head.request == REQUEST;
@@ -117,13 +117,13 @@ static enum gs_peer_state hear(struct gs_asking *asking, struct gs_peer *peer, i
     return GS_SILENT;
 }
 
-/* Asks about a name, within debug.timeout, and `limit_ns`; what came of it is in *ret_inquiry, and how many
- * have not answered is returned. Natively there is nothing like it. */
+/* Asks about a name, within debug.timeout, and `limit_ns`; what came of it is in *ret_inquiry, and
+ * how many have not answered is returned. Natively there is nothing like it. */
 static unsigned inquire(struct gs_share *share, enum gs_wire_type type, const char *name,
                         uint64_t since_ns, uint64_t limit_ns, struct inquiry *ret_inquiry)
 {
-    struct gs_asking asking = {.share = share, .arg = ret_inquiry, .say = say, .hear = hear,
-                               .barred = refuse};
+    struct gs_asking asking = {
+        .share = share, .arg = ret_inquiry, .say = say, .hear = hear, .barred = refuse};
     union gs_wire_message *question = &ret_inquiry->question;
 
     *ret_inquiry = (struct inquiry){.state = GS_NAMED_NONE};
@@ -177,9 +177,9 @@ enum gs_look_up gs_share_look_up(struct gs_share *share, const char *name,
         ret_found->uid = inquiry.state ? inquiry.found.uid : inquiry.refused_uid;
         gs_log_line(&share->log, GS_LOG_WARNING,
                     inquiry.state ? "the name %s is user %u's, who does not share with this one; "
-                                     "name this user there (share.uids)"
-                                   : "no process of this user's has the name %s, and those of user "
-                                     "%u do not say; name this user there (share.uids)",
+                                    "name this user there (share.uids)"
+                                  : "no process of this user's has the name %s, and those of user "
+                                    "%u do not say; name this user there (share.uids)",
                     name, (unsigned)ret_found->uid);
         outcome = GS_LOOK_OTHERS;
     } else if (silent > 0) {

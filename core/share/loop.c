@@ -1,6 +1,7 @@
 /*
- * How the share thread waits: asleep, but where a message is expected, for a moment without that. What it
- * does with what has come is thread.c's. It is never woken only to look whether all is as it was.
+ * How the share thread waits: asleep, but where a message is expected, for a moment without that.
+ * What it does with what has come is thread.c's. It is never woken only to look whether all is as
+ * it was.
  */
 #include "core/share/exporter.h"
 #include "core/share/importer.h"
@@ -49,9 +50,10 @@ static uint64_t tick(struct gs_share *share)
 /*
  * The kernel doubles a process's table of descriptors when it is full, and in a process of several
  * threads that waits for every CPU: whoever needs the next descriptor sleeps for 5 to 15 ms
- * (measured). A thousand opens met that four times in the importer and four in the exporter (README.md has
- * what that is). So with the first use the table is made as large as what is kept can need, by a thread
- * that nobody waits for and that ends then. A table that stays small costs time only.
+ * (measured). A thousand opens met that four times in the importer and four in the exporter
+ * (README.md has what that is). So with the first use the table is made as large as what is kept
+ * can need, by a thread that nobody waits for and that ends then. A table that stays small costs
+ * time only.
  */
 static void *make_fd_table(void *arg)
 {
@@ -79,8 +81,8 @@ struct fd_table {
     bool begun, runs;
 };
 
-/* A thread starts in 70 to 500 us (measured): not while an importer is expected, as long as there are not too
- * many of those. */
+/* A thread starts in 70 to 500 us (measured): not while an importer is expected, as long as there
+ * are not too many of those. */
 static void fd_table_tick(struct gs_share *share, struct fd_table *table)
 {
     uint64_t now = table->begun ? 0 : gs_now_ns();
@@ -100,7 +102,8 @@ static void fd_table_tick(struct gs_share *share, struct fd_table *table)
     }
 }
 
-/* Whoever makes the thread look again and again, and nothing comes, gets a part of the time only. */
+/* Whoever makes the thread look again and again, and nothing comes, gets a part of the time
+ * only. */
 static bool may_spin(struct gs_share *share, uint64_t now)
 {
     uint64_t over = (now - share->loop.spin_ns) / SPIN_PART;
@@ -129,9 +132,9 @@ static int spin(struct gs_share *share, struct epoll_event *events)
 }
 
 /*
- * Until something comes, or for so long. False: the program has closed the pipe. It is told of that, since
- * what is polled stays for as long as it is, and the other ends of the pipe do not: in epoll_wait it would
- * sleep on.
+ * Until something comes, or for so long. False: the program has closed the pipe. It is told of
+ * that, since what is polled stays for as long as it is, and the other ends of the pipe do not: in
+ * epoll_wait it would sleep on.
  */
 static bool sleep_for(struct gs_share *share, uint64_t limit_ns)
 {

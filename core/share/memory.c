@@ -57,8 +57,8 @@ bool gs_memory_is_pages(uint64_t address, uint64_t size)
 
 #define ALIGNED ((uintptr_t)1 << 21)
 
-/* 0; -EINVAL: it is smaller; -ERANGE: its pages are larger than the addresses that are taken for it: the
- * kernel would round what is mapped beyond them. */
+/* 0; -EINVAL: it is smaller; -ERANGE: its pages are larger than the addresses that are taken for
+ * it: the kernel would round what is mapped beyond them. */
 static int holds(int fd, uint64_t end)
 {
     struct stat info;
@@ -80,8 +80,8 @@ int gs_memory_seal(int fd, uint64_t end)
 /* Addresses alone; NULL without. */
 static char *reserve(size_t whole)
 {
-    char *all = mmap(NULL, whole + ALIGNED, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
-                     -1, 0);
+    char *all =
+        mmap(NULL, whole + ALIGNED, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     size_t before;
 
     if (all == MAP_FAILED)
@@ -121,7 +121,8 @@ void gs_memory_unmap(void *memory, size_t whole)
 
 void gs_memory_read(int fd, size_t first, uint64_t *ret_words, size_t count)
 {
-    ssize_t got = pread(fd, ret_words, count * sizeof *ret_words, (off_t)(first * sizeof *ret_words));
+    ssize_t got =
+        pread(fd, ret_words, count * sizeof *ret_words, (off_t)(first * sizeof *ret_words));
 
     for (size_t i = got > 0 ? (size_t)got / sizeof *ret_words : 0; i < count; i++)
         ret_words[i] = 0;
@@ -133,8 +134,7 @@ bool gs_memory_is_in_shm(int fd, uint64_t size)
     struct statfs system;
     struct statx info;
 
-    return fd >= 0 &&
-           fcntl(fd, F_GET_SEALS) >= 0 &&
+    return fd >= 0 && fcntl(fd, F_GET_SEALS) >= 0 &&
            statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_SIZE, &info) == 0 &&
            info.stx_size >= size && fstatfs(fd, &system) == 0 && system.f_type == TMPFS_MAGIC;
 }

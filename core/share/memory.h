@@ -22,16 +22,16 @@ void gs_memory_read(int fd, size_t first, uint64_t *ret_words, size_t count);
  * memfd). Another file is not even shown to the driver, whose looks at it and closes could be held
  * up by its file system. */
 bool gs_memory_may_be_drivers(int fd);
-/* Whether it is a file of memory in ordinary pages, as those of /dev/shm are, and at least so large: what is
- * mapped of it is there, unless somebody makes it smaller. */
+/* Whether it is a file of memory in ordinary pages, as those of /dev/shm are, and at least so
+ * large: what is mapped of it is there, unless somebody makes it smaller. */
 bool gs_memory_is_in_shm(int fd, uint64_t size);
 
-/* That of a program's memfd, up to byte `end`: it gets the seal without which whoever makes it smaller
- * ends everybody that has it mapped. -EINVAL: no memfd, or a smaller one; -EPERM: it takes no seals;
- * -ERANGE: its pages are larger than 2 MiB. */
+/* That of a program's memfd, up to byte `end`: it gets the seal without which whoever makes it
+ * smaller ends everybody that has it mapped. -EINVAL: no memfd, or a smaller one; -EPERM: it takes
+ * no seals; -ERANGE: its pages are larger than 2 MiB. */
 int gs_memory_seal(int fd, uint64_t end);
-/* Maps what is sound from the byte on, at a multiple of 2 MiB; addresses are taken for all of `whole`,
- * which is one too and at least `size`. 0, or a negative errno. */
+/* Maps what is sound from the byte on, at a multiple of 2 MiB; addresses are taken for all of
+ * `whole`, which is one too and at least `size`. 0, or a negative errno. */
 int gs_memory_map(int fd, uint64_t offset, size_t size, size_t whole, bool read_only,
                   void **ret_memory);
 void gs_memory_unmap(void *memory, size_t whole);

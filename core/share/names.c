@@ -5,11 +5,11 @@
  *     QUERY ────────────┘              QUERY ───────────┘                   (a strip gone), or the name
  *                                                                           taken back
  *
- * A name is one user's: each may have the same. It stands in the table of the process that published
- * it, which ends with that process and leaves nothing behind, and in its broker's, which serves the
- * block then. There is no third place: whoever looks one up asks the processes (look_up.c) and takes
- * the newest. What was published anew, or taken back, the broker is told when it asks for what is next, behind
- * all that it was told before: so it never has an older one again.
+ * A name is one user's: each may have the same. It stands in the table of the process that
+ * published it, which ends with that process and leaves nothing behind, and in its broker's, which
+ * serves the block then. There is no third place: whoever looks one up asks the processes
+ * (look_up.c) and takes the newest. What was published anew, or taken back, the broker is told when
+ * it asks for what is next, behind all that it was told before: so it never has an older one again.
  *
  * A broker is told in its own order and trusts nobody: a name is of the user at the connection's
  * other end, of a block that this very connection left here, and one user's are bounded.
@@ -47,7 +47,8 @@ uint64_t gs_names_now(struct gs_share *share)
         __atomic_store_n(&share->exporter.clock_ahead_ns, gs_clock_ahead_ns(), __ATOMIC_RELAXED);
         __atomic_store_n(&share->exporter.clock_known, true, __ATOMIC_RELEASE);
     }
-    return gs_now_ns() - (uint64_t)__atomic_load_n(&share->exporter.clock_ahead_ns, __ATOMIC_RELAXED);
+    return gs_now_ns() -
+           (uint64_t)__atomic_load_n(&share->exporter.clock_ahead_ns, __ATOMIC_RELAXED);
 }
 
 /* ---- What a name is -------------------------------------------------------------------------- */
@@ -65,7 +66,8 @@ static bool is_closed(const char *text, size_t size)
 
 static bool is_word(const char name[GS_NAME_SIZE])
 {
-    static const char takes[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-+:@/";
+    static const char takes[] =
+        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-+:@/";
 
     return is_closed(name, GS_NAME_SIZE) && name[0] && !name[strspn(name, takes)];
 }
@@ -132,8 +134,8 @@ static void drop_locked(struct gs_share *share, struct gs_name *name)
     free(name);
 }
 
-/* Of external memory, or of a strip, which its process alone serves: the broker is told at most that it has
- * the name no more. */
+/* Of external memory, or of a strip, which its process alone serves: the broker is told at most
+ * that it has the name no more. */
 static bool is_embedded(const struct gs_name *name)
 {
     return name->export && (name->export->source.behind || gs_export_is_own(name->export));
@@ -165,8 +167,8 @@ static void put_locked(struct gs_name *name, struct gs_export *export,
     name->told = is_embedded(name) && !name->known;
 }
 
-/* True: the broker is to be told, which gives up what was published when this was, or before: it may
- * have a newer one of another process's. */
+/* True: the broker is to be told, which gives up what was published when this was, or before: it
+ * may have a newer one of another process's. */
 static bool end_locked(struct gs_share *share, struct gs_name *name)
 {
     if (!name->known) {
@@ -232,7 +234,8 @@ static bool is_untold_locked(const struct gs_share *share, const char *text, uin
     return name && (!name->told || share->link.named == name) && name->since_ns == since_ns;
 }
 
-/* Whether the broker has it as it was published then; or somebody else has by now published it anew. */
+/* Whether the broker has it as it was published then; or somebody else has by now published it
+ * anew. */
 static bool is_kept_locked(const struct gs_share *share, const char *text, uint64_t since_ns)
 {
     const struct gs_name *name = find_locked(share, gs_user_own(), text);
@@ -242,9 +245,9 @@ static bool is_kept_locked(const struct gs_share *share, const char *text, uint6
 
 bool gs_names_await_kept(struct gs_share *share, const char *text, uint64_t since_ns)
 {
-    uint64_t until = gs_now_ns() + (share->options.timeout_ns < GS_NAME_KEPT_NS
-                                        ? share->options.timeout_ns
-                                        : GS_NAME_KEPT_NS);
+    uint64_t until =
+        gs_now_ns() +
+        (share->options.timeout_ns < GS_NAME_KEPT_NS ? share->options.timeout_ns : GS_NAME_KEPT_NS);
     bool kept;
 
     if (!share->options.broker)
@@ -328,8 +331,8 @@ static bool may_have_one_more(const struct gs_share *share, const struct gs_user
 
 /* Whether it is kept. */
 static bool keep_locked(struct gs_share *share, struct gs_client *client,
-                        const struct gs_wire_name *message, uint64_t since_ns,
-                        struct gs_name *name, struct gs_export *export)
+                        const struct gs_wire_name *message, uint64_t since_ns, struct gs_name *name,
+                        struct gs_export *export)
 {
     if (!name && !may_have_one_more(share, client->user)) {
         gs_log_line(&share->log, share->store.published_said ? GS_LOG_DEBUG : GS_LOG_WARNING,
@@ -382,8 +385,8 @@ bool gs_name_came(struct gs_share *share, struct gs_client *client,
 
 /* ---- Answers --------------------------------------------------------------------------------- */
 
-/* Whether it leads to anything: of what was left here, what its process confirms; of a strip nothing while
- * it may be about to go. */
+/* Whether it leads to anything: of what was left here, what its process confirms; of a strip
+ * nothing while it may be about to go. */
 static bool leads(const struct gs_name *name)
 {
     return name->export && !name->export->freed_ns && name->export->going == 0 &&
@@ -426,9 +429,9 @@ static const struct gs_name *sought_locked(const struct gs_share *share,
         if (next ? !is_behind(&name->key, find) : strcmp(name->key.name, find->name) != 0)
             continue;
         if (found && (next ? strcmp(name->key.name, found->key.name) > 0 ||
-                                       (strcmp(name->key.name, found->key.name) == 0 &&
-                                        name->key.uid > found->key.uid)
-                                 : !is_better(name, found, client)))
+                                 (strcmp(name->key.name, found->key.name) == 0 &&
+                                  name->key.uid > found->key.uid)
+                           : !is_better(name, found, client)))
             continue;
         if (leads(name))
             found = name;

@@ -1,5 +1,6 @@
 /*
- * What the user of a process tells it over its socket, by `gpushim set`, `collect`, `sleep` and `wake`:
+ * What the user of a process tells it over its socket, by `gpushim set`, `collect`, `sleep` and
+ * `wake`:
  *
  *   ORDER to set option, value ──► asked (core/process/settings.c) ──► DONE: what it was, what it is
  *   ORDER to sleep ──► asked (shim/sleep.c) ──► DONE: a thread is at it, or what came of the order
@@ -7,8 +8,9 @@
  *
  * All are answered at once, by the share thread, which waits for nobody: what collecting sets going
  * comes back when the GPU work is done that was submitted before. Other users are refused, whoever
- * they are let in for; root is not, whom nothing would keep from doing the same by other means. (To trim
- * takes its time, and is for processes of one user alone: pressure.c; so is the end of a name: names.c.)
+ * they are let in for; root is not, whom nothing would keep from doing the same by other means. (To
+ * trim takes its time, and is for processes of one user alone: pressure.c; so is the end of a name:
+ * names.c.)
  */
 #include "core/share/exporter.h"
 #include "core/share/importer.h"
@@ -21,8 +23,8 @@ static bool ask(struct gs_share *share, enum gs_question question, union gs_told
     return share->events.asked && share->events.asked(share->events.arg, question, 0, told);
 }
 
-static void set(struct gs_share *share, const struct gs_client *client, const struct gs_wire_order *order,
-                struct gs_wire_done *done)
+static void set(struct gs_share *share, const struct gs_client *client,
+                const struct gs_wire_order *order, struct gs_wire_done *done)
 {
     union gs_told told = {.setting = {.name = order->name, .value = order->value}};
     struct gs_setting *setting = &told.setting;
@@ -38,7 +40,8 @@ static void set(struct gs_share *share, const struct gs_client *client, const st
     done->outcome = setting->outcome;
 }
 
-static void put_to_sleep(struct gs_share *share, const struct gs_wire_order *order, struct gs_wire_done *done)
+static void put_to_sleep(struct gs_share *share, const struct gs_wire_order *order,
+                         struct gs_wire_done *done)
 {
     union gs_told told = {.sleep = {.verb = order->verb,
                                     .order = order->number,
@@ -83,10 +86,12 @@ static bool may_order(const struct gs_share *share, const struct gs_client *clie
 {
     if (kind == GS_ORDER_UNNAME && share->options.is_broker)
         return true; /* it has names of all users: he ends his own */
-    return kind == GS_ORDER_TRIM || kind == GS_ORDER_UNNAME ? gs_user_is_own(client->uid) : gs_client_is_own(client);
+    return kind == GS_ORDER_TRIM || kind == GS_ORDER_UNNAME ? gs_user_is_own(client->uid)
+                                                            : gs_client_is_own(client);
 }
 
-bool gs_order_came(struct gs_share *share, struct gs_client *client, const struct gs_wire_order *order)
+bool gs_order_came(struct gs_share *share, struct gs_client *client,
+                   const struct gs_wire_order *order)
 {
     union gs_wire_message message;
 
@@ -94,7 +99,8 @@ bool gs_order_came(struct gs_share *share, struct gs_client *client, const struc
         return gs_client_fault(client, "it gives an order to a broker");
     if (!may_order(share, client, order->kind))
         return gs_client_refuse(share, client, order->head.request, GS_REFUSED_USER, 0);
-    if (order->kind >= GS_ORDERS || order->verb >= GS_SLEEP_MAY_IDLE || !memchr(order->name, 0, sizeof order->name) ||
+    if (order->kind >= GS_ORDERS || order->verb >= GS_SLEEP_MAY_IDLE ||
+        !memchr(order->name, 0, sizeof order->name) ||
         !memchr(order->discard, 0, sizeof order->discard))
         return gs_client_fault(client, "its message has fields that make no sense");
     if (order->kind == GS_ORDER_TRIM)

@@ -43,7 +43,7 @@ static enum gs_peer_state query(struct gs_asking *asking, struct gs_peer *peer)
 
 /* What it says of one device; it is asked about the next where that is another one. */
 static enum gs_peer_state hear(struct gs_asking *asking, struct gs_peer *peer, int error,
-                                const union gs_wire_message *message)
+                               const union gs_wire_message *message)
 {
     const struct survey *survey = asking->arg;
     const struct gs_wire_report *report = &message->report;
@@ -70,8 +70,12 @@ void gs_share_others(struct gs_share *share, const unsigned char uuid[16], uint6
                      struct gs_share_others *ret_others)
 {
     struct survey survey = {.uuid = uuid, .found = ret_others};
-    struct gs_asking asking = {.share = share, .arg = &survey, .own = true, .say = query,
-                               .hear = hear, .deadline_ns = gs_now_ns() + limit_ns};
+    struct gs_asking asking = {.share = share,
+                               .arg = &survey,
+                               .own = true,
+                               .say = query,
+                               .hear = hear,
+                               .deadline_ns = gs_now_ns() + limit_ns};
 
     memset(ret_others, 0, sizeof *ret_others);
     gs_ask_all(&asking);

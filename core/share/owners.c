@@ -1,6 +1,6 @@
 /*
- * Importer: whose memory this process has open, in answer to QUERY. What an owner that has ended left open is told of
- * by nobody else: the memory stays as long as it is mapped here.
+ * Importer: whose memory this process has open, in answer to QUERY. What an owner that has ended
+ * left open is told of by nobody else: the memory stays as long as it is mapped here.
  */
 #include "core/share/importer.h"
 

@@ -1,6 +1,6 @@
 /*
- * When this process's socket is put up (socket.c says how): at the first export, the first open, or as
- * soon as there is enough memory to be asked for; and again wherever it can be when it has gone.
+ * When this process's socket is put up (socket.c says how): at the first export, the first open, or
+ * as soon as there is enough memory to be asked for; and again wherever it can be when it has gone.
  * Folders go: /run/user/UID when its user logs out, one in /tmp when somebody clears that.
  */
 #include "core/share/alive.h"
@@ -10,12 +10,14 @@
 #include <string.h>
 
 #define SWEEP_AFTER_NS (20 * GS_NS_PER_MS) /* the first importers are served before */
-#define AGAIN_NS       GS_NS_PER_S /* it is looked at, and where it cannot be put up tried, again after this */
+#define AGAIN_NS \
+    GS_NS_PER_S /* it is looked at, and where it cannot be put up tried, again after this */
 
 /* ---- Once ----------------------------------------------------------------------------------- */
 
 /* Until another thread has started it. One that a filter of system calls has killed meanwhile
- * (SECCOMP_RET_KILL_THREAD) never will; whatever it had made stays as it is, and is not built on. */
+ * (SECCOMP_RET_KILL_THREAD) never will; whatever it had made stays as it is, and is not built
+ * on. */
 static void await_start_locked(struct gs_share *share, enum gs_start *state)
 {
     while (*state == GS_STARTING) {

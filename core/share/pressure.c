@@ -1,6 +1,6 @@
 /*
- * Memory pressure: processes of one user that share a GPU. Who finds it full asks the others to give
- * back what they only keep for later.
+ * Memory pressure: processes of one user that share a GPU. Who finds it full asks the others to
+ * give back what they only keep for later.
  *
  *   full process                             process that keeps idle memory
  *   gs_share_ask ── ORDER to trim ────────► share thread ── asked ──► a thread of core/process
@@ -8,9 +8,10 @@
  *               ◄── DONE: it takes longer ───            ◄─ gs_share_purge_is_long
  *               ◄── DONE, bytes ────────────             ◄─ gs_share_purged: what was given
  *
- * The share thread calls no driver for that and waits for nobody. What several ask for of one device
- * is given in one go, and all of them are told: so who asks over many connections delays nobody more
- * than over one. How often anything is given is core/process's to say. Other users are refused.
+ * The share thread calls no driver for that and waits for nobody. What several ask for of one
+ * device is given in one go, and all of them are told: so who asks over many connections delays
+ * nobody more than over one. How often anything is given is core/process's to say. Other users are
+ * refused.
  */
 #include "core/share/exporter.h"
 
@@ -26,12 +27,14 @@ static bool tell(struct gs_client *client, uint64_t given, uint32_t more)
     return gs_wire_send(client->fd, &message, -1) == 0;
 }
 
-bool gs_plea_came(struct gs_share *share, struct gs_client *client, const struct gs_wire_order *order)
+bool gs_plea_came(struct gs_share *share, struct gs_client *client,
+                  const struct gs_wire_order *order)
 {
     if (client->plea.state)
         return gs_client_fault(client, "it asks for memory again before it was answered");
-    client->plea = (struct gs_plea){
-        .state = GS_PLEA_DUE, .request = order->head.request, .wanted = order->value};
+    client->plea = (struct gs_plea){.state = GS_PLEA_DUE,
+                                    .request = order->head.request,
+                                    .wanted = order->value};
     memcpy(client->plea.uuid, order->uuid, sizeof client->plea.uuid);
     share->asked.pressure.pleas++;
     return tell(client, 0, 1);
@@ -73,7 +76,8 @@ static void gather(struct gs_share *share)
         if (client->plea.state != GS_PLEA_DUE ||
             memcmp(client->plea.uuid, first->plea.uuid, sizeof first->plea.uuid) != 0)
             continue;
-        wanted = client->plea.wanted < UINT64_MAX - wanted ? wanted + client->plea.wanted : UINT64_MAX;
+        wanted =
+            client->plea.wanted < UINT64_MAX - wanted ? wanted + client->plea.wanted : UINT64_MAX;
         client->plea.state = GS_PLEA_UNDER_WAY;
     }
     gs_lock_take(&share->lock);
@@ -84,7 +88,8 @@ static void gather(struct gs_share *share)
     gs_lock_release(&share->lock);
 }
 
-/* Whether nothing is under way; then *ret_given is what was given last. Else *ret_long, once: it takes longer. */
+/* Whether nothing is under way; then *ret_given is what was given last. Else *ret_long, once: it
+ * takes longer. */
 static bool is_done(struct gs_share *share, uint64_t *ret_given, bool *ret_long)
 {
     bool done;
@@ -115,8 +120,7 @@ void gs_pleas_work(struct gs_share *share)
     tell_all(share, given, 0);
     while (share->asked.pressure.pleas > 0) {
         gather(share);
-        if (share->events.asked &&
-            share->events.asked(share->events.arg, GS_ASKED_MEMORY, 0, NULL))
+        if (share->events.asked && share->events.asked(share->events.arg, GS_ASKED_MEMORY, 0, NULL))
             return;
         gs_share_purged(share, 0);
         is_done(share, &given, &is_long);

@@ -31,7 +31,7 @@ static enum gs_peer_state say(struct gs_asking *asking, struct gs_peer *peer)
 
 /* Who says what is no answer, or the same twice, is not listened to. */
 static enum gs_peer_state hear(struct gs_asking *asking, struct gs_peer *peer, int error,
-                                const union gs_wire_message *message)
+                               const union gs_wire_message *message)
 {
     struct plea *plea = asking->arg;
     struct gs_share_answers *answers = plea->answers;
@@ -58,7 +58,8 @@ static bool waits(const struct gs_asking *asking, const struct gs_peer *peer)
     return asking->waited_ns < most[peer->step];
 }
 
-/* ---- Who is silent: kept, since by its connection is seen when it has answered ----------------- */
+/* ---- Who is silent: kept, since by its connection is seen when it has answered
+ * ----------------- */
 
 static struct gs_peer *take_silent(struct gs_share *share)
 {
@@ -89,14 +90,15 @@ static bool keep(struct gs_share *share, struct gs_peer *peer)
     return !peer;
 }
 
-/* Those who were silent the last time. Who has answered by now, gone, or lost the connection, is found
- * anew: what he gave before this is not counted. */
+/* Those who were silent the last time. Who has answered by now, gone, or lost the connection, is
+ * found anew: what he gave before this is not counted. */
 static void hear_silent(struct gs_asking *asking)
 {
     struct plea *plea = asking->arg;
     struct gs_peer *silent = take_silent(asking->share), *peer, *next;
 
-    LL_FOREACH_SAFE(silent, peer, next) {
+    LL_FOREACH_SAFE(silent, peer, next)
+    {
         peer->state = GS_AWAITED;
         gs_ask_hear(asking, peer);
         if (peer->state == GS_HEARD) {
@@ -115,8 +117,13 @@ void gs_share_ask(struct gs_share *share, const unsigned char uuid[16], uint64_t
                   struct gs_share_answers *ret_answers)
 {
     struct plea plea = {.uuid = uuid, .wanted = wanted, .answers = ret_answers};
-    struct gs_asking asking = {.share = share, .arg = &plea, .own = true, .keeps = true,
-                               .say = say, .hear = hear, .waits = waits};
+    struct gs_asking asking = {.share = share,
+                               .arg = &plea,
+                               .own = true,
+                               .keeps = true,
+                               .say = say,
+                               .hear = hear,
+                               .waits = waits};
     struct gs_peer *peer, *next;
 
     *ret_answers = (struct gs_share_answers){.given = 0};
@@ -129,7 +136,8 @@ void gs_share_ask(struct gs_share *share, const unsigned char uuid[16], uint64_t
                         ? "no descriptor is left (ulimit -n), or they take no connection"
                         : "too many others do not answer");
     ret_answers->silent = asking.silent;
-    LL_FOREACH_SAFE(asking.peers, peer, next) {
+    LL_FOREACH_SAFE(asking.peers, peer, next)
+    {
         if (peer->who.pid > 0)
             ret_answers->silent_pid = peer->who.pid;
         if (!keep(share, peer))
@@ -142,5 +150,5 @@ void gs_others_free(struct gs_share *share)
     struct gs_peer *silent = take_silent(share), *peer, *next;
 
     LL_FOREACH_SAFE(silent, peer, next)
-        gs_peer_forget(peer);
+    gs_peer_forget(peer);
 }

@@ -1,10 +1,11 @@
 /*
- * Exporter: its broker (broker.c has the picture): finding one, starting it where there is none, answering
- * what it asks, and going on without it.
+ * Exporter: its broker (broker.c has the picture): finding one, starting it where there is none,
+ * answering what it asks, and going on without it.
  *
- * What is to be left with a broker stands in one list, in the order in which handles were given out, but for what
- * got a name, for which somebody waits; the broker was told of what lies before `next`. It asks for one thing at a time and is told one thing at a time, so
- * nothing piles up for one that does not ask. That something was taken back (confirm.c) comes with the next answer.
+ * What is to be left with a broker stands in one list, in the order in which handles were given
+ * out, but for what got a name, for which somebody waits; the broker was told of what lies before
+ * `next`. It asks for one thing at a time and is told one thing at a time, so nothing piles up for
+ * one that does not ask. That something was taken back (confirm.c) comes with the next answer.
  */
 #include "core/base/list.h"
 #include "core/share/cluster.h"
@@ -12,16 +13,17 @@
 
 #include <string.h>
 
-#define CONNECT_MS     500  /* for a broker that takes no connection: importers wait meanwhile */
-#define AGAIN_NS       (20 * GS_NS_PER_MS) /* where there was no descriptor, or too many are under way */
-#define START_WAIT_NS  (3 * GS_NS_PER_S)
-#define START_AGAIN_NS (50 * GS_NS_PER_MS)
-#define SILENT_NS      GS_NS_PER_S /* a broker that asks nothing for so long is told of, */
+#define CONNECT_MS      500 /* for a broker that takes no connection: importers wait meanwhile */
+#define AGAIN_NS        (20 * GS_NS_PER_MS) /* where there was no descriptor, or too many are under way */
+#define START_WAIT_NS   (3 * GS_NS_PER_S)
+#define START_AGAIN_NS  (50 * GS_NS_PER_MS)
+#define SILENT_NS       GS_NS_PER_S        /* a broker that asks nothing for so long is told of, */
 #define SILENT_AGAIN_NS (60 * GS_NS_PER_S) /* and then so often */
-#define LOOK_FIRST_NS  GS_NS_PER_S /* for another broker, and then twice as late each time, but */
-#define LOOK_LAST_NS   (64 * GS_NS_PER_S)
+#define LOOK_FIRST_NS   GS_NS_PER_S /* for another broker, and then twice as late each time, but */
+#define LOOK_LAST_NS    (64 * GS_NS_PER_S)
 
-/* ---- What it is to have ----------------------------------------------------------------------- */
+/* ---- What it is to have
+ * ----------------------------------------------------------------------- */
 
 static bool is_to_be_left(const struct gs_export *export)
 {
@@ -75,8 +77,8 @@ void gs_broker_take_back_locked(struct gs_share *share, struct gs_export *export
 
 /* ---- The connection ------------------------------------------------------------------------- */
 
-/* Who this is, whose it may be when this process has ended, and what of it. On a new connection there is room for
- * that. */
+/* Who this is, whose it may be when this process has ended, and what of it. On a new connection
+ * there is room for that. */
 static int greet(struct gs_share *share, int fd)
 {
     const struct gs_share_options *options = &share->options;
@@ -157,12 +159,13 @@ static void pause_looking(struct gs_share *share)
     share->link.pause_ns = pause < LOOK_FIRST_NS  ? LOOK_FIRST_NS
                            : pause > LOOK_LAST_NS ? LOOK_LAST_NS
                                                   : pause;
-    share->link.retry_ns = gs_now_ns() + share->link.pause_ns +
-                           share->link.pause_ns / 512 * share->instance[0];
+    share->link.retry_ns =
+        gs_now_ns() + share->link.pause_ns + share->link.pause_ns / 512 * share->instance[0];
 }
 
-/* What it was told counts no more: whoever is found next is told all anew. Nothing of it is confirmed any
- * more: the broker may see both ends at once, that of the connection and later that of the process. */
+/* What it was told counts no more: whoever is found next is told all anew. Nothing of it is
+ * confirmed any more: the broker may see both ends at once, that of the connection and later that
+ * of the process. */
 static void forget(struct gs_share *share)
 {
     struct gs_export *export;
@@ -232,10 +235,12 @@ static void find_broker(struct gs_share *share)
     share->link.found_ns = gs_now_ns();
     share->link.silent_ns = share->link.found_ns + SILENT_NS;
     if (again)
-        gs_log_line(&share->log, GS_LOG_INFO, "there is a broker: all that is shared is left with it");
+        gs_log_line(&share->log, GS_LOG_INFO,
+                    "there is a broker: all that is shared is left with it");
 }
 
-/* ---- Answers ---------------------------------------------------------------------------------- */
+/* ---- Answers
+ * ---------------------------------------------------------------------------------- */
 
 /* False: that does not go now. */
 static bool answer_locked(struct gs_share *share, union gs_wire_message *message, int fd)
@@ -267,8 +272,8 @@ static bool say_locked(struct gs_share *share)
     return name != NULL;
 }
 
-/* The one of which it asks for a piece; or the next. NULL: there is none, or no room for it. What was put first while
- * the one behind it was on its way comes back to that. */
+/* The one of which it asks for a piece; or the next. NULL: there is none, or no room for it. What
+ * was put first while the one behind it was on its way comes back to that. */
 static struct gs_export *next_locked(struct gs_share *share)
 {
     if (share->link.given)
@@ -285,8 +290,9 @@ static void pass_over(struct gs_share *share, struct gs_export *export, CUresult
         share->link.again_ns = gs_now_ns() + AGAIN_NS;
         return;
     }
-    gs_log_line(&share->log, GS_LOG_WARNING,
-                "a block is shared without the broker: the driver does not export all of its memory");
+    gs_log_line(
+        &share->log, GS_LOG_WARNING,
+        "a block is shared without the broker: the driver does not export all of its memory");
     gs_lock_take(&share->lock);
     revoke_locked(share, export);
     if (share->link.next == export)
@@ -349,8 +355,8 @@ static void give(struct gs_share *share, struct gs_export *export)
         gs_piece_fd_keep(share, export, piece, &fd);
 }
 
-/* The broker has asked. What is to be done comes first, then what is to be had, then that there is something
- * to read. False: there is nothing. */
+/* The broker has asked. What is to be done comes first, then what is to be had, then that there is
+ * something to read. False: there is nothing. */
 static bool answer(struct gs_share *share)
 {
     union gs_wire_message message;
@@ -374,7 +380,8 @@ static bool answer(struct gs_share *share)
     return true;
 }
 
-/* The last one is done with, and what it was about may be told of. False: it asks for what there is not. */
+/* The last one is done with, and what it was about may be told of. False: it asks for what there is
+ * not. */
 static bool on_pull(struct gs_share *share, const struct gs_wire_pull *pull)
 {
     struct gs_export *given;
@@ -384,7 +391,8 @@ static bool on_pull(struct gs_share *share, const struct gs_wire_pull *pull)
     gs_names_answered_locked(share, pull->kept == 1);
     given = share->link.given;
     if (given && given->key.id == pull->block_id) {
-        sound = gs_export_is_strip(given) && pull->piece > 0 && pull->piece < given->source.strip->pieces;
+        sound = gs_export_is_strip(given) && pull->piece > 0 &&
+                pull->piece < given->source.strip->pieces;
         share->link.piece = pull->piece;
     } else if (given) {
         share->link.given = NULL;
@@ -396,16 +404,18 @@ static bool on_pull(struct gs_share *share, const struct gs_wire_pull *pull)
     return sound;
 }
 
-/* ---- Its events -------------------------------------------------------------------------------- */
+/* ---- Its events
+ * -------------------------------------------------------------------------------- */
 
 static void say_silent(struct gs_share *share, uint64_t now)
 {
     share->link.silent_ns = now + SILENT_AGAIN_NS;
-    gs_log_line(&share->log, GS_LOG_WARNING,
-                "the broker (process %d) reads nothing: it keeps what was freed here since, so the driver does "
-                "not get that back, and what is shared now is as long as this process runs; let it go on, or "
-                "end it",
-                (int)gs_conn_who(share->link.fd).pid);
+    gs_log_line(
+        &share->log, GS_LOG_WARNING,
+        "the broker (process %d) reads nothing: it keeps what was freed here since, so the driver does "
+        "not get that back, and what is shared now is as long as this process runs; let it go on, or "
+        "end it",
+        (int)gs_conn_who(share->link.fd).pid);
 }
 
 /* What a broker that hangs up has said last. */
@@ -417,13 +427,14 @@ static void say_lost(struct gs_share *share, int error, const union gs_wire_mess
                     ": memory is shared as long as this process runs; use the same for both",
                     (unsigned)said->head.version, GS_WIRE_VERSION);
     else
-        gs_log_line(&share->log, GS_LOG_WARNING,
-                    "the broker has ended%s%s: memory is shared as long as this process runs, until "
-                    "there is another",
-                    error == 0 && said->head.type == GS_WIRE_REFUSE ? ", saying: " : "",
-                    error == 0 && said->head.type == GS_WIRE_REFUSE
-                        ? gs_wire_reason_text(said->refuse.reason)
-                        : "");
+        gs_log_line(
+            &share->log, GS_LOG_WARNING,
+            "the broker has ended%s%s: memory is shared as long as this process runs, until "
+            "there is another",
+            error == 0 && said->head.type == GS_WIRE_REFUSE ? ", saying: " : "",
+            error == 0 && said->head.type == GS_WIRE_REFUSE
+                ? gs_wire_reason_text(said->refuse.reason)
+                : "");
 }
 
 bool gs_broker_event(struct gs_share *share, union gs_wire_message *ret_message)
@@ -436,7 +447,8 @@ bool gs_broker_event(struct gs_share *share, union gs_wire_message *ret_message)
     error = gs_wire_receive(fd, ret_message, NULL);
     if (error == 0 && ret_message->head.type == GS_WIRE_PULL && on_pull(share, &ret_message->pull))
         return false;
-    if (error == 0 && (ret_message->head.type == GS_WIRE_OPEN || ret_message->head.type == GS_WIRE_CLOSE))
+    if (error == 0 &&
+        (ret_message->head.type == GS_WIRE_OPEN || ret_message->head.type == GS_WIRE_CLOSE))
         return true;
     gs_unwatch(share, fd);
     forget(share);

@@ -34,7 +34,8 @@ static void let_in(struct gs_share *share, const struct gs_publisher *publisher)
 {
     int error;
 
-    if (publisher->listed.uid_count + publisher->listed.gid_count > 0 && !gs_socket_is_given(share) &&
+    if (publisher->listed.uid_count + publisher->listed.gid_count > 0 &&
+        !gs_socket_is_given(share) &&
         (error = gs_directory_let_all(share->place.directory, share->name)) != 0)
         gs_log_line(&share->log, GS_LOG_INFO, "other users cannot come to the broker's socket: %s",
                     strerror(-error));
@@ -79,7 +80,8 @@ bool gs_publisher_confirms(const struct gs_publisher *publisher, const struct gs
     return id == export->key.id;
 }
 
-bool gs_publisher_has_room(const struct gs_share *share, struct gs_publisher *publisher, uint32_t slot)
+bool gs_publisher_has_room(const struct gs_share *share, struct gs_publisher *publisher,
+                           uint32_t slot)
 {
     uint32_t room = publisher->room ? publisher->room : SLOTS_FIRST;
     struct gs_export **left;

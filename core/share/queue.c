@@ -25,8 +25,8 @@ void gs_export_told_locked(struct gs_share *share, struct gs_export *export)
     export->state = GS_EXPORT_IN_USE;
 }
 
-/* By the time of the free: threads that free at once come a little out of order, and what was pinned in
- * its grace comes back. */
+/* By the time of the free: threads that free at once come a little out of order, and what was
+ * pinned in its grace comes back. */
 static void enter_grace(struct gs_share *share, struct gs_export *export)
 {
     struct gs_export *oldest = gs_export_oldest(share, GS_EXPORT_GRACE);

@@ -4,9 +4,10 @@
  * One thing is not this process's alone: descriptors that were sent and not read. The kernel counts
  * them for the user who sent them, and none is sent where they are more than the sender's limit
  * (but root's): another user who lets them lie would end the sharing of all this user's processes.
- * So over each connection he is sent one at a time, when he has read all that was sent before; and a
- * connection that is hung up on is kept until what lies there has been read, or it has been closed: by
- * it alone can that be seen. Where many are kept no other user is sent any for the moment.
+ * So over each connection he is sent one at a time, when he has read all that was sent before; and
+ * a connection that is hung up on is kept until what lies there has been read, or it has been
+ * closed: by it alone can that be seen. Where many are kept no other user is sent any for the
+ * moment.
  */
 #include "core/base/list.h"
 #include "core/share/discard.h"
@@ -142,7 +143,8 @@ void gs_unread_free(struct gs_share *share)
 /* ---- Places ---------------------------------------------------------------------------------- */
 
 /* Who comes back for what it holds has its place already, though there are max_clients: its new
- * connection is let in uncounted, one for each that its process has lost, and takes that one's place as it says hello. */
+ * connection is let in uncounted, one for each that its process has lost, and takes that one's
+ * place as it says hello. */
 
 static bool is_process(const struct gs_client *client, uid_t uid, pid_t pid)
 {

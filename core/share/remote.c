@@ -15,10 +15,11 @@
 
 /* Who opens many blocks one after the other is not disturbed at each answer, which wakes the share
  * thread too: only this long after one it looks what else there is. */
-#define LOOK_NS GS_NS_PER_MS
+#define LOOK_NS        GS_NS_PER_MS
 #define ASTRAY_NS      GS_NS_PER_S /* connections are looked at, and tried again, after this; */
 #define ASTRAY_WAIT_NS (20 * GS_NS_PER_MS) /* the thread waits for so long, as others wait for it */
-#define FORK_AGAIN_NS (10 * GS_NS_PER_MS) /* those who could not be told of a fork are told after this */
+#define FORK_AGAIN_NS \
+    (10 * GS_NS_PER_MS)             /* those who could not be told of a fork are told after this */
 #define ROOM_NS (50 * GS_NS_PER_MS) /* for a descriptor is looked for again after this */
 
 struct gs_remote *gs_remote_find_locked(struct gs_share *share, const unsigned char *instance)
@@ -55,8 +56,8 @@ static void look_later(struct gs_share *share, struct gs_remote *remote, uint64_
         share->importer.look_ns = due;
 }
 
-/* Whether a broker has heard what was named over this connection and given back. That he has hung up
- * is looked at last: what he had not read is gone then, and looks as if it were read. */
+/* Whether a broker has heard what was named over this connection and given back. That he has hung
+ * up is looked at last: what he had not read is gone then, and looks as if it were read. */
 static bool has_heard(const struct gs_remote *remote)
 {
     return !remote->conn.refused && (!remote->conn.resumed || gs_conn_is_read(remote->conn.fd)) &&
@@ -64,7 +65,8 @@ static bool has_heard(const struct gs_remote *remote)
 }
 
 /* A connection is kept for the next open; but not to a broker, which has one for each process that
- * has ended, and of those there may be any number. He may refuse it unread: then it is looked at again. */
+ * has ended, and of those there may be any number. He may refuse it unread: then it is looked at
+ * again. */
 void gs_remote_reap_locked(struct gs_share *share, struct gs_remote *remote)
 {
     if (remote->busy || remote->opened_count > 0 || remote->imports || remote->unsent ||
@@ -127,8 +129,9 @@ bool gs_importer_has_thread(struct gs_share *share)
 
 /* ---- Between requests ----------------------------------------------------------------------- */
 
-/* Where the exporter reads nothing it goes later, as any CLOSE. What was granted to a record that its GPU work
- * uses still, of before the exporter was given up, goes back with that; and so does what it has, and asked for anew. */
+/* Where the exporter reads nothing it goes later, as any CLOSE. What was granted to a record that
+ * its GPU work uses still, of before the exporter was given up, goes back with that; and so does
+ * what it has, and asked for anew. */
 static void return_locked(struct gs_share *share, struct gs_remote *remote,
                           const struct gs_wire_grant *grant)
 {
@@ -164,14 +167,14 @@ void gs_remote_return(struct gs_share *share, struct gs_remote *remote,
     gs_lock_take(&share->importer.lock);
     return_locked(share, remote, grant);
     gs_lock_release(&share->importer.lock);
-    /* He may close his end before he has heard it, as a program does that closes what it does not know: then
-     * the thread says it again. */
+    /* He may close his end before he has heard it, as a program does that closes what it does not
+     * know: then the thread says it again. */
     if (remote->conn.fd >= 0 && !gs_conn_is_read(remote->conn.fd))
         gs_remote_watch(share, remote);
 }
 
-/* An exporter that goes on talking beyond what it owes is not listened to any more, or it could keep this process
- * busy. */
+/* An exporter that goes on talking beyond what it owes is not listened to any more, or it could
+ * keep this process busy. */
 static void take_owed(struct gs_remote *remote)
 {
     if (remote->conn.owed > 0)
@@ -232,7 +235,7 @@ void gs_remote_release_locked(struct gs_share *share, struct gs_remote *remote)
             watch_on(share, remote);
             gs_lock_take(&share->importer.lock);
         } else if (remote->opened_count == 0 && gs_conn_hung_up(remote->conn.fd)) {
-            gs_remote_lost(share, remote); /* what was given back he may not have heard */
+            gs_remote_lost(share, remote);      /* what was given back he may not have heard */
         } else if (remote->opened_count == 0) { /* or nobody would see the exporter hang up on it */
             gs_remote_disconnect(share, remote);
         }
@@ -332,8 +335,8 @@ static struct gs_remote *next_astray_locked(struct gs_share *share, uint64_t now
     return NULL;
 }
 
-/* That the program has closed a connection is seen by looking alone: where something came, or the other side
- * does, to say that it was hung up on (clients.c). Lets go of the lock. */
+/* That the program has closed a connection is seen by looking alone: where something came, or the
+ * other side does, to say that it was hung up on (clients.c). Lets go of the lock. */
 static uint64_t astray_tick_locked(struct gs_share *share, uint64_t now)
 {
     struct gs_remote *remote;

@@ -1,7 +1,8 @@
 /*
- * Exporter: who holds what, in rows, one a client: for QUERY (`gpushim who`, `ls`), for the log and for
- * what is said of a full GPU (held.c, limbo.c). What a row counts may be that of one device, chunk or block alone.
- * (What this process has of others: owners.c; figures of processes that have ended: farewell.c.)
+ * Exporter: who holds what, in rows, one a client: for QUERY (`gpushim who`, `ls`), for the log and
+ * for what is said of a full GPU (held.c, limbo.c). What a row counts may be that of one device,
+ * chunk or block alone. (What this process has of others: owners.c; figures of processes that have
+ * ended: farewell.c.)
  */
 #include "core/share/exporter.h"
 
@@ -11,8 +12,8 @@
 
 /* ---- Rows ----------------------------------------------------------------------------------- */
 
-/* Who has a strip open has it by a handle of any piece of it, or of a strip that shares pieces with it as
- * long as all of either is mapped. */
+/* Who has a strip open has it by a handle of any piece of it, or of a strip that shares pieces with
+ * it as long as all of either is mapped. */
 static bool is_same_memory(const struct gs_export *export, const struct gs_export *block)
 {
     const struct gs_share_source *its = &export->source, *that = &block->source;
@@ -26,7 +27,8 @@ static bool is_same_memory(const struct gs_export *export, const struct gs_expor
 
 static bool counts(const struct gs_export *export, const struct gs_which *which)
 {
-    return (!which->freed || export->freed_ns) && gs_is_of_device(which->uuid, export->source.uuid) &&
+    return (!which->freed || export->freed_ns) &&
+           gs_is_of_device(which->uuid, export->source.uuid) &&
            (!which->chunk_id || export->source.chunk_id == which->chunk_id) &&
            (!which->block || is_same_memory(export, which->block));
 }
@@ -103,8 +105,8 @@ void gs_share_stats(struct gs_share *share, struct gs_share_stats *ret_stats)
     *ret_stats = stats;
 }
 
-/* There is one at most: where handles are not stale nothing else is allocated. But strips may overlap, and
- * what others keep of one may have gone from here: then what lies there now is meant. */
+/* There is one at most: where handles are not stale nothing else is allocated. But strips may
+ * overlap, and what others keep of one may have gone from here: then what lies there now is meant. */
 static const struct gs_export *at_address_locked(const struct gs_share *share, uint64_t address)
 {
     const struct gs_export *export, *next, *gone = NULL;
@@ -148,9 +150,11 @@ static void tell_stats(struct gs_share *share, uint64_t now, struct gs_wire_repo
         report->limbo_age_ns = now - stats->limbo_ns;
 }
 
-/* Lock held. The block that is asked for; NULL: there is none, or it is not looked for yet again. */
-static const struct gs_export *block_locked(struct gs_share *share, const struct gs_wire_query *query,
-                                            uint64_t now, struct gs_wire_report *report)
+/* Lock held. The block that is asked for; NULL: there is none, or it is not looked for yet
+ * again. */
+static const struct gs_export *block_locked(struct gs_share *share,
+                                            const struct gs_wire_query *query, uint64_t now,
+                                            struct gs_wire_report *report)
 {
     struct gs_export_key key = {.id = query->number};
     const struct gs_export *export = NULL;
@@ -170,12 +174,13 @@ static const struct gs_export *block_locked(struct gs_share *share, const struct
     memcpy(report->block.instance, export->key.instance, sizeof report->block.instance);
     report->block.size = export->source.size;
     report->block.is_freed = export->freed_ns != 0;
-    report->block.freed_ns = export->freed_ns && now > export->freed_ns ? now - export->freed_ns : 0;
+    report->block.freed_ns =
+        export->freed_ns && now > export->freed_ns ? now - export->freed_ns : 0;
     return export;
 }
 
-/* The n-th client, of those that have what is asked about; its pidfd, or -1. Who asks sees by it what number
- * the process has for him. */
+/* The n-th client, of those that have what is asked about; its pidfd, or -1. Who asks sees by it
+ * what number the process has for him. */
 static int tell_client_locked(struct gs_share *share, uint32_t index, const struct gs_which *which,
                               uint64_t now, struct gs_wire_report *report)
 {
@@ -225,10 +230,12 @@ bool gs_report(struct gs_share *share, struct gs_client *client, const struct gs
     }
     if (!blocks) {
         tell_stats(share, now, report);
-        report->has_figures = share->events.asked &&
-                              share->events.asked(share->events.arg, GS_ASKED_FIGURES, query->device, &told);
+        report->has_figures =
+            share->events.asked &&
+            share->events.asked(share->events.arg, GS_ASKED_FIGURES, query->device, &told);
         report->figures = told.figures;
-        if (report->has_figures && share->events.asked(share->events.arg, GS_ASKED_TO_SLEEP, 0, &sleep)) {
+        if (report->has_figures &&
+            share->events.asked(share->events.arg, GS_ASKED_TO_SLEEP, 0, &sleep)) {
             report->asleep.ns = sleep.sleep.asleep_ns;
             report->asleep.bytes = sleep.sleep.away;
         }

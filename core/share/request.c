@@ -12,10 +12,10 @@
 #include <string.h>
 
 #define SPIN_NS    (500 * GS_NS_PER_MS / 1000) /* an answer takes 20 to 360 us (measured) */
-/* Who has looked in vain sleeps at once for this long: whom he waits for may need the very CPU, or it
- * takes longer anyway. */
+/* Who has looked in vain sleeps at once for this long: whom he waits for may need the very CPU, or
+ * it takes longer anyway. */
 #define REST_NS    (20 * GS_NS_PER_MS)
-#define YIELDED_NS (20 * GS_NS_PER_MS / 1000)  /* where a look takes longer, others had the CPU */
+#define YIELDED_NS (20 * GS_NS_PER_MS / 1000) /* where a look takes longer, others had the CPU */
 
 /* Sends, waiting for room up to the call's deadline. */
 static int send_to(const struct gs_remote *remote, const union gs_wire_message *message, int fd)
@@ -58,9 +58,11 @@ struct lease {
     uint32_t generation;
 };
 
-/* What this process has of the remote, also of one that was given up: over the connection that is greeted it
- * goes back. How many blocks; *ret_leases is the caller's, NULL: no host memory, or none. */
-static uint32_t held_locked(struct gs_share *share, const struct gs_remote *remote, struct lease **ret_leases)
+/* What this process has of the remote, also of one that was given up: over the connection that is
+ * greeted it goes back. How many blocks; *ret_leases is the caller's, NULL: no host memory, or
+ * none. */
+static uint32_t held_locked(struct gs_share *share, const struct gs_remote *remote,
+                            struct lease **ret_leases)
 {
     const uint32_t most = remote->opened_count;
     struct gs_opened *opened, *next;
@@ -79,8 +81,8 @@ static uint32_t held_locked(struct gs_share *share, const struct gs_remote *remo
     return count;
 }
 
-/* Says over a new connection who this is, and what it holds: all else he has back then, so that no CLOSE of
- * it is to go any more. 0, or a negative errno: the connection is of no use. */
+/* Says over a new connection who this is, and what it holds: all else he has back then, so that no
+ * CLOSE of it is to go any more. 0, or a negative errno: the connection is of no use. */
 static int greet(struct gs_share *share, struct gs_remote *remote)
 {
     union gs_wire_message message;
@@ -143,7 +145,8 @@ static gs_status connect_or_resume(struct gs_share *share, struct gs_remote *rem
     return gs_remote_connect(share, remote);
 }
 
-static int send_open(struct gs_share *share, struct gs_remote *remote, const struct gs_request *request)
+static int send_open(struct gs_share *share, struct gs_remote *remote,
+                     const struct gs_request *request)
 {
     union gs_wire_message message;
     int error = 0;
@@ -163,8 +166,8 @@ static int send_open(struct gs_share *share, struct gs_remote *remote, const str
 
 static bool may_spin(struct gs_share *share, const struct gs_remote *remote)
 {
-    return share->spins &&
-           remote->conn.sent_ns >= __atomic_load_n(&share->importer.sleep_until_ns, __ATOMIC_RELAXED);
+    return share->spins && remote->conn.sent_ns >=
+                               __atomic_load_n(&share->importer.sleep_until_ns, __ATOMIC_RELAXED);
 }
 
 /* Whether to look for the answer once more before one sleeps. The exporter's thread may wait for
@@ -210,8 +213,8 @@ static void take_other(struct gs_share *share, struct gs_remote *remote,
     gs_remote_take_other(share, remote, message, -1);
 }
 
-static int await_answer(struct gs_share *share, struct gs_remote *remote, union gs_wire_message *ret_message,
-                        struct gs_wire_fds *ret_fds)
+static int await_answer(struct gs_share *share, struct gs_remote *remote,
+                        union gs_wire_message *ret_message, struct gs_wire_fds *ret_fds)
 {
     const uint64_t deadline = remote->deadline_ns;
     uint64_t until = may_spin(share, remote) ? remote->conn.sent_ns + SPIN_NS : 0,
@@ -254,8 +257,8 @@ static gs_status refused(struct gs_share *share, const struct gs_wire_refuse *re
     const char *text = gs_wire_reason_text(refuse->reason);
 
     if (refuse->reason == GS_REFUSED_HANDLE || refuse->reason == GS_REFUSED_DRIVER ||
-             refuse->reason == GS_REFUSED_EARLY || refuse->reason == GS_REFUSED_FLIGHT ||
-             refuse->reason == GS_REFUSED_ASLEEP) /* for now: said when the time is over */
+        refuse->reason == GS_REFUSED_EARLY || refuse->reason == GS_REFUSED_FLIGHT ||
+        refuse->reason == GS_REFUSED_ASLEEP) /* for now: said when the time is over */
         gs_log_line(&share->log, GS_LOG_DEBUG, "the exporter refused: %s, driver's error %u", text,
                     (unsigned)refuse->driver_error);
     else
@@ -308,8 +311,9 @@ static bool grant_valid(const struct gs_wire_grant *grant, const struct gs_ipc_h
            place_valid(grant) && behind_valid(grant);
 }
 
-static gs_status use_answer(struct gs_share *share, struct gs_remote *remote, const struct gs_request *request,
-                            const union gs_wire_message *message, const struct gs_wire_fds *fds)
+static gs_status use_answer(struct gs_share *share, struct gs_remote *remote,
+                            const struct gs_request *request, const union gs_wire_message *message,
+                            const struct gs_wire_fds *fds)
 {
     bool is_grant = message->head.type == GS_WIRE_GRANT;
     bool cluster = is_grant && message->grant.far;
@@ -318,11 +322,12 @@ static gs_status use_answer(struct gs_share *share, struct gs_remote *remote, co
         return refused(share, &message->refuse);
     if (is_grant && grant_valid(&message->grant, &request->ipc_handle) &&
         (request->wants == GS_OPEN_WANTS && !cluster
-             ? gs_wire_batch_is_valid(&message->grant.batch, fds, message->grant.pieces, request->first,
+             ? gs_wire_batch_is_valid(&message->grant.batch, fds, message->grant.pieces,
+                                      request->first,
                                       request->first ? request->left : message->grant.chunk_size)
              : fds->count == 0) &&
         !(cluster && (message->grant.pieces > 1 || message->grant.host || message->grant.own ||
-                   !remote->conn.by_broker))) {
+                      !remote->conn.by_broker))) {
         remote->cluster = cluster;
         if (cluster)
             memcpy(remote->fabric, message->grant.fabric, sizeof remote->fabric);
@@ -347,7 +352,8 @@ static void say_version(struct gs_share *share, const union gs_wire_message *mes
 
 /* One attempt; -1 where the connection was over before it could answer. */
 static int attempt(struct gs_share *share, struct gs_remote *remote, struct gs_request *request,
-                   union gs_wire_message *ret_message, struct gs_wire_fds *ret_fds, gs_status *ret_status)
+                   union gs_wire_message *ret_message, struct gs_wire_fds *ret_fds,
+                   gs_status *ret_status)
 {
     int error = send_open(share, remote, request);
     bool sent = error == 0;
@@ -394,25 +400,28 @@ static int attempt(struct gs_share *share, struct gs_remote *remote, struct gs_r
 }
 
 /* A refusal for now: the broker has not seen yet that the exporter, which cannot be reached, has
- * ended; or the descriptor could not be sent, which others of the user's can bring about; or it sleeps. */
+ * ended; or the descriptor could not be sent, which others of the user's can bring about; or it
+ * sleeps. */
 static bool is_for_now(const struct gs_remote *remote, const union gs_wire_message *message,
                        gs_status status)
 {
     if (status != GS_UNREACHABLE || message->head.type != GS_WIRE_REFUSE)
         return false;
-    return message->refuse.reason == GS_REFUSED_FLIGHT || message->refuse.reason == GS_REFUSED_ASLEEP ||
+    return message->refuse.reason == GS_REFUSED_FLIGHT ||
+           message->refuse.reason == GS_REFUSED_ASLEEP ||
            (remote->conn.by_broker && message->refuse.reason == GS_REFUSED_EARLY);
 }
 
-/* Nobody is where its socket was, and its exit is not known: its sockets go before that. Either its exit,
- * after which its broker is asked, or its new socket ends this, or the call's deadline. */
+/* Nobody is where its socket was, and its exit is not known: its sockets go before that. Either its
+ * exit, after which its broker is asked, or its new socket ends this, or the call's deadline. */
 static bool may_come_yet(const struct gs_remote *remote)
 {
     return remote->astray && remote->absent_ns && gs_now_ns() < remote->deadline_ns;
 }
 
-gs_status gs_remote_request(struct gs_share *share, struct gs_remote *remote, struct gs_request *request,
-                            struct gs_wire_grant *ret_grant, struct gs_wire_fds *ret_fds)
+gs_status gs_remote_request(struct gs_share *share, struct gs_remote *remote,
+                            struct gs_request *request, struct gs_wire_grant *ret_grant,
+                            struct gs_wire_fds *ret_fds)
 {
     union gs_wire_message message = {0};
     uint64_t connection = remote->connection;
@@ -424,7 +433,8 @@ gs_status gs_remote_request(struct gs_share *share, struct gs_remote *remote, st
         gs_remote_look(remote);
         if (remote->conn.fd < 0)
             status = connect_or_resume(share, remote);
-        if (request->wants != GS_OPEN_WANTS && remote->connection != connection) /* the caller's mapping went with that */
+        if (request->wants != GS_OPEN_WANTS &&
+            remote->connection != connection) /* the caller's mapping went with that */
             return GS_UNREACHABLE;
         if (status != GS_OK && may_come_yet(remote)) {
             gs_rest_ns(GS_REFUSED_NS);
@@ -454,7 +464,8 @@ gs_status gs_remote_request(struct gs_share *share, struct gs_remote *remote, st
             continue;
         }
         status = GS_OK;
-        if (request->wants != GS_OPEN_WANTS && !remote->astray) /* the caller's mapping went with it: he asks again */
+        if (request->wants != GS_OPEN_WANTS &&
+            !remote->astray) /* the caller's mapping went with it: he asks again */
             return GS_UNREACHABLE;
         if (i == 1) {
             gs_say_unreachable(share, "the process that shared it has ended" GS_BROKER_HELPS);

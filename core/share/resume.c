@@ -1,7 +1,7 @@
 /*
- * Exporter: a holder that has another connection. It says hello over that, names what it holds still, and all
- * else that it held is over. The connection before is hung up on: what comes late over it means nothing. Where
- * somebody has it still, that is a child that its process has forked.
+ * Exporter: a holder that has another connection. It says hello over that, names what it holds
+ * still, and all else that it held is over. The connection before is hung up on: what comes late
+ * over it means nothing. Where somebody has it still, that is a child that its process has forked.
  */
 #include "core/share/exporter.h"
 
@@ -20,8 +20,8 @@ static struct gs_client *holder_of(struct gs_share *share, const struct gs_clien
     return NULL;
 }
 
-/* What was said to it may be lost, and what it keeps mapped it gives up. It is asked for nothing before it has
- * named that. */
+/* What was said to it may be lost, and what it keeps mapped it gives up. It is asked for nothing
+ * before it has named that. */
 static void forget_said(struct gs_share *share, struct gs_client *holder)
 {
     struct gs_reference *reference;

@@ -10,7 +10,8 @@ void gs_say_used(struct gs_share *share)
     gs_thread_wake_any(share); /* which has more to do from now on (loop.c) */
 }
 
-/* Where nobody wants to share it, it is said once to who looks for it, however often it is tried. */
+/* Where nobody wants to share it, it is said once to who looks for it, however often it is
+ * tried. */
 void gs_say_not_exported(struct gs_share *share, const char *reason)
 {
     bool used = __atomic_load_n(&share->exporter.used, __ATOMIC_RELAXED);

@@ -126,8 +126,8 @@ bool gs_client_grant(struct gs_share *share, struct gs_client *client, struct gs
         gs_reference_let_go(share, reference, open->want_fd == GS_OPEN_LETS_GO);
         ask_anew(reference);
         gs_cluster_import_held(share, client, export);
-        gs_log_line(&share->log, GS_LOG_DEBUG, "block %llu granted to %d (%s)", (unsigned long long)export->key.id,
-                    (int)client->pid, client->said.name);
+        gs_log_line(&share->log, GS_LOG_DEBUG, "block %llu granted to %d (%s)",
+                    (unsigned long long)export->key.id, (int)client->pid, client->said.name);
     }
     if (exported - share->exporter.served_ns < ROW_NS)
         gs_thread_expect(share, exported);
@@ -142,7 +142,8 @@ bool gs_client_grant(struct gs_share *share, struct gs_client *client, struct gs
 }
 
 /* Whom it is not given to, for what holds it would become more. */
-static bool is_freed_for(struct gs_share *share, const struct gs_client *client, const struct gs_export *export)
+static bool is_freed_for(struct gs_share *share, const struct gs_client *client,
+                         const struct gs_export *export)
 {
     const struct gs_reference *reference;
     bool freed;
@@ -156,7 +157,8 @@ static bool is_freed_for(struct gs_share *share, const struct gs_client *client,
 
 /* Why it is not granted; 0: it is. */
 static enum gs_wire_reason refusal_of(struct gs_share *share, const struct gs_client *client,
-                                      const struct gs_wire_open *open, const struct gs_export *export)
+                                      const struct gs_wire_open *open,
+                                      const struct gs_export *export)
 {
     if (!export)
         return GS_REFUSED_HANDLE;
@@ -179,7 +181,8 @@ static bool on_open(struct gs_share *share, struct gs_client *client,
 
     if (!client->greeted)
         return gs_client_fault(client, "it did not greet first");
-    if (open->want_fd >= GS_OPEN_WANTED || open->cluster > 1 || (open->first > 0 && open->want_fd != GS_OPEN_WANTS))
+    if (open->want_fd >= GS_OPEN_WANTED || open->cluster > 1 ||
+        (open->first > 0 && open->want_fd != GS_OPEN_WANTS))
         return gs_client_fault(client, "its message has fields that make no sense");
     client->due_ns = gs_now_ns() + GS_IDLE_NS;
     if (memcmp(open->ipc_handle + offsetof(struct gs_ipc_handle, instance), client->instance,
@@ -219,7 +222,8 @@ static bool on_bye(struct gs_share *share, struct gs_client *client)
     return client->greeted;
 }
 
-static bool on_query(struct gs_share *share, struct gs_client *client, const struct gs_wire_query *query)
+static bool on_query(struct gs_share *share, struct gs_client *client,
+                     const struct gs_wire_query *query)
 {
     switch (query->about) {
     case GS_ABOUT_NAME:
@@ -230,8 +234,9 @@ static bool on_query(struct gs_share *share, struct gs_client *client, const str
     case GS_ABOUT_MACHINE:
         return gs_machines_asked(share, client, query);
     default:
-        return query->about < GS_ABOUTS ? gs_report(share, client, query)
-                                        : gs_client_fault(client, "its message has fields that make no sense");
+        return query->about < GS_ABOUTS
+                   ? gs_report(share, client, query)
+                   : gs_client_fault(client, "its message has fields that make no sense");
     }
 }
 

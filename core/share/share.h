@@ -9,18 +9,19 @@
  *                     ----- the chunk's descriptor by SCM_RIGHTS -------> import, map
  *   arena: gs_share_withdraw at the free           cuIpcCloseMemHandle -> gs_share_close
  *
- * One connection joins an importer with an exporter; each block open over it is one reference of that
- * lease. All of them end by proof that the importer's program is over, however long that takes
- * (lives.c): the GPU work of a killed process outlives its sockets until the kernel has taken the GPU
- * from it, and its exit is reported after that (measured: hang-up after 0.3 ms, last write at 11 ms,
- * exit at 60 ms, or 480 with 2 GiB of pinned memory). No counter lives in memory that a remote can
- * touch.
+ * One connection joins an importer with an exporter; each block open over it is one reference of
+ * that lease. All of them end by proof that the importer's program is over, however long that takes
+ * (lives.c): the GPU work of a killed process outlives its sockets until the kernel has taken the
+ * GPU from it, and its exit is reported after that (measured: hang-up after 0.3 ms, last write at
+ * 11 ms, exit at 60 ms, or 480 with 2 GiB of pinned memory). No counter lives in memory that a
+ * remote can touch.
  *
  * Nothing exists (no socket, no thread, no file) before the first export or open, or before the
  * process can be asked for memory (core/share/pressure.c).
  *
- * Locks: rank IMPORTER for imports and connections to exporters, rank SHARE for exports, clients and
- * leases. Neither is held across a driver call that can wait for the GPU, nor across a callback.
+ * Locks: rank IMPORTER for imports and connections to exporters, rank SHARE for exports, clients
+ * and leases. Neither is held across a driver call that can wait for the GPU, nor across a
+ * callback.
  */
 #ifndef GS_CORE_SHARE_SHARE_H
 #define GS_CORE_SHARE_SHARE_H
@@ -43,31 +44,32 @@
 #define GS_IDS_MAX 64
 
 struct gs_share_options {
-    bool enable;          /* false: exports are refused with GS_NOT_OFFERED, handles not opened */
+    bool enable; /* false: exports are refused with GS_NOT_OFFERED, handles not opened */
     /* The runtime directory; made with mode 0700 if its parent is there. "": the first of several
      * (core/share/directory.h) that can be had. */
     char dir[80];
-    uint64_t grace_ns;    /* how long an unopened export keeps its block after the free, and how long */
+    uint64_t
+        grace_ns; /* how long an unopened export keeps its block after the free, and how long */
     uint64_t grace_least_ns; /* however little memory is free, where that is not more */
-    uint64_t settle_ns;   /* rest where a lease's end does not prove that its GPU work is over */
-    uint64_t timeout_ns;  /* how long an importer waits for an exporter */
-    uint64_t idle_ns;     /* how long a block that was closed stays mapped for the next open */
-    uint32_t idle_blocks; /* how many such blocks at most */
-    uint32_t max_clients; /* connections an exporter serves at once */
-    bool read_only;       /* importers of our blocks may read them only, and we those of others */
-    bool isolate;         /* a block that shares its chunk with others is not exported */
+    uint64_t settle_ns;      /* rest where a lease's end does not prove that its GPU work is over */
+    uint64_t timeout_ns;     /* how long an importer waits for an exporter */
+    uint64_t idle_ns;        /* how long a block that was closed stays mapped for the next open */
+    uint32_t idle_blocks;    /* how many such blocks at most */
+    uint32_t max_clients;    /* connections an exporter serves at once */
+    bool read_only; /* importers of our blocks may read them only, and we those of others */
+    bool isolate;   /* a block that shares its chunk with others is not exported */
     /* How much is freed and held by others from which on a line of log tells; 0: no such bound. */
-    uint64_t limbo_warning;        /* bytes */
+    uint64_t limbo_warning; /* bytes */
     uint64_t limbo_warning_blocks;
-    uint64_t limbo_warning_ns;     /* of one block, since its free */
-    uint64_t limbo_limit; /* bytes from which on nothing is added to that; 0: none */
-    bool broker;          /* exports are published to a broker too, which outlives this process */
-    bool cluster;         /* other machines may open what is published to it; theirs is opened here */
-    bool is_broker;       /* this is one: its exports are those that others published to it */
-    uint32_t published_max; /* of a broker: exports that are published to it, by all together */
-    int listen_fd;        /* of a broker: a listening socket that it was started with, or -1 */
+    uint64_t limbo_warning_ns; /* of one block, since its free */
+    uint64_t limbo_limit;      /* bytes from which on nothing is added to that; 0: none */
+    bool broker;    /* exports are published to a broker too, which outlives this process */
+    bool cluster;   /* other machines may open what is published to it; theirs is opened here */
+    bool is_broker; /* this is one: its exports are those that others published to it */
+    uint32_t published_max;   /* of a broker: exports that are published to it, by all together */
+    int listen_fd;            /* of a broker: a listening socket that it was started with, or -1 */
     char broker_program[256]; /* started where no broker runs; empty: none is */
-    uint64_t keep_ns;     /* how long a broker keeps what nobody has open and whose process ended */
+    uint64_t keep_ns; /* how long a broker keeps what nobody has open and whose process ended */
     bool
         export_ahead; /* a descriptor of a chunk is made at its first export, not at the first open */
     uid_t uids[GS_IDS_MAX]; /* further users to share with, besides our own: they may open, and
@@ -77,8 +79,8 @@ struct gs_share_options {
     unsigned gid_count;
 };
 
-/* What a process's arenas have of one device, as core/process/stats.h counts it: bytes now and at most,
- * and since the start of the process. */
+/* What a process's arenas have of one device, as core/process/stats.h counts it: bytes now and at
+ * most, and since the start of the process. */
 struct gs_figures {
     uint64_t reserved, live, cached, retired, ordered, limbo, reserved_peak, live_peak;
     uint64_t hits, misses, grown, trims, waits, late, wait_ns, map_ns;
@@ -88,7 +90,13 @@ struct gs_figures {
 };
 
 /* What others ask the process for, over its socket; and what sharing asks. */
-enum gs_question { GS_ASKED_MEMORY, GS_ASKED_FIGURES, GS_ASKED_TO_SET, GS_ASKED_TO_SLEEP, GS_ASKED_LEFT };
+enum gs_question {
+    GS_ASKED_MEMORY,
+    GS_ASKED_FIGURES,
+    GS_ASKED_TO_SET,
+    GS_ASKED_TO_SLEEP,
+    GS_ASKED_LEFT
+};
 
 /* An option that is to have another value. */
 enum gs_set_outcome { GS_SET_DONE, GS_SET_UNKNOWN, GS_SET_WRONG /* it cannot have this value */ };
@@ -101,17 +109,20 @@ struct gs_setting {
 
 /* The process is to sleep, or to wake: what it is asked, and what it tells. */
 #define GS_SLEEP_DIRECTORY 256
-#define GS_SLEEP_TAG 64
-#define GS_SLEEP_STAYS 5
+#define GS_SLEEP_TAG       64
+#define GS_SLEEP_STAYS     5
 struct gs_sleep_order {
     enum gs_sleep_verb {
-        GS_SLEEP_STATE, GS_SLEEP_GOES, GS_SLEEP_WAKES,
+        GS_SLEEP_STATE,
+        GS_SLEEP_GOES,
+        GS_SLEEP_WAKES,
         /* Of several that share among themselves, before any of them does the same to the end: */
         GS_SLEEP_LETS_GO, /* it has nothing of others' mapped, */
         GS_SLEEP_RETURNS, /* its own memory is back */
-        /* Of core's own: where the program has made no call for as long as the options say (else `error`), whether it
-         * may; and it goes, before the answer. */
-        GS_SLEEP_MAY_IDLE, GS_SLEEP_GOES_IDLE
+        /* Of core's own: where the program has made no call for as long as the options say (else
+         * `error`), whether it may; and it goes, before the answer. */
+        GS_SLEEP_MAY_IDLE,
+        GS_SLEEP_GOES_IDLE
     } verb;
     unsigned order; /* GS_SLEEP_STATE: the one that is asked about, as `busy` was told */
     uint64_t timeout_ns;
@@ -133,17 +144,18 @@ union gs_told {
 
 /* Called with no lock held, from the share thread but where it is said otherwise. */
 struct gs_share_events {
-    /* The last lease of a block, or its grace, has ended: it may go, if it is freed. `address` is that
-     * of its source. From any thread. */
+    /* The last lease of a block, or its grace, has ended: it may go, if it is freed. `address` is
+     * that of its source. From any thread. */
     void (*lease_ended)(void *arg, uint64_t address);
-    /* Whether a device has memory of another process that was closed here: then it stays, and the end
-     * of that is said by gs_share_look_again. May not wait. With `going` it is about to be unmapped,
-     * or given back: what a device has of it ends before, and no lock is held. May be NULL. */
+    /* Whether a device has memory of another process that was closed here: then it stays, and the
+     * end of that is said by gs_share_look_again. May not wait. With `going` it is about to be
+     * unmapped, or given back: what a device has of it ends before, and no lock is held. May be
+     * NULL. */
     bool (*in_use)(void *arg, uint64_t base, size_t size, bool going);
-    /* Others ask. For memory: whether somebody will take what they ask for (gs_share_purge), soon and in
-     * another thread. For the figures of a device (its number in CUDA): whether it, or a later one, has
-     * any. To set an option, to sleep: whether there was an answer. Nobody but the share thread: how much of a
-     * device could be allocated. May not wait. NULL: nobody answers. */
+    /* Others ask. For memory: whether somebody will take what they ask for (gs_share_purge), soon
+     * and in another thread. For the figures of a device (its number in CUDA): whether it, or a
+     * later one, has any. To set an option, to sleep: whether there was an answer. Nobody but the
+     * share thread: how much of a device could be allocated. May not wait. NULL: nobody answers. */
     bool (*asked)(void *arg, enum gs_question question, unsigned device, union gs_told *told);
     void *arg;
 };
@@ -196,28 +208,29 @@ void gs_share_destroy(struct gs_share *share);
  * driver call, no lock. Safe in a forked child (it then does nothing). */
 void gs_share_at_exit(struct gs_share *share);
 
-/* The process is about to fork: whoever it has opened memory of is told, soon. No lock, no wait. Safe
- * in a signal handler. */
+/* The process is about to fork: whoever it has opened memory of is told, soon. No lock, no wait.
+ * Safe in a signal handler. */
 void gs_share_forking(struct gs_share *share);
 
-/* The process ends: leaves its last figures of a device with its broker, if it has one and they go at
- * once; false: nothing more goes. Safe in a signal handler, and in a forked child. */
+/* The process ends: leaves its last figures of a device with its broker, if it has one and they go
+ * at once; false: nothing more goes. Safe in a signal handler, and in a forked child. */
 bool gs_share_leave(struct gs_share *share, unsigned device, const struct gs_figures *figures);
 
 /* ---- Exporter ------------------------------------------------------------------------------- */
 
 /*
- * A strip: memory that the program mapped itself, in pieces that lie side by side, each of one handle.
- * A handle is of a piece, and its importer gets the strip around it, once, whichever of its pieces he
- * opens: cuIpcOpenMemHandle gives him the place of the piece. So what a program adds to it, which it has
- * counted from the beginning of the piece (cuMemGetAddressRange tells no other), leads to the right
- * byte, and on into the pieces behind.
+ * A strip: memory that the program mapped itself, in pieces that lie side by side, each of one
+ * handle. A handle is of a piece, and its importer gets the strip around it, once, whichever of its
+ * pieces he opens: cuIpcOpenMemHandle gives him the place of the piece. So what a program adds to
+ * it, which it has counted from the beginning of the piece (cuMemGetAddressRange tells no other),
+ * leads to the right byte, and on into the pieces behind.
  */
 struct gs_share_strip {
     uint32_t references; /* atomic: exports, and whoever makes one */
     uint32_t pieces;
     uint64_t id; /* never reused within this process, and no chunk's: GS_STRIP_IDS */
-    bool is_block; /* of the library's own memory, across pieces of it, whose ids as chunks these are: */
+    bool
+        is_block; /* of the library's own memory, across pieces of it, whose ids as chunks these are: */
     const uint64_t *ids; /* or NULL */
     /* Under the share's lock: */
     uint64_t counted; /* the last count that had it (gs_export_bytes_locked) */
@@ -254,13 +267,14 @@ struct gs_share_source {
     uint64_t address;                    /* of the block in this process, for lease_ended */
     bool alone;                          /* no other block ever lies in the chunk beside it */
     unsigned char uuid[16];              /* of the device that holds the memory, */
-    unsigned device;                     /* and, of a block of the library's, its number in CUDA here */
-    /* A strip: `size` and `chunk_size` are that of all of it, `address` is where it begins, and a piece
-     * lies at `offset`. There is no handle, for none is kept (core/share/strip.c). Of a block across
-     * pieces of the library's, `address`, `offset` and `size` are the block's, and it is held and given
-     * back as others are. NULL: it is none. */
+    unsigned device; /* and, of a block of the library's, its number in CUDA here */
+    /* A strip: `size` and `chunk_size` are that of all of it, `address` is where it begins, and a
+     * piece lies at `offset`. There is no handle, for none is kept (core/share/strip.c). Of a block
+     * across pieces of the library's, `address`, `offset` and `size` are the block's, and it is
+     * held and given back as others are. NULL: it is none. */
     struct gs_share_strip *strip;
-    const struct gs_share_behind *behind; /* external memory's, as valid as `handle`, which it has not */
+    const struct gs_share_behind
+        *behind;    /* external memory's, as valid as `handle`, which it has not */
     bool read_only; /* whoever opens it may read it only */
 };
 
@@ -288,16 +302,17 @@ gs_status gs_share_serve(struct gs_share *share);
  */
 gs_status gs_share_export(struct gs_share *share, const struct gs_share_source *source,
                           struct gs_export **ret_export);
-/* The export is the block's: its chunk gets a descriptor for its first importer, and published to the
- * broker. Before that it can be withdrawn at any time. May be called with rank ARENA held. */
+/* The export is the block's: its chunk gets a descriptor for its first importer, and published to
+ * the broker. Before that it can be withdrawn at any time. May be called with rank ARENA held. */
 void gs_share_given_out(struct gs_share *share, struct gs_export *export);
 void gs_export_handle(const struct gs_export *export,
                       unsigned char ret_ipc_handle[GS_IPC_HANDLE_SIZE]);
 
 /*
- * A strip's memory may be about to go: from now on nobody gets any of it, nor finds its names, until `stays`
- * says that it was left as it was. Or it has gone, which ends the export and its names: who has it open keeps
- * what he has. Neither waits for anybody. An export has a reference of its strip of its own.
+ * A strip's memory may be about to go: from now on nobody gets any of it, nor finds its names,
+ * until `stays` says that it was left as it was. Or it has gone, which ends the export and its
+ * names: who has it open keeps what he has. Neither waits for anybody. An export has a reference of
+ * its strip of its own.
  */
 void gs_share_strip_going(struct gs_share *share, struct gs_export *export);
 void gs_share_strip_stays(struct gs_share *share, struct gs_export *export);
@@ -305,9 +320,9 @@ void gs_share_strip_gone(struct gs_share *share, struct gs_export *export);
 
 /*
  * The program has freed the block: from `freed_ns` (CLOCK_MONOTONIC) on the grace runs, and when it
- * is over the handle is stale and lease_ended is called. May be called with rank ARENA held. It is over
- * grace_least_ns after the free where more than a part of what the device has left waits so, what was
- * freed first before the rest; else after grace_ns, or gs_share_end_graces.
+ * is over the handle is stale and lease_ended is called. May be called with rank ARENA held. It is
+ * over grace_least_ns after the free where more than a part of what the device has left waits so,
+ * what was freed first before the rest; else after grace_ns, or gs_share_end_graces.
  */
 void gs_share_freed(struct gs_share *share, struct gs_export *export, uint64_t freed_ns);
 
@@ -323,16 +338,17 @@ bool gs_share_withdraw(struct gs_share *share, struct gs_export *export);
  * over as well: all of them, or those that have had grace_least_ns. No lock is held. */
 enum gs_graces { GS_GRACES_LONG, GS_GRACES_ALL };
 void gs_share_tell(struct gs_share *share);
-void gs_share_end_graces(struct gs_share *share, const unsigned char uuid[16], enum gs_graces which);
+void gs_share_end_graces(struct gs_share *share, const unsigned char uuid[16],
+                         enum gs_graces which);
 /* Bytes of the device's that gs_share_withdraw was refused, and the latter would end that. */
 size_t gs_share_would_go(struct gs_share *share, unsigned device);
 
 /* What is exported, and what of it the program has freed and others keep. */
 struct gs_share_stats {
-    uint64_t exports, bytes;      /* handles given out, and their blocks; a strip counts once */
-    uint64_t references;          /* by other processes */
-    uint64_t limbo, limbo_bytes;  /* freed, and held or in their grace */
-    uint64_t limbo_ns;            /* when the first of them was freed, CLOCK_MONOTONIC; 0: none */
+    uint64_t exports, bytes;     /* handles given out, and their blocks; a strip counts once */
+    uint64_t references;         /* by other processes */
+    uint64_t limbo, limbo_bytes; /* freed, and held or in their grace */
+    uint64_t limbo_ns;           /* when the first of them was freed, CLOCK_MONOTONIC; 0: none */
 };
 
 /* Looks through all exports. */
@@ -367,7 +383,8 @@ struct gs_share_holder {
 struct gs_share_held {
     unsigned holders;
     bool any_stopped; /* of those who have most */
-    size_t bytes, mapped; /* by all of them; what several hold counts for each, what they may have mapped once */
+    size_t bytes,
+        mapped; /* by all of them; what several hold counts for each, what they may have mapped once */
     struct gs_share_holder most[GS_SHARE_HOLDERS]; /* those who have most */
 };
 
@@ -381,8 +398,8 @@ void gs_share_held_of(struct gs_share *share, uint64_t chunk_id, struct gs_share
 void gs_share_await_unmapped(struct gs_share *share, const unsigned char uuid[16],
                              uint64_t limit_ns);
 
-/* From now on the bounds for what is freed and held are those of `options`, which are looked at anew.
- * Of `asked` alone: the share thread, without a lock. */
+/* From now on the bounds for what is freed and held are those of `options`, which are looked at
+ * anew. Of `asked` alone: the share thread, without a lock. */
 void gs_share_bound_limbo(struct gs_share *share, const struct gs_share_options *options);
 
 /* ---- Names ---------------------------------------------------------------------------------- */
@@ -390,17 +407,18 @@ void gs_share_bound_limbo(struct gs_share *share, const struct gs_share_options 
 /* Whether all of it is as it is said there. */
 bool gs_naming_is_good(const struct gs_naming *naming);
 /*
- * Publishes what lies `offset` bytes into an exported block under a name, which ends with the block's
- * free; or so far into the piece that the handle of a strip is of, until that has gone. In place of what
- * this process had under it before; *ret_since_ns is for gs_share_named. May be called with rank ARENA, or
- * OWN, held, by which the export stays. GS_INVALID: freed; GS_TOO_MANY, GS_NO_HOST_MEMORY.
+ * Publishes what lies `offset` bytes into an exported block under a name, which ends with the
+ * block's free; or so far into the piece that the handle of a strip is of, until that has gone. In
+ * place of what this process had under it before; *ret_since_ns is for gs_share_named. May be
+ * called with rank ARENA, or OWN, held, by which the export stays. GS_INVALID: freed; GS_TOO_MANY,
+ * GS_NO_HOST_MEMORY.
  */
 gs_status gs_share_name(struct gs_share *share, struct gs_export *export,
                         const struct gs_naming *naming, uint64_t offset, uint64_t *ret_since_ns);
 /*
  * Then, without a lock: with a broker this waits until that is told of it, or there is none:
- * GS_NAME_KEPT_NS at most; and the user's other processes give the name up. Those who do not answer are
- * waited for GS_SHARE_TELL_NS in all, and debug.timeout is the most of either.
+ * GS_NAME_KEPT_NS at most; and the user's other processes give the name up. Those who do not answer
+ * are waited for GS_SHARE_TELL_NS in all, and debug.timeout is the most of either.
  */
 #define GS_NAME_KEPT_NS   UINT64_C(5000000000) /* a broker may have to start */
 #define GS_NAME_ANSWER_NS UINT64_C(1000000000) /* for those who do not answer a look-up, in all */
@@ -411,17 +429,18 @@ enum gs_look_up {
     GS_LOOK_FOUND,
     GS_LOOK_NONE,
     GS_LOOK_OTHERS, /* another user's, which this one may not open: ret_found->uid; no more is told */
-    GS_LOOK_SILENT  /* nobody has it who has answered, and some have not, within GS_NAME_ANSWER_NS */
+    GS_LOOK_SILENT /* nobody has it who has answered, and some have not, within GS_NAME_ANSWER_NS */
 };
 
-/* The newest of this user's processes that have it, and their broker, or else of the users with whom
- * it shares. Asks them all, together. */
+/* The newest of this user's processes that have it, and their broker, or else of the users with
+ * whom it shares. Asks them all, together. */
 enum gs_look_up gs_share_look_up(struct gs_share *share, const char *name,
                                  struct gs_found *ret_found);
 /* Ends this user's name, whichever process published it. As above, and ret_found->uid likewise. */
 enum gs_look_up gs_share_unname(struct gs_share *share, const char *name, uint32_t *ret_uid);
 
-/* ---- External memory (external.c) ------------------------------------------------------------- */
+/* ---- External memory (external.c)
+ * ------------------------------------------------------------- */
 
 enum gs_external_kind {
     GS_EXTERNAL_EXPORTED, /* behind a descriptor that CUDA exported */
@@ -439,39 +458,41 @@ struct gs_external_memory {
 };
 
 /*
- * Makes it memory of ours, in the context that is current, on its device (with that uuid). `owner` is
- * what the caller knows it by, never 0. GS_INVALID, GS_NOT_OFFERED, GS_NO_HOST_MEMORY, or the driver's
- * error: nothing is changed then, and the log says why.
+ * Makes it memory of ours, in the context that is current, on its device (with that uuid). `owner`
+ * is what the caller knows it by, never 0. GS_INVALID, GS_NOT_OFFERED, GS_NO_HOST_MEMORY, or the
+ * driver's error: nothing is changed then, and the log says why.
  */
 gs_status gs_share_attach(struct gs_share *share, const struct gs_external_memory *memory,
                           CUcontext context, CUdevice device, const unsigned char uuid[16],
                           uint64_t owner, CUdeviceptr *ret_address);
 /* What was attached at the address just now, and nobody knows of, is not. */
 void gs_share_attach_undo(struct gs_share *share, CUdeviceptr address);
-/* Begins its end, which waits for GPU work that was submitted in these contexts by now; or that has begun.
- * GS_NOT_OURS: there is none. GS_NO_HOST_MEMORY: nothing was begun. */
+/* Begins its end, which waits for GPU work that was submitted in these contexts by now; or that has
+ * begun. GS_NOT_OURS: there is none. GS_NO_HOST_MEMORY: nothing was begun. */
 gs_status gs_share_detach(struct gs_share *share, CUdeviceptr address, const CUcontext *contexts,
                           unsigned count);
-/* Waits for one whose end has come, unmaps it and returns its owner; 0: there was none. Others
- * end it: the GPU, devices, and those who have it open; until then the caller's `until_ns` is the bound.
- * No lock is held; of memory of the host this waits for the GPU. */
+/* Waits for one whose end has come, unmaps it and returns its owner; 0: there was none. Others end
+ * it: the GPU, devices, and those who have it open; until then the caller's `until_ns` is the
+ * bound. No lock is held; of memory of the host this waits for the GPU. */
 uint64_t gs_share_external_next(struct gs_share *share, uint64_t until_ns);
 /* A context is gone: begins the end of what was attached in it, as gs_share_detach does. */
 bool gs_share_has_externals(struct gs_share *share);
 void gs_share_end_externals(struct gs_share *share, CUcontext gone, const CUcontext *contexts,
                             unsigned count);
-/* Its size, and which processes have it open, as gs_share_held tells; 0: nothing is attached there. */
+/* Its size, and which processes have it open, as gs_share_held tells; 0: nothing is attached
+ * there. */
 size_t gs_share_external_held(struct gs_share *share, CUdeviceptr address,
                               struct gs_share_held *ret_held);
-/* As gs_share_name, of external memory that covers the address and has an IPC handle. GS_NOT_LIVE. */
+/* As gs_share_name, of external memory that covers the address and has an IPC handle.
+ * GS_NOT_LIVE. */
 gs_status gs_share_name_external(struct gs_share *share, CUdeviceptr address,
                                  const struct gs_naming *naming, uint64_t *ret_since_ns);
 
 /* ---- Memory pressure ------------------------------------------------------------------------ */
 
-/* After `asked`: the device and the bytes that others ask for now, all of them together; false: there
- * is nothing. Then gs_share_purged tells them how much has gone back to the driver; before it they may be told
- * that this takes longer. */
+/* After `asked`: the device and the bytes that others ask for now, all of them together; false:
+ * there is nothing. Then gs_share_purged tells them how much has gone back to the driver; before it
+ * they may be told that this takes longer. */
 bool gs_share_purge(struct gs_share *share, unsigned char ret_uuid[16], uint64_t *ret_wanted);
 void gs_share_purge_is_long(struct gs_share *share);
 void gs_share_purged(struct gs_share *share, uint64_t given);
@@ -485,8 +506,9 @@ struct gs_share_answers {
 
 /*
  * Asks this user's other processes for memory of a device, and waits until they have given it: for
- * 50 ms until one says that it is at it, and for a second until it is done. Who did not answer is not
- * waited for again until it has. A wait in which this process itself stood still does not count.
+ * 50 ms until one says that it is at it, and for a second until it is done. Who did not answer is
+ * not waited for again until it has. A wait in which this process itself stood still does not
+ * count.
  */
 void gs_share_ask(struct gs_share *share, const unsigned char uuid[16], uint64_t wanted,
                   struct gs_share_answers *ret_answers);
@@ -500,8 +522,8 @@ struct gs_share_other {
 
 struct gs_share_others {
     unsigned answered; /* processes, */
-    unsigned silent;   /* and those that did not answer in time, are stopped or of another version */
-    uint64_t reserved, cached; /* of all that answered */
+    unsigned silent; /* and those that did not answer in time, are stopped or of another version */
+    uint64_t reserved, cached;                    /* of all that answered */
     struct gs_share_other most[GS_SHARE_HOLDERS]; /* those who have most */
 };
 
@@ -510,7 +532,8 @@ struct gs_share_others {
 void gs_share_others(struct gs_share *share, const unsigned char uuid[16], uint64_t limit_ns,
                      struct gs_share_others *ret_others);
 
-/* ---- Importer --------------------------------------------------------------------------------- */
+/* ---- Importer
+ * --------------------------------------------------------------------------------- */
 
 /* Whether these 64 bytes claim to be a handle of ours, of whatever version; any other is the
  * driver's. */
@@ -535,8 +558,8 @@ gs_status gs_share_close(struct gs_share *share, CUdeviceptr address);
 
 /*
  * The handle of the imported block that covers `address`, the one it was opened by, to be passed
- * on: it is opened at the process that shared it, or its broker, not here. Of external memory one of
- * this process's. GS_NOT_OURS, or why there is none (gs_share_export).
+ * on: it is opened at the process that shared it, or its broker, not here. Of external memory one
+ * of this process's. GS_NOT_OURS, or why there is none (gs_share_export).
  */
 gs_status gs_share_pass_on(struct gs_share *share, CUdeviceptr address,
                            unsigned char ret_ipc_handle[GS_IPC_HANDLE_SIZE]);

@@ -1,5 +1,6 @@
 /*
- * How the socket that this process's importers connect to is put up and taken down (place.c says when).
+ * How the socket that this process's importers connect to is put up and taken down (place.c says
+ * when).
  *
  * The numbers of descriptor stay, what is behind them changes at once: other threads may be at
  * them. What was connected by then goes on.
@@ -34,7 +35,8 @@ static bool seat_of(const char *path, struct gs_seat *ret_seat)
     return true;
 }
 
-/* What cannot be seen from here any more (this process has another user or root now) may be there. */
+/* What cannot be seen from here any more (this process has another user or root now) may be
+ * there. */
 bool gs_socket_is_lost(struct gs_share *share)
 {
     struct gs_seat seat, now;
@@ -68,9 +70,9 @@ static int exchange_locked(int *number, struct gs_fd *kept, int fd)
     return *number;
 }
 
-/* Called with the lock held. Where it is now; the thread is told when it is removed or moved, alone or with
- * its folder. What becomes of the folders above is seen at the next export, as all is where nothing is told.
- * A folder whose path is not known is not looked for. */
+/* Called with the lock held. Where it is now; the thread is told when it is removed or moved, alone
+ * or with its folder. What becomes of the folders above is seen at the next export, as all is where
+ * nothing is told. A folder whose path is not known is not looked for. */
 static void sit_down_locked(struct gs_share *share)
 {
     char folder[GS_FOLDER_SIZE], path[sizeof share->place.seat.path];
@@ -87,10 +89,11 @@ static void sit_down_locked(struct gs_share *share)
         inotify_add_watch(fd, path, IN_DONT_FOLLOW | IN_ATTRIB | IN_MOVE_SELF) < 0 ||
         inotify_add_watch(fd, folder, IN_ONLYDIR | IN_MOVE_SELF | IN_DELETE_SELF) < 0 ||
         gs_watch(share, GS_WATCH_ADD, fd, GS_WATCH_READ, GS_WATCH_PLACE, 0) != 0)
-        gs_log_line(&share->log, GS_LOG_DEBUG,
-                    "the socket is not watched: %s; where it is removed it is put up again with the "
-                    "next handle",
-                    strerror(errno));
+        gs_log_line(
+            &share->log, GS_LOG_DEBUG,
+            "the socket is not watched: %s; where it is removed it is put up again with the "
+            "next handle",
+            strerror(errno));
 }
 
 void gs_socket_event(struct gs_share *share)

@@ -1,11 +1,11 @@
 /*
- * The spare descriptor of the share thread: given up for a moment where no other is left. The program may have
- * closed it, and its number may be another file's.
+ * The spare descriptor of the share thread: given up for a moment where no other is left. The
+ * program may have closed it, and its number may be another file's.
  */
 #include "core/share/internal.h"
 
-/* A copy of the end that is read: one of the other would keep the thread from being told that the program
- * has closed that, and who writes into a pipe that nobody reads is sent a signal. */
+/* A copy of the end that is read: one of the other would keep the thread from being told that the
+ * program has closed that, and who writes into a pipe that nobody reads is sent a signal. */
 void gs_spare_take(struct gs_share *share)
 {
     if (share->place.spare_fd < 0 && gs_fd_is_there(&share->loop.woken_kept))

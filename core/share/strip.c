@@ -10,11 +10,12 @@
  * and from then on has the memory by its own imports. Between the grant and the last piece the
  * program may unmap some of it: then the rest is refused, and the open with it. What is mapped at a
  * piece's place is the piece as long as no call is under way that may change that (`going`, said
- * before the driver's call) and none has (`freed_ns`): both are looked at after the handle was taken.
+ * before the driver's call) and none has (`freed_ns`): both are looked at after the handle was
+ * taken.
  *
- * All memory is given in this way. A block of the library's is held by its references, so what is mapped
- * there is its piece, or pieces that it lies across, whose descriptors are kept (chunk_fds.c). A broker has
- * them, and external memory has one.
+ * All memory is given in this way. A block of the library's is held by its references, so what is
+ * mapped there is its piece, or pieces that it lies across, whose descriptors are kept
+ * (chunk_fds.c). A broker has them, and external memory has one.
  *
  * A reference of a strip holds nothing here. It is there to be called back when the memory has gone
  * (an importer that only keeps it for its next open lets it go at once), and to say who has it.
@@ -92,7 +93,9 @@ enum gs_wire_reason gs_batch_make(struct gs_share *share, struct gs_client *clie
                                   struct gs_batch *ret_batch, CUresult *ret_driver_error)
 {
     const uint32_t left = gs_export_pieces(export) - first;
-    const unsigned most = !gs_user_is_own(client->uid) ? 1 /* quota.c says why */ : left < GS_PIECES_MAX ? left : GS_PIECES_MAX;
+    const unsigned most = !gs_user_is_own(client->uid) ? 1 /* quota.c says why */
+                          : left < GS_PIECES_MAX       ? left
+                                                       : GS_PIECES_MAX;
     CUresult result;
 
     ret_batch->first = first;

@@ -6,8 +6,8 @@
 #include "core/share/cluster.h"
 #include "core/share/importer.h"
 
-/* Whether the program has closed something: nothing is told of that, so it is looked for now and then while
- * there is something to do in any case. */
+/* Whether the program has closed something: nothing is told of that, so it is looked for now and
+ * then while there is something to do in any case. */
 static void look(struct gs_share *share)
 {
     gs_remotes_look(share);

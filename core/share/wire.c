@@ -50,12 +50,14 @@ const char *gs_wire_reason_text(uint32_t reason)
         [GS_REFUSED_EARLY] = "the process that shared it runs, and is to be asked itself",
         [GS_REFUSED_ALONE] = "it is of no process of this machine, and no gpushim-agent is here "
                              "that asks others; start one beside the broker",
-        [GS_REFUSED_DIRECTORY] = "the agent cannot use its directory of machines (its log says why)",
+        [GS_REFUSED_DIRECTORY] =
+            "the agent cannot use its directory of machines (its log says why)",
         [GS_REFUSED_MACHINE] = "the agent of the machine that shared it cannot be reached (the log "
                                "of the agent here says why)",
-        [GS_REFUSED_UNHEARD] = "no machine of the cluster has published it under this handle: it was "
-                               "freed, or its process has ended, or does not share with other "
-                               "machines (share.reach and gpushim-agent there)",
+        [GS_REFUSED_UNHEARD] =
+            "no machine of the cluster has published it under this handle: it was "
+            "freed, or its process has ended, or does not share with other "
+            "machines (share.reach and gpushim-agent there)",
         [GS_REFUSED_ASLEEP] = "the process that shared it sleeps (gpushim wake)",
     };
 
@@ -74,8 +76,9 @@ bool gs_wire_valid(const union gs_wire_message *message, size_t length)
 {
     const struct gs_wire_head *head = &message->head;
 
-    return length >= sizeof *head && head->magic == WIRE_MAGIC && head->version == GS_WIRE_VERSION &&
-           head->type < GS_WIRE_TYPES && head->size == sizes[head->type] && length == head->size;
+    return length >= sizeof *head && head->magic == WIRE_MAGIC &&
+           head->version == GS_WIRE_VERSION && head->type < GS_WIRE_TYPES &&
+           head->size == sizes[head->type] && length == head->size;
 }
 
 bool gs_wire_batch_is_valid(const struct gs_wire_batch *batch, const struct gs_wire_fds *fds,

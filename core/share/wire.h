@@ -15,16 +15,16 @@
  *   FLUSHED, closing         ------->    they are not mapped any more; and once more, when what its
  *                                        program had closed by then has been given back
  *
- * What is opened is the importer's, whatever connection it has: it has one at a time, the newest. Where it
- * has lost one it connects again, and says HELLO with the number of blocks that it holds still, and RESUME
- * block for each: all else that it held is given back.
- * One that hangs up by itself says BYE before: it uses nothing of what it may hold. One that has
- * forked says FORKED, behind HELLO or as soon as it has: the child has its descriptors of the GPU, and
- * so its exit is no proof that its GPU work is over.
+ * What is opened is the importer's, whatever connection it has: it has one at a time, the newest.
+ * Where it has lost one it connects again, and says HELLO with the number of blocks that it holds
+ * still, and RESUME block for each: all else that it held is given back. One that hangs up by
+ * itself says BYE before: it uses nothing of what it may hold. One that has forked says FORKED,
+ * behind HELLO or as soon as it has: the child has its descriptors of the GPU, and so its exit is
+ * no proof that its GPU work is over.
  *
- * An exporter that publishes its exports to a broker says HELLO to it and PUBLISH users (+ a memfd), in
- * which it confirms what may be served after its end (core/share/confirm.c). From then on the broker
- * asks: each PULL is answered once, when there is something (core/share/publish.c),
+ * An exporter that publishes its exports to a broker says HELLO to it and PUBLISH users (+ a
+ * memfd), in which it confirms what may be served after its end (core/share/confirm.c). From then
+ * on the broker asks: each PULL is answered once, when there is something (core/share/publish.c),
  *
  *   SHARE handle (+ a descriptor)      the next block, in the order in which handles were given out; or of
  *                                      the last one the piece that PULL names
@@ -32,34 +32,39 @@
  *   GRANT, CLOSE, RECALL block         for other machines (core/share/wire_cluster.h)
  *   RING                               nothing of these
  *
- * and each answer's `request` is 1 where something was taken back since the last one: then the broker reads the
- * memfd. Once the exporter has ended the broker serves its importers in the same words as it did.
+ * and each answer's `request` is 1 where something was taken back since the last one: then the
+ * broker reads the memfd. Once the exporter has ended the broker serves its importers in the same
+ * words as it did.
  *
- * Whoever asks a process anything says QUERY, what about, and which one of several, and is answered by one REPORT.
- * The same user, or root, may ask about the n-th client and the n-th owner of what is open; or about one block, by
- * its handle or an address in it, and the n-th client that has it open.
+ * Whoever asks a process anything says QUERY, what about, and which one of several, and is answered
+ * by one REPORT. The same user, or root, may ask about the n-th client and the n-th owner of what
+ * is open; or about one block, by its handle or an address in it, and the n-th client that has it
+ * open.
  *
- * The same user, or root, may ORDER a process to do something: to set an option, collect, sleep or wake
- * (core/share/order.c). The answer is one DONE, at once. And one that finds a GPU full orders those of its own
- * user to give memory back (core/share/pressure.c): then there is a DONE that says that this is seen to, and one
- * more with the bytes that went back to the driver; in between, where the process goes to sleep for it, that
- * this takes longer. One such order is under way on a connection at a time.
+ * The same user, or root, may ORDER a process to do something: to set an option, collect, sleep or
+ * wake (core/share/order.c). The answer is one DONE, at once. And one that finds a GPU full orders
+ * those of its own user to give memory back (core/share/pressure.c): then there is a DONE that says
+ * that this is seen to, and one more with the bytes that went back to the driver; in between, where
+ * the process goes to sleep for it, that this takes longer. One such order is under way on a
+ * connection at a time.
  *
  * A process that ends in order says FAREWELL to its broker, with its last figures of each device
- * (core/share/farewell.c), without an answer. Whoever asks a broker for the process with a number, or
- * the next after it (GS_ABOUT_ENDED), is told of that one in place of a client.
+ * (core/share/farewell.c), without an answer. Whoever asks a broker for the process with a number,
+ * or the next after it (GS_ABOUT_ENDED), is told of that one in place of a client.
  *
- * Anybody who may open may ask about a name (core/share/names.c), or the next one behind it: the answer has a
- * handle where he may open it. The same user may order the end of one that was published before some time.
+ * Anybody who may open may ask about a name (core/share/names.c), or the next one behind it: the
+ * answer has a handle where he may open it. The same user may order the end of one that was
+ * published before some time.
  *
- * Who has the handle of an event asks whoever made it for the file that it lies in (core/share/event.h), by its
- * number and secret, and the REPORT brings its descriptor if he is the same user.
+ * Who has the handle of an event asks whoever made it for the file that it lies in
+ * (core/share/event.h), by its number and secret, and the REPORT brings its descriptor if he is the
+ * same user.
  *
- * An importer has one OPEN under way at a time; `request` ties the answer to it. An OPEN's is also the
- * generation of what it is granted: RECALL, CLOSE and RESUME name it, and where the block was
- * granted anew since, or is not held, they come late and mean nothing. A message that is not exactly of
- * its type's length, of another version or of a type the receiver does not take is refused, and so is its
- * sender.
+ * An importer has one OPEN under way at a time; `request` ties the answer to it. An OPEN's is also
+ * the generation of what it is granted: RECALL, CLOSE and RESUME name it, and where the block was
+ * granted anew since, or is not held, they come late and mean nothing. A message that is not
+ * exactly of its type's length, of another version or of a type the receiver does not take is
+ * refused, and so is its sender.
  *
  * The version counts the whole protocol: with any change of a message's length, fields or meaning,
  * or a type more, it goes up by one (a test has the shape of each message of this version). There
@@ -80,33 +85,33 @@
 
 #define GS_WIRE_VERSION 1
 
-/* So many pieces come in one message at most: the kernel would take 253, but a process that may have
- * 256 descriptors has others too. */
+/* So many pieces come in one message at most: the kernel would take 253, but a process that may
+ * have 256 descriptors has others too. */
 #define GS_PIECES_MAX 32
 
-/* All messages: a number, which no other one ever gets, and the struct gs_wire_… that it is. Those of an agent alone are in
- * core/share/wire_cluster.h. */
-#define GS_WIRE_MESSAGES(M)                                 \
-    M(GS_WIRE_HELLO, 1, hello)                              \
-    M(GS_WIRE_OPEN, 2, open)                                \
-    M(GS_WIRE_GRANT, 3, grant)                              \
-    M(GS_WIRE_REFUSE, 4, refuse)                            \
-    M(GS_WIRE_CLOSE, 5, close)                              \
-    M(GS_WIRE_RECALL, 6, close)                             \
-    M(GS_WIRE_SHARE, 7, share)                              \
-    M(GS_WIRE_QUERY, 8, query)                              \
-    M(GS_WIRE_REPORT, 9, report)                            \
-    M(GS_WIRE_FLUSH, 10, flush)                             \
-    M(GS_WIRE_FLUSHED, 11, flushed)                         \
-    M(GS_WIRE_PUBLISH, 12, publish)                         \
-    M(GS_WIRE_RESUME, 13, close)                            \
-    M(GS_WIRE_BYE, 14, bye)                                 \
-    M(GS_WIRE_ORDER, 15, order)                             \
-    M(GS_WIRE_DONE, 16, done)                               \
-    M(GS_WIRE_FAREWELL, 17, farewell)                       \
-    M(GS_WIRE_FORKED, 18, forked)                           \
-    M(GS_WIRE_NAME, 19, name)                               \
-    M(GS_WIRE_PULL, 20, pull)                               \
+/* All messages: a number, which no other one ever gets, and the struct gs_wire_… that it is. Those
+ * of an agent alone are in core/share/wire_cluster.h. */
+#define GS_WIRE_MESSAGES(M)           \
+    M(GS_WIRE_HELLO, 1, hello)        \
+    M(GS_WIRE_OPEN, 2, open)          \
+    M(GS_WIRE_GRANT, 3, grant)        \
+    M(GS_WIRE_REFUSE, 4, refuse)      \
+    M(GS_WIRE_CLOSE, 5, close)        \
+    M(GS_WIRE_RECALL, 6, close)       \
+    M(GS_WIRE_SHARE, 7, share)        \
+    M(GS_WIRE_QUERY, 8, query)        \
+    M(GS_WIRE_REPORT, 9, report)      \
+    M(GS_WIRE_FLUSH, 10, flush)       \
+    M(GS_WIRE_FLUSHED, 11, flushed)   \
+    M(GS_WIRE_PUBLISH, 12, publish)   \
+    M(GS_WIRE_RESUME, 13, close)      \
+    M(GS_WIRE_BYE, 14, bye)           \
+    M(GS_WIRE_ORDER, 15, order)       \
+    M(GS_WIRE_DONE, 16, done)         \
+    M(GS_WIRE_FAREWELL, 17, farewell) \
+    M(GS_WIRE_FORKED, 18, forked)     \
+    M(GS_WIRE_NAME, 19, name)         \
+    M(GS_WIRE_PULL, 20, pull)         \
     M(GS_WIRE_RING, 21, ring)
 
 #define GS_WIRE_NUMBER(name, number, shape) name = number,
@@ -146,13 +151,15 @@ struct gs_wire_head {
 struct gs_wire_hello {
     struct gs_wire_head head;
     unsigned char instance[GS_INSTANCE_SIZE]; /* of the exporter that is meant */
-    unsigned char from[GS_INSTANCE_SIZE];     /* of the importer; zero: it hangs up when it is done */
-    uint64_t stack;                           /* changes with the program that a process runs */
-    uint64_t pid;                             /* as the importer sees itself: for people */
-    char name[16];                            /* of the program: for people */
-    uint32_t holds; /* so many RESUMEs follow: of what it held over other connections all else is over */
-    uint32_t number; /* of this HELLO, of all of its program's: one that is heard behind the next comes late */
-    uint32_t agent;  /* 1: it is this machine's agent, or its broker says it to that */
+    unsigned char from[GS_INSTANCE_SIZE]; /* of the importer; zero: it hangs up when it is done */
+    uint64_t stack;                       /* changes with the program that a process runs */
+    uint64_t pid;                         /* as the importer sees itself: for people */
+    char name[16];                        /* of the program: for people */
+    uint32_t
+        holds; /* so many RESUMEs follow: of what it held over other connections all else is over */
+    uint32_t
+        number; /* of this HELLO, of all of its program's: one that is heard behind the next comes late */
+    uint32_t agent; /* 1: it is this machine's agent, or its broker says it to that */
     uint32_t zero;
 };
 
@@ -167,10 +174,11 @@ struct gs_wire_open {
     struct gs_wire_head head;
     unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     uint32_t want_fd; /* enum gs_open_wants */
-    uint32_t cluster;    /* 1: of a broker, and it may lie in another machine */
+    uint32_t cluster; /* 1: of a broker, and it may lie in another machine */
     /* Between broker and agent: */
     uint32_t uid, gid; /* who opens, as this machine calls him by his name; */
-    uint64_t lease; /* to the agent: random, not 0: this machine's and this number together name what it becomes */
+    uint64_t
+        lease; /* to the agent: random, not 0: this machine's and this number together name what it becomes */
     uint32_t first; /* descriptors are to come along, of the chunk's pieces from this one on */
     uint32_t zero;
 };
@@ -190,14 +198,17 @@ struct gs_wire_grant {
     unsigned char uuid[16]; /* of the device that holds the memory */
     uint32_t read_only;     /* 1: the importer is to map the chunk for reading */
     uint32_t strict;        /* 1: the chunk is not to stay mapped without a reference */
-    uint32_t pieces;    /* that the chunk is of, one after the other */
-    uint32_t host;      /* 1: memory of the host. Its descriptor is a memfd, which the importer maps and */
+    uint32_t pieces;        /* that the chunk is of, one after the other */
+    uint32_t
+        host; /* 1: memory of the host. Its descriptor is a memfd, which the importer maps and */
     uint64_t fd_offset; /* registers from this byte on */
-    uint32_t own; /* 1: a strip, that the program mapped itself: the block is all of the chunk, and what the
+    uint32_t
+        own; /* 1: a strip, that the program mapped itself: the block is all of the chunk, and what the
                    * handle is of begins at `offset` */
     uint32_t far; /* 1: a chunk of another machine, that this opens; no descriptor comes along: */
     unsigned char fabric[GS_FABRIC_SIZE];
-    struct gs_wire_batch batch; /* none, if they were not wanted; else the rest is to be asked for */
+    struct gs_wire_batch
+        batch; /* none, if they were not wanted; else the rest is to be asked for */
 };
 
 struct gs_wire_refuse {
@@ -256,28 +267,37 @@ struct gs_wire_share {
     uint64_t offset;        /* of the block within the chunk */
     unsigned char uuid[16]; /* of the device that holds the memory */
     uint32_t read_only;
-    uint32_t slot;   /* which holds the block's id for as long as it may be served */
-    uint32_t pieces; /* 0: the chunk's descriptor comes along. Else it lies across so many pieces, all of the
+    uint32_t slot; /* which holds the block's id for as long as it may be served */
+    uint32_t
+        pieces; /* 0: the chunk's descriptor comes along. Else it lies across so many pieces, all of the
                       * chunk, each of which is asked for, and there comes that of: */
     uint32_t piece;
     uint64_t piece_size;
-    uint32_t far;  /* 1: other machines may open it, and below is */
-    uint32_t held; /* 1: a broker before this one said that they hold it */
+    uint32_t far;                         /* 1: other machines may open it, and below is */
+    uint32_t held;                        /* 1: a broker before this one said that they hold it */
     unsigned char fabric[GS_FABRIC_SIZE]; /* of the chunk */
 };
 
 struct gs_wire_pull {
     struct gs_wire_head head;
-    uint64_t block_id; /* that was shared last: this piece of it is wanted. 0: the broker has done with it */
-    uint32_t piece;    /* not the first */
-    uint32_t kept; /* 1: the last answer was a NAME, and is kept */
+    uint64_t
+        block_id; /* that was shared last: this piece of it is wanted. 0: the broker has done with it */
+    uint32_t piece; /* not the first */
+    uint32_t kept;  /* 1: the last answer was a NAME, and is kept */
 };
 
 struct gs_wire_ring {
     struct gs_wire_head head;
 };
 
-enum gs_order { GS_ORDER_TRIM, GS_ORDER_SET, GS_ORDER_COLLECT, GS_ORDER_SLEEP, GS_ORDER_UNNAME, GS_ORDERS };
+enum gs_order {
+    GS_ORDER_TRIM,
+    GS_ORDER_SET,
+    GS_ORDER_COLLECT,
+    GS_ORDER_SLEEP,
+    GS_ORDER_UNNAME,
+    GS_ORDERS
+};
 
 struct gs_wire_order {
     struct gs_wire_head head;
@@ -285,27 +305,31 @@ struct gs_wire_order {
     uint32_t verb;   /* SLEEP: enum gs_sleep_verb; */
     uint32_t number; /* of GS_SLEEP_STATE: the order that is asked about */
     uint32_t zero;
-    uint64_t value; /* TRIM: bytes; SLEEP: the timeout, in ns; SET: bytes, nanoseconds, a number, which of the words,
+    uint64_t
+        value; /* TRIM: bytes; SLEEP: the timeout, in ns; SET: bytes, nanoseconds, a number, which of the words,
                      * or percent from 1 << 63 on, UINT64_MAX: unlimited; UNNAME: it was published then or before */
     unsigned char uuid[16]; /* TRIM: of the device that is full */
-    /* They end in zeros. SET: the option, as config has it: "pool.decay"; SLEEP: the directory; UNNAME: the name. And what is discarded. */
+    /* They end in zeros. SET: the option, as config has it: "pool.decay"; SLEEP: the directory;
+     * UNNAME: the name. And what is discarded. */
     char name[GS_SLEEP_DIRECTORY], discard[GS_SLEEP_TAG];
 };
 
 /* What came of an order. */
 struct gs_wire_done {
     struct gs_wire_head head;
-    uint32_t more;    /* TRIM: 1: it is seen to, and another answer comes; 2, then: it goes to sleep, which takes longer.
+    uint32_t
+        more; /* TRIM: 1: it is seen to, and another answer comes; 2, then: it goes to sleep, which takes longer.
                        * SLEEP: the number of the order, which it is at still */
-    uint32_t outcome; /* SET: enum gs_set_outcome, after anything but GS_SET_DONE it is as it was; SLEEP: an errno */
+    uint32_t
+        outcome; /* SET: enum gs_set_outcome, after anything but GS_SET_DONE it is as it was; SLEEP: an errno */
     union {
         uint64_t given; /* TRIM: bytes that went back to the driver */
         uint64_t ended; /* UNNAME: 1: it was here */
         struct {
             uint64_t before, after;
         } set;
-        /* COLLECT: blocks and their bytes: of others, closed here, that are on their way back; freed here, told now
-         * to be held no more; freed here and still held. */
+        /* COLLECT: blocks and their bytes: of others, closed here, that are on their way back;
+         * freed here, told now to be held no more; freed here and still held. */
         struct gs_collected {
             uint64_t given, given_bytes, ended, ended_bytes, limbo, limbo_bytes;
         } collected;
@@ -324,7 +348,7 @@ enum gs_about {
     GS_ABOUT_NAME,      /* that of this name; */
     GS_ABOUT_NEXT_NAME, /* behind this name of the user `index`, of whomsoever */
     GS_ABOUT_EVENTS,    /* a file of events */
-    GS_ABOUT_MACHINE,   /* the n-th other one, or that of this name, which is to be forgotten (wire_cluster.h) */
+    GS_ABOUT_MACHINE, /* the n-th other one, or that of this name, which is to be forgotten (wire_cluster.h) */
     GS_ABOUTS
 };
 
@@ -334,7 +358,8 @@ struct gs_wire_query {
     uint32_t device; /* and the device whose figures are */
     uint32_t about;  /* enum gs_about; of a block: then the client is the n-th that has it */
     uint32_t zero;
-    uint64_t number; /* which block, with the instance as its handle has them; or the address. Or which file, as the driver has it, */
+    uint64_t
+        number; /* which block, with the instance as its handle has them; or the address. Or which file, as the driver has it, */
     union {
         unsigned char instance[GS_INSTANCE_SIZE];
         unsigned char secret[GS_SECRET_SIZE]; /* and as a handle has it */
@@ -345,10 +370,12 @@ struct gs_wire_query {
 /* What is open of others. */
 struct gs_wire_opened {
     uint64_t bytes, ended_bytes; /* that are mapped; of these, of who has ended */
-    uint32_t owners; /* whose they are; below: the one with the index that was asked for, if there is */
+    uint32_t
+        owners; /* whose they are; below: the one with the index that was asked for, if there is */
     uint32_t owner_ended;
     uint64_t owner_pid; /* as who answers sees it; 0: it does not */
-    uint64_t owner_blocks, owner_bytes, owner_mapped; /* what is open of it; with what lies around that */
+    uint64_t owner_blocks, owner_bytes,
+        owner_mapped; /* what is open of it; with what lies around that */
 };
 
 /* What was asked about. */
@@ -370,7 +397,7 @@ enum gs_named { GS_NAMED_NONE = 0, GS_NAMED_HERE, GS_NAMED_OF_OTHERS /* he may n
 struct gs_wire_named {
     uint32_t state; /* enum gs_named */
     uint32_t zero;
-    uint64_t since_ns; /* by gs_names_now */
+    uint64_t since_ns;     /* by gs_names_now */
     struct gs_found found; /* of others: its name and whose it is, and no more */
 };
 
@@ -383,15 +410,16 @@ struct gs_wire_report {
     union {
         struct gs_wire_named named;
         struct gs_wire_machine machine;
-        struct { /* about all else */
+        struct {          /* about all else */
             uint64_t pid; /* of who answers */
             uint64_t exports, bytes, limbo, limbo_bytes, limbo_age_ns;
-            uint32_t clients; /* how many there are, or have the block; below: the one that was asked about, if there is */
+            uint32_t
+                clients; /* how many there are, or have the block; below: the one that was asked about, if there is */
             uint32_t is_broker;
             uint64_t client_pid;
-            uint64_t client_age_ns; /* since it connected; or since it ended */
-            uint64_t references, reference_bytes;   /* of this client */
-            uint64_t reference_age_ns;              /* since it came to hold what it has held longest */
+            uint64_t client_age_ns;               /* since it connected; or since it ended */
+            uint64_t references, reference_bytes; /* of this client */
+            uint64_t reference_age_ns; /* since it came to hold what it has held longest */
             uint64_t limbo_references,
                 limbo_reference_bytes; /* the ones that keep a freed block; below: the one */
             struct gs_wire_limbo_block limbo_block; /* among them that was freed first */
@@ -399,9 +427,11 @@ struct gs_wire_report {
             char name[16];                          /* of who answers */
             char client_name[16];
             uint32_t has_figures; /* 1: below, of the device; 0: none, nor of a later one */
-            uint32_t farewell;    /* the number of the process that ended which this is about; 0: none */
+            uint32_t
+                farewell; /* the number of the process that ended which this is about; 0: none */
             struct gs_figures figures;
-            uint32_t client_seen; /* 1: client_pid is as who answers sees it; 0: as the client does */
+            uint32_t
+                client_seen; /* 1: client_pid is as who answers sees it; 0: as the client does */
             uint32_t client_hung_up; /* 1: it has, and its end is not proven */
             struct gs_wire_opened opened;
             struct gs_wire_block block;
@@ -493,10 +523,11 @@ int gs_wire_send_all(int socket, const union gs_wire_message *message,
  * hung up, and all it said was received, also where it had not read all itself; -EPROTO: not a
  * message; -EPROTONOSUPPORT: one of another version (of *ret_message the head counts); -EMFILE: it
  * came with a descriptor for which this process has no room (the message is in *ret_message, and
- * comes again with the next call); another negative errno. *ret_fd is the descriptor that came along,
- * close-on-exec and the caller's, or -1; -1 on every failure. Where ret_fd is NULL a message with a
- * descriptor is -EPROTO. After -EPROTO and -EPROTONOSUPPORT the same may come again: nothing more is
- * to be read there. Whatever else came along is closed, by nobody who could be held up (discard.h).
+ * comes again with the next call); another negative errno. *ret_fd is the descriptor that came
+ * along, close-on-exec and the caller's, or -1; -1 on every failure. Where ret_fd is NULL a message
+ * with a descriptor is -EPROTO. After -EPROTO and -EPROTONOSUPPORT the same may come again: nothing
+ * more is to be read there. Whatever else came along is closed, by nobody who could be held up
+ * (discard.h).
  */
 int gs_wire_receive(int socket, union gs_wire_message *ret_message, int *ret_fd);
 /* The same for who expects GRANT, which alone may bring more than one: all are the caller's.

@@ -1,10 +1,10 @@
 /*
- * Memory of other machines (core/share/wire.h has the messages, and what holds of all). A process speaks to
- * its own broker alone, that to the agent of its machine (gpushim-agent), which connects to its socket, and
- * the agents to each other, in words of their own.
+ * Memory of other machines (core/share/wire.h has the messages, and what holds of all). A process
+ * speaks to its own broker alone, that to the agent of its machine (gpushim-agent), which connects
+ * to its socket, and the agents to each other, in words of their own.
  *
- * Where the memory is, the agent opens it like an importer, once for all machines; who of them has it is
- * its own affair:
+ * Where the memory is, the agent opens it like an importer, once for all machines; who of them has
+ * it is its own affair:
  *
  *   agent                        broker                    process that shared
  *   HELLO agent    ------->                                one agent a broker
@@ -30,18 +30,20 @@
  *                                                          or nobody waits for the answer any more
  *                  <-------      HELLO, `holds` 0          it holds nothing of other machines any more
  *
- * Answers have the `request` of the question. What the agent asked of one block is answered at once for all: by
- * GRANT, and by REFUSE where it is ENDING; any other REFUSE is of that question alone. An OPEN of the broker's is
- * answered when the agent can; the importers wait for debug.timeout at most.
+ * Answers have the `request` of the question. What the agent asked of one block is answered at once
+ * for all: by GRANT, and by REFUSE where it is ENDING; any other REFUSE is of that question alone.
+ * An OPEN of the broker's is answered when the agent can; the importers wait for debug.timeout at
+ * most.
  *
- * Nothing ends by the end of an agent, a broker, or a connection. The agent's holder is durable: what it has
- * stays held until an agent says CLOSE, this one or the next, which SHARE tells of it. When a broker ends, the
- * processes tell the next one what they hold for other machines; and what it had of theirs its agent keeps
- * until all of whom it said HELLO have exited, as it sees by their pidfds, or for good where one has
- * none. What the agent knows is in a file.
+ * Nothing ends by the end of an agent, a broker, or a connection. The agent's holder is durable:
+ * what it has stays held until an agent says CLOSE, this one or the next, which SHARE tells of it.
+ * When a broker ends, the processes tell the next one what they hold for other machines; and what
+ * it had of theirs its agent keeps until all of whom it said HELLO have exited, as it sees by their
+ * pidfds, or for good where one has none. What the agent knows is in a file.
  *
- * A QUERY about machines, and with a name that of one which is to be forgotten, is of the same user or root: it is passed
- * on to the agent, and its REPORT back (`gpushim cluster`; `gpushim cluster forget`).
+ * A QUERY about machines, and with a name that of one which is to be forgotten, is of the same user
+ * or root: it is passed on to the agent, and its REPORT back (`gpushim cluster`; `gpushim cluster
+ * forget`).
  */
 #ifndef GS_CORE_SHARE_WIRE_CLUSTER_H
 #define GS_CORE_SHARE_WIRE_CLUSTER_H
@@ -69,8 +71,9 @@ struct gs_wire_machine {
     uint64_t shared; /* blocks of here that may be opened on other machines; */
     uint64_t opened; /* blocks of other machines that are open here */
     uint64_t opened_bytes;
-    uint32_t machines; /* that have leases here; below: the one that was asked about, if there is. Or were forgotten */
-    uint32_t state;    /* enum gs_machine_state; 0: its agent was not heard of yet */
+    uint32_t
+        machines; /* that have leases here; below: the one that was asked about, if there is. Or were forgotten */
+    uint32_t state; /* enum gs_machine_state; 0: its agent was not heard of yet */
     unsigned char machine[GS_MACHINE_SIZE];
     char name[GS_MACHINE_NAME_SIZE];
     uint64_t leases, bytes; /* and of these of freed blocks: */

@@ -1,6 +1,7 @@
 /*
- * Two ranks of MPI, on two machines of an NVLink domain: the first sends the second a handle of its GPU memory,
- * as it would within one machine. It knows nothing of the library; without that, the second cannot open it.
+ * Two ranks of MPI, on two machines of an NVLink domain: the first sends the second a handle of its
+ * GPU memory, as it would within one machine. It knows nothing of the library; without that, the
+ * second cannot open it.
  *
  *   mpicc -o message message.c -lcuda
  *   mpirun --host A,B -x LD_PRELOAD=... -x GPUSHIM_SHARE_STRATEGY=broker -x GPUSHIM_SHARE_REACH=cluster ./message
@@ -52,11 +53,13 @@ static void second(void)
     CUdeviceptr pointer;
 
     MPI_Recv(&handle, sizeof handle, MPI_BYTE, 0, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
-    check(cuIpcOpenMemHandle(&pointer, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS), "cuIpcOpenMemHandle");
+    check(cuIpcOpenMemHandle(&pointer, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS),
+          "cuIpcOpenMemHandle");
     MPI_Barrier(MPI_COMM_WORLD);
     MPI_Barrier(MPI_COMM_WORLD); /* it was freed, and more was allocated */
     check(cuMemcpyDtoH(&byte, pointer + SIZE - 1, 1), "cuMemcpyDtoH");
-    printf("the other machine's memory, which it has freed, has its bytes: %s\n", byte == 0x5a ? "yes" : "no");
+    printf("the other machine's memory, which it has freed, has its bytes: %s\n",
+           byte == 0x5a ? "yes" : "no");
     fflush(stdout);
     check(cuIpcCloseMemHandle(pointer), "cuIpcCloseMemHandle");
     MPI_Barrier(MPI_COMM_WORLD);

@@ -1,7 +1,8 @@
 /*
- * Two programs that pass GPU memory on as inference engines and their caches do (vLLM and LMCache, say): one
- * fills it, the other reads it, and no CPU waits in between. What they exchange is two handles of CUDA IPC, of
- * the memory and of an event that is recorded behind the work; here by files of a folder.
+ * Two programs that pass GPU memory on as inference engines and their caches do (vLLM and LMCache,
+ * say): one fills it, the other reads it, and no CPU waits in between. What they exchange is two
+ * handles of CUDA IPC, of the memory and of an event that is recorded behind the work; here by
+ * files of a folder.
  *
  *   events fill FOLDER    its GPU fills the memory when the reader has submitted all of its own work
  *   events read FOLDER    its GPU waits for the event and reads the memory
@@ -46,7 +47,8 @@ static void put(const char *name, const void *bytes, size_t size)
 
     snprintf(made, sizeof made, "%s", in_folder("made"));
     file = fopen(made, "w");
-    if (!file || fwrite(bytes, 1, size, file) != size || fclose(file) != 0 || rename(made, in_folder(name)) != 0) {
+    if (!file || fwrite(bytes, 1, size, file) != size || fclose(file) != 0 ||
+        rename(made, in_folder(name)) != 0) {
         perror(path);
         exit(1);
     }
@@ -108,7 +110,8 @@ static void read_it(CUstream stream)
     await("memory", &memory_handle, sizeof memory_handle);
     await("event", &event_handle, sizeof event_handle);
     must("cuIpcOpenEventHandle", cuIpcOpenEventHandle(&event, event_handle));
-    must("cuIpcOpenMemHandle", cuIpcOpenMemHandle(&memory, memory_handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+    must("cuIpcOpenMemHandle",
+         cuIpcOpenMemHandle(&memory, memory_handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
     must("cuMemAllocHost", cuMemAllocHost((void **)&words, WORDS * 4));
     must("cuStreamWaitEvent", cuStreamWaitEvent(stream, event, 0));
     must("cuMemcpyDtoHAsync", cuMemcpyDtoHAsync(words, memory, WORDS * 4, stream));

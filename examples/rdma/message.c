@@ -40,9 +40,9 @@ static void must(CUresult result, const char *what)
 static void open_card(struct wire *wire)
 {
     struct ibv_device **list = ibv_get_device_list(NULL);
-    struct ibv_qp_init_attr attr = {.qp_type = IBV_QPT_RC,
-                                    .cap = {.max_send_wr = 4, .max_recv_wr = 4,
-                                            .max_send_sge = 1, .max_recv_sge = 1}};
+    struct ibv_qp_init_attr attr = {
+        .qp_type = IBV_QPT_RC,
+        .cap = {.max_send_wr = 4, .max_recv_wr = 4, .max_send_sge = 1, .max_recv_sge = 1}};
 
     if (!list || !list[0] || !(wire->context = ibv_open_device(list[0])))
         fail("opening a network card");
@@ -60,26 +60,29 @@ static void open_card(struct wire *wire)
 static void connect_to_self(struct wire *wire)
 {
     struct ibv_port_attr port_attr;
-    struct ibv_qp_attr attr = {.qp_state = IBV_QPS_INIT, .port_num = port,
+    struct ibv_qp_attr attr = {.qp_state = IBV_QPS_INIT,
+                               .port_num = port,
                                .qp_access_flags = IBV_ACCESS_LOCAL_WRITE};
 
     if (ibv_query_port(wire->context, port, &port_attr) ||
-        ibv_modify_qp(wire->qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT |
-                                           IBV_QP_ACCESS_FLAGS))
+        ibv_modify_qp(wire->qp, &attr,
+                      IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS))
         fail("bringing the queue pair up");
-    attr = (struct ibv_qp_attr){.qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_1024,
-                                .dest_qp_num = wire->qp->qp_num, .max_dest_rd_atomic = 1,
+    attr = (struct ibv_qp_attr){.qp_state = IBV_QPS_RTR,
+                                .path_mtu = IBV_MTU_1024,
+                                .dest_qp_num = wire->qp->qp_num,
+                                .max_dest_rd_atomic = 1,
                                 .min_rnr_timer = 12,
                                 .ah_attr = {.dlid = port_attr.lid, .port_num = port}};
-    if (ibv_modify_qp(wire->qp, &attr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU |
-                                           IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
-                                           IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER))
+    if (ibv_modify_qp(wire->qp, &attr,
+                      IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+                          IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER))
         fail("making the queue pair ready to receive");
-    attr = (struct ibv_qp_attr){.qp_state = IBV_QPS_RTS, .timeout = 14, .retry_cnt = 7,
-                                .rnr_retry = 7, .max_rd_atomic = 1};
-    if (ibv_modify_qp(wire->qp, &attr, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
-                                           IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
-                                           IBV_QP_MAX_QP_RD_ATOMIC))
+    attr = (struct ibv_qp_attr){
+        .qp_state = IBV_QPS_RTS, .timeout = 14, .retry_cnt = 7, .rnr_retry = 7, .max_rd_atomic = 1};
+    if (ibv_modify_qp(wire->qp, &attr,
+                      IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
+                          IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC))
         fail("making the queue pair ready to send");
 }
 
@@ -89,8 +92,11 @@ static int send_message(struct wire *wire, const struct ibv_mr *source, const st
     struct ibv_sge from = {(uintptr_t)source->addr, (uint32_t)source->length, source->lkey};
     struct ibv_sge to = {(uintptr_t)target->addr, (uint32_t)target->length, target->lkey};
     struct ibv_recv_wr receive = {.sg_list = &to, .num_sge = 1}, *bad_receive;
-    struct ibv_send_wr send = {.sg_list = &from, .num_sge = 1, .opcode = IBV_WR_SEND,
-                               .send_flags = IBV_SEND_SIGNALED}, *bad_send;
+    struct ibv_send_wr send = {.sg_list = &from,
+                               .num_sge = 1,
+                               .opcode = IBV_WR_SEND,
+                               .send_flags = IBV_SEND_SIGNALED},
+                       *bad_send;
     struct ibv_wc done;
 
     if (ibv_post_recv(wire->qp, &receive, &bad_receive) ||

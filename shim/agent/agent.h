@@ -1,6 +1,6 @@
 /*
- * gpushim-agent: joins this machine's broker with those of other machines, so that GPU memory is opened
- * across machines and freed when nobody has it any more. README.md here has the picture.
+ * gpushim-agent: joins this machine's broker with those of other machines, so that GPU memory is
+ * opened across machines and freed when nobody has it any more. README.md here has the picture.
  *
  *   main.c     options, the loop
  *   keys.c     keys of the directory
@@ -29,15 +29,16 @@
 #include "shim/agent/leases.h"
 #include "shim/agent/link.h"
 
-#define AGENT_OPEN_NS (20 * GS_NS_PER_S) /* for one open; its process waits for 30 s (debug.timeout) */
+#define AGENT_OPEN_NS \
+    (20 * GS_NS_PER_S) /* for one open; its process waits for 30 s (debug.timeout) */
 
 struct agent_options {
     struct directory_options directory;
     const char *listen, *address; /* numbers; the second one is what others connect to */
     unsigned port;
-    const char *machine_id;   /* in place of /etc/machine-id: tests */
-    const char *boot_id;      /* likewise */
-    const char *name;         /* for people */
+    const char *machine_id; /* in place of /etc/machine-id: tests */
+    const char *boot_id;    /* likewise */
+    const char *name;       /* for people */
 };
 
 /* Lines of the log about one other: some at once, then one now and then; how many were left out is
@@ -58,22 +59,24 @@ struct peer { /* another machine */
     char name[GS_MACHINE_NAME_SIZE], address[LINK_ADDRESS];
     unsigned port;
     unsigned char fingerprint[LINK_FINGERPRINT], boot[GS_BOOT_BYTES];
-    struct link *out, *in; /* out: for what we open there; in: for what it opens here */
-    bool asked;            /* it may have leases of ours */
-    bool knows_boot;       /* `boot` is that of which leases here are */
-    bool has_told;         /* since this agent began it said all that it has */
-    bool has_listed;       /* on `in`: what it has here, */
+    struct link *out, *in;           /* out: for what we open there; in: for what it opens here */
+    bool asked;                      /* it may have leases of ours */
+    bool knows_boot;                 /* `boot` is that of which leases here are */
+    bool has_told;                   /* since this agent began it said all that it has */
+    bool has_listed;                 /* on `in`: what it has here, */
     unsigned char file[LEASES_FILE]; /* as this has it */
-    unsigned takes;        /* of its own, that our broker has not answered */
+    unsigned takes;                  /* of its own, that our broker has not answered */
     struct say say;
     unsigned char boot_before[GS_BOOT_BYTES];
     struct agent *agent;
     uint64_t retry_ns, wait_ns; /* of `out` */
-    uint64_t ask_ns; /* when the directory is asked about it again: it has leases here, and no link */
+    uint64_t
+        ask_ns; /* when the directory is asked about it again: it has leases here, and no link */
     UT_hash_handle hh;
 };
 
-struct export {
+struct export
+{
     struct lease_block block;
     struct gs_ipc_handle handle;
     struct sealed sealed;
@@ -97,9 +100,9 @@ struct open { /* of a process here, of another machine's memory */
 };
 
 struct holder {
-    int pidfd;          /* -1: it has ended, or is not seen to */
-    uint64_t number;    /* of this broker; 0: of one that has ended */
-    uint64_t exited_ns; /* 0: it was not seen to end */
+    int pidfd;                      /* -1: it has ended, or is not seen to */
+    uint64_t number;                /* of this broker; 0: of one that has ended */
+    uint64_t exited_ns;             /* 0: it was not seen to end */
     struct process process, broker; /* pid 0: it is not seen */
     struct holder *prev, *next;
 };
@@ -123,8 +126,9 @@ struct agent {
     /* The broker. */
     struct source broker; /* fd -1: none */
     uint64_t broker_retry_ns;
-    uint64_t know_ns; /* when all that leases may be of has come to a broker: then all are in the file; 0: it was noted */
-    bool is_synced;   /* the broker has said what its processes have */
+    uint64_t
+        know_ns; /* when all that leases may be of has come to a broker: then all are in the file; 0: it was noted */
+    bool is_synced; /* the broker has said what its processes have */
     struct unsent *unsent;
     unsigned unsent_count;
     struct export *exports, *exports_by_id;
@@ -135,11 +139,11 @@ struct agent {
     struct holder *holders;
 };
 
-#define AGENT_LOG(agent, level, ...) gs_log_line(&(agent)->log.to, level, __VA_ARGS__)
+#define AGENT_LOG(agent, level, ...)      gs_log_line(&(agent)->log.to, level, __VA_ARGS__)
 #define PEER_LOG(agent, peer, level, ...) say_line(agent, &(peer)->say, level, __VA_ARGS__)
-#define HEX_SIZE(bytes) (2 * (bytes) + 1)
+#define HEX_SIZE(bytes)                   (2 * (bytes) + 1)
 
-extern const unsigned char agent_nobody[GS_MACHINE_SIZE]; /* zeros: this machine, in leases */
+extern const unsigned char agent_nobody[GS_MACHINE_SIZE];  /* zeros: this machine, in leases */
 extern const unsigned char agent_unknown[GS_MACHINE_SIZE]; /* whose leases nobody knows */
 
 /* keys.c */
@@ -167,7 +171,8 @@ void peers_start(struct agent *agent);
 void peers_look(struct agent *agent, uint64_t now_ns);
 void peers_write_own(struct agent *agent);
 /* NULL: no memory. */
-struct peer *peers_find(struct agent *agent, const unsigned char machine[GS_MACHINE_SIZE], bool make);
+struct peer *peers_find(struct agent *agent, const unsigned char machine[GS_MACHINE_SIZE],
+                        bool make);
 /* What the directory answered about one. */
 void peers_got(struct agent *agent, const struct jobs_event *event);
 void peers_accept(struct agent *agent);

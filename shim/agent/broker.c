@@ -1,5 +1,5 @@
-/* The agent's connection to its machine's broker (agent.h; core/share/wire_cluster.h has the words). One is
- * looked for as long as there is none. Leases outlive it. */
+/* The agent's connection to its machine's broker (agent.h; core/share/wire_cluster.h has the
+ * words). One is looked for as long as there is none. Leases outlive it. */
 #include "shim/agent/agent.h"
 
 #include <errno.h>
@@ -15,8 +15,9 @@
 #define RETRY_NS   (GS_NS_PER_S / 4)
 #define CONNECT_NS (GS_NS_PER_S / 10)
 #define UNSENT_MAX 200000 /* messages; who reads so little is hung up on */
-#define KNOW_NS    (120 * GS_NS_PER_S) /* by then processes have left with the broker what they hold for others */
-#define BUFFER     (1 << 20)
+#define KNOW_NS \
+    (120 * GS_NS_PER_S) /* by then processes have left with the broker what they hold for others */
+#define BUFFER (1 << 20)
 
 static void hang_up(struct agent *agent, const char *why)
 {
@@ -27,13 +28,16 @@ static void hang_up(struct agent *agent, const char *why)
     close(agent->broker.fd);
     agent->broker.fd = -1;
     agent->is_synced = false;
-    DL_FOREACH_SAFE(agent->unsent, unsent, next) {
+    DL_FOREACH_SAFE(agent->unsent, unsent, next)
+    {
         DL_DELETE(agent->unsent, unsent);
         free(unsent);
     }
     agent->unsent_count = 0;
-    AGENT_LOG(agent, GS_LOG_WARNING, "the broker of this machine: %s; what is open stays, and another one "
-              "is looked for", why);
+    AGENT_LOG(agent, GS_LOG_WARNING,
+              "the broker of this machine: %s; what is open stays, and another one "
+              "is looked for",
+              why);
     holders_orphan(agent);
     importer_broker_gone(agent);
     exporter_broker_gone(agent);
@@ -87,14 +91,15 @@ struct process broker_process(const struct agent *agent)
     return process_of(gs_conn_who(agent->broker.fd).pid);
 }
 
-/* What this broker had and has not named has ended while this agent was not there. Of one before it he knows
- * nothing. */
+/* What this broker had and has not named has ended while this agent was not there. Of one before it
+ * he knows nothing. */
 static void on_listed(struct agent *agent)
 {
     const struct process broker = broker_process(agent);
     struct lease *lease, *next;
 
-    HASH_ITER(hh, agent->leases.all, lease, next) {
+    HASH_ITER(hh, agent->leases.all, lease, next)
+    {
         if (!lease->named && broker.pid && lease->broker.pid == broker.pid &&
             lease->broker.started == broker.started &&
             memcmp(lease->key.machine, agent_nobody, GS_MACHINE_SIZE) == 0)
@@ -214,6 +219,7 @@ void broker_look(struct agent *agent, uint64_t now_ns)
         agent->broker.fd = -1;
         return;
     }
-    AGENT_LOG(agent, GS_LOG_INFO, "joined the broker of this machine (pid %d)", broker_process(agent).pid);
+    AGENT_LOG(agent, GS_LOG_INFO, "joined the broker of this machine (pid %d)",
+              broker_process(agent).pid);
     greet(agent);
 }

@@ -1,16 +1,17 @@
 /*
- * The directory: where the agents of a cluster find machines and what these share. It is a store that
- * others keep (etcd.c), or a folder on a shared file system (folder.c). One small table of operations;
- * nothing else of the agent knows which it is.
+ * The directory: where the agents of a cluster find machines and what these share. It is a store
+ * that others keep (etcd.c), or a folder on a shared file system (folder.c). One small table of
+ * operations; nothing else of the agent knows which it is.
  *
  *   agents/MACHINE   where the agent of a machine listens, and the fingerprint of its certificate
  *   exports/ID       which machine shared what a handle is of, and sealed what its importer needs (seal.h)
  *
- * All that an agent writes is under its one lease, and goes when nobody keeps that alive. That alone
- * ends nothing between agents: they speak to each other (link.h), and the directory only finds them.
+ * All that an agent writes is under its one lease, and goes when nobody keeps that alive. That
+ * alone ends nothing between agents: they speak to each other (link.h), and the directory only
+ * finds them.
  *
- * Operations wait, each until nothing has come for DIRECTORY_WAIT_S (eight times that at most, while
- * something does): they belong into a thread that nobody waits for (jobs.c).
+ * Operations wait, each until nothing has come for DIRECTORY_WAIT_S (eight times that at most,
+ * while something does): they belong into a thread that nobody waits for (jobs.c).
  */
 #ifndef GS_SHIM_AGENT_DIRECTORY_H
 #define GS_SHIM_AGENT_DIRECTORY_H
@@ -19,21 +20,21 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define DIRECTORY_WAIT_S    4
+#define DIRECTORY_WAIT_S      4
 #define DIRECTORY_LEASE_MAX_S 3600
-#define DIRECTORY_KEY       128  /* with a zero behind it */
-#define DIRECTORY_VALUE     2048 /* bytes at most; longer ones were written by nobody of ours */
-#define DIRECTORY_CHANGES   100  /* written at once at most */
-#define DIRECTORY_REASON    384
-#define DIRECTORY_ENDPOINTS 8
+#define DIRECTORY_KEY         128  /* with a zero behind it */
+#define DIRECTORY_VALUE       2048 /* bytes at most; longer ones were written by nobody of ours */
+#define DIRECTORY_CHANGES     100  /* written at once at most */
+#define DIRECTORY_REASON      384
+#define DIRECTORY_ENDPOINTS   8
 
 struct directory_options {
-    const char *place;  /* folder:PATH, or URLs of etcd with commas between them */
-    const char *prefix; /* before all keys */
-    const char *owner;  /* whose lease it is: this machine's id in hex */
-    unsigned lease_s; /* up to DIRECTORY_LEASE_MAX_S */
-    const char *user, *password_file;    /* of etcd; NULL: none */
-    const char *ca, *cert, *key;         /* files for TLS to etcd; NULL: none */
+    const char *place;                /* folder:PATH, or URLs of etcd with commas between them */
+    const char *prefix;               /* before all keys */
+    const char *owner;                /* whose lease it is: this machine's id in hex */
+    unsigned lease_s;                 /* up to DIRECTORY_LEASE_MAX_S */
+    const char *user, *password_file; /* of etcd; NULL: none */
+    const char *ca, *cert, *key;      /* files for TLS to etcd; NULL: none */
 };
 
 struct directory_change {
@@ -52,8 +53,8 @@ struct directory_ops {
     void (*close)(struct directory *directory);
     /* The lease lives on; or, with *ret_anew, there is a new one, and nothing is written yet. */
     bool (*keep)(struct directory *directory, bool *ret_anew);
-    /* All of them, under the lease; each key once. False: none, or some of those that take a key away: all
-     * are to be written again. */
+    /* All of them, under the lease; each key once. False: none, or some of those that take a key
+     * away: all are to be written again. */
     bool (*write)(struct directory *directory, const struct directory_change *changes,
                   unsigned count);
     /* *ret_size: DIRECTORY_VALUE at most. */

@@ -1,8 +1,8 @@
 /*
  * The directory in etcd (directory.h): version 3 by its JSON gateway, with libcurl and jansson.
  *
- * Several endpoints: a request goes to the one that answered last, and to the others in turn where that
- * does not. Writes go as one transaction.
+ * Several endpoints: a request goes to the one that answered last, and to the others in turn where
+ * that does not. Writes go as one transaction.
  */
 #include "shim/agent/directory.h"
 
@@ -34,7 +34,7 @@ struct directory {
     int64_t lease;
     bool is_full;     /* so it said of the last request that failed */
     bool is_too_long; /* the last answer was */
-    char *body; /* of the answer */
+    char *body;       /* of the answer */
     size_t size;
     char curl_error[CURL_ERROR_SIZE];
     const struct directory_options *options;
@@ -81,8 +81,8 @@ static void set_up(struct directory *directory)
         curl_easy_setopt(curl, CURLOPT_SSLKEY, options->key);
 }
 
-/* One request to one endpoint, which may be silent for limit_s, and answer for SLOW times that. The status
- * of HTTP, or 0 where there was none. */
+/* One request to one endpoint, which may be silent for limit_s, and answer for SLOW times that. The
+ * status of HTTP, or 0 where there was none. */
 static long send_to(struct directory *directory, unsigned endpoint, const char *path,
                     const char *text, long limit_s)
 {
@@ -113,8 +113,9 @@ static json_t *answer_of(struct directory *directory)
 {
     json_error_t error;
 
-    return directory->size ? json_loadb(directory->body, directory->size, JSON_DISABLE_EOF_CHECK, &error)
-                           : NULL;
+    return directory->size
+               ? json_loadb(directory->body, directory->size, JSON_DISABLE_EOF_CHECK, &error)
+               : NULL;
 }
 
 static const char *string_of(const json_t *object, const char *key)
@@ -160,14 +161,15 @@ static void complain(struct directory *directory, long status, const json_t *ans
                  directory->endpoints[directory->endpoint], said);
         return;
     }
-    snprintf(directory->head.reason, sizeof directory->head.reason,
-             status == 401 || status == 403 || strstr(said, "permission") ||
-                     strstr(said, "auth") || strstr(said, "user name")
-                 ? "etcd at %.128s lets this agent not do that (%s); see its user, its password, and "
-                   "that its role may read and write \"%s\""
-                 : "etcd at %.128s does not answer (%s); see that it runs, that a majority of its "
-                   "members does, and --directory (keys begin with \"%s\")",
-             directory->endpoints[directory->endpoint], said, directory->prefix);
+    snprintf(
+        directory->head.reason, sizeof directory->head.reason,
+        status == 401 || status == 403 || strstr(said, "permission") || strstr(said, "auth") ||
+                strstr(said, "user name")
+            ? "etcd at %.128s lets this agent not do that (%s); see its user, its password, and "
+              "that its role may read and write \"%s\""
+            : "etcd at %.128s does not answer (%s); see that it runs, that a majority of its "
+              "members does, and --directory (keys begin with \"%s\")",
+        directory->endpoints[directory->endpoint], said, directory->prefix);
 }
 
 /* To each endpoint in turn, until one has an answer that is of use: 503 and the like are none. */
@@ -182,8 +184,9 @@ static json_t *ask_all(struct directory *directory, const char *path, const json
         const unsigned endpoint = (directory->endpoint + i) % directory->endpoint_count;
 
         json_decref(answer);
-        *ret_status = send_to(directory, endpoint, path, text,
-                              directory->endpoint_count > 1 ? DIRECTORY_WAIT_S / 2 : DIRECTORY_WAIT_S);
+        *ret_status =
+            send_to(directory, endpoint, path, text,
+                    directory->endpoint_count > 1 ? DIRECTORY_WAIT_S / 2 : DIRECTORY_WAIT_S);
         answer = answer_of(directory);
         if (directory->is_too_long) /* so the others' would be */
             break;
@@ -198,8 +201,8 @@ static json_t *ask_all(struct directory *directory, const char *path, const json
 
 static bool sign_in(struct directory *directory)
 {
-    json_t *request = json_pack("{s:s, s:s}", "name", directory->user, "password",
-                                directory->password);
+    json_t *request =
+        json_pack("{s:s, s:s}", "name", directory->user, "password", directory->password);
     long status;
     json_t *answer;
     bool good;
@@ -217,8 +220,8 @@ static bool sign_in(struct directory *directory)
     return good;
 }
 
-/* The answer, the caller's; NULL, and the reason: there is none. Takes the request. Tokens end: then
- * it signs in again, once. */
+/* The answer, the caller's; NULL, and the reason: there is none. Takes the request. Tokens end:
+ * then it signs in again, once. */
 static json_t *ask(struct directory *directory, const char *path, json_t *request)
 {
     json_t *answer = NULL;
@@ -273,7 +276,8 @@ static bool read_password(struct directory *directory, const char *path, char *r
     if (file)
         fclose(file);
     if (!good) {
-        snprintf(ret_reason, DIRECTORY_REASON, "no password of etcd's user can be read from %s", path);
+        snprintf(ret_reason, DIRECTORY_REASON, "no password of etcd's user can be read from %s",
+                 path);
         return false;
     }
     line[strcspn(line, "\r\n")] = 0;
@@ -282,7 +286,8 @@ static bool read_password(struct directory *directory, const char *path, char *r
         strcpy(directory->password, line);
     else
         snprintf(ret_reason, DIRECTORY_REASON,
-                 "the password in %s has more than %d characters; choose a shorter one", path, SECRET - 1);
+                 "the password in %s has more than %d characters; choose a shorter one", path,
+                 SECRET - 1);
     sodium_memzero(line, sizeof line);
     return good;
 }
@@ -295,10 +300,11 @@ static bool read_endpoints(struct directory *directory, const char *at, char *re
         char *endpoint = directory->endpoints[directory->endpoint_count];
 
         if (directory->endpoint_count == DIRECTORY_ENDPOINTS || length >= ENDPOINT) {
-            snprintf(ret_reason, DIRECTORY_REASON,
-                     "--directory has more than %d URLs, or one of more than %d characters; name fewer "
-                     "members of etcd, in a shorter way",
-                     DIRECTORY_ENDPOINTS, ENDPOINT - 1);
+            snprintf(
+                ret_reason, DIRECTORY_REASON,
+                "--directory has more than %d URLs, or one of more than %d characters; name fewer "
+                "members of etcd, in a shorter way",
+                DIRECTORY_ENDPOINTS, ENDPOINT - 1);
             return false;
         }
         snprintf(endpoint, ENDPOINT, "%.*s", (int)length, at);
@@ -330,7 +336,8 @@ static struct directory *open_etcd(const struct directory_options *options, char
     snprintf(directory->prefix, sizeof directory->prefix, "%s", options->prefix);
     snprintf(directory->user, sizeof directory->user, "%s", options->user ? options->user : "");
     if (options->user && strlen(options->user) >= SECRET) {
-        snprintf(ret_reason, DIRECTORY_REASON, "--etcd-user has more than %d characters", SECRET - 1);
+        snprintf(ret_reason, DIRECTORY_REASON, "--etcd-user has more than %d characters",
+                 SECRET - 1);
         close_etcd(directory);
         return NULL;
     }
@@ -350,7 +357,8 @@ static bool keep(struct directory *directory, bool *ret_anew)
 
     *ret_anew = false;
     if (directory->lease) {
-        answer = ask(directory, "lease/keepalive", json_pack("{s:I}", "ID", (json_int_t)directory->lease));
+        answer = ask(directory, "lease/keepalive",
+                     json_pack("{s:I}", "ID", (json_int_t)directory->lease));
         if (!answer)
             return false;
         if (number_of(json_object_get(answer, "result"), "TTL") <= 0)
@@ -381,9 +389,9 @@ static json_t *changes_of(const struct directory *directory, const struct direct
             continue;
         key = key_of(directory, changes[i].key);
         if (changes[i].value)
-            json_array_append_new(all, json_pack("{s:{s:o, s:o, s:I}}", "requestPut", "key", key, "value",
-                                                 bytes(changes[i].value, changes[i].size), "lease",
-                                                 (json_int_t)directory->lease));
+            json_array_append_new(all, json_pack("{s:{s:o, s:o, s:I}}", "requestPut", "key", key,
+                                                 "value", bytes(changes[i].value, changes[i].size),
+                                                 "lease", (json_int_t)directory->lease));
         else
             json_array_append_new(all, json_pack("{s:{s:o}}", "requestDeleteRange", "key", key));
     }
@@ -414,8 +422,8 @@ static enum directory_found get(struct directory *directory, const char *key, vo
     const char *text = string_of(first, "value");
     enum directory_found found = !answer ? DIRECTORY_FAILED : DIRECTORY_NONE;
 
-    if (first && sodium_base642bin(ret_value, DIRECTORY_VALUE, text, strlen(text), NULL, ret_size, NULL,
-                                   sodium_base64_VARIANT_ORIGINAL) == 0)
+    if (first && sodium_base642bin(ret_value, DIRECTORY_VALUE, text, strlen(text), NULL, ret_size,
+                                   NULL, sodium_base64_VARIANT_ORIGINAL) == 0)
         found = DIRECTORY_FOUND;
     json_decref(answer);
     return found;
@@ -424,7 +432,8 @@ static enum directory_found get(struct directory *directory, const char *key, vo
 static void give_up(struct directory *directory)
 {
     if (directory->lease)
-        json_decref(ask(directory, "lease/revoke", json_pack("{s:I}", "ID", (json_int_t)directory->lease)));
+        json_decref(
+            ask(directory, "lease/revoke", json_pack("{s:I}", "ID", (json_int_t)directory->lease)));
     directory->lease = 0;
 }
 

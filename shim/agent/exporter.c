@@ -1,6 +1,7 @@
 /*
- * What other machines open here (agent.h): publishing exports, and asking the broker for whom a machine
- * asks. Who may open it the broker decides; that the importer has the handle is seen to before it is asked.
+ * What other machines open here (agent.h): publishing exports, and asking the broker for whom a
+ * machine asks. Who may open it the broker decides; that the importer has the handle is seen to
+ * before it is asked.
  */
 #include "shim/agent/agent.h"
 
@@ -32,7 +33,8 @@ const struct export *exporter_find(const struct agent *agent, const struct lease
 /* Some machine has it, or is to have it as the broker answers. */
 static bool is_held(const struct agent *agent, const struct lease_block *block)
 {
-    const struct lease_group *group = leases_of_block(&agent->leases, block->instance, block->block_id);
+    const struct lease_group *group =
+        leases_of_block(&agent->leases, block->instance, block->block_id);
 
     return group && group->leases;
 }
@@ -77,11 +79,11 @@ void exporter_write_all(struct agent *agent)
     struct export *export, *next;
 
     HASH_ITER(hh, agent->exports, export, next)
-        write_export(agent, export);
+    write_export(agent, export);
 }
 
-/* It is held, and nobody is known to have it. The last one has ended while there was no broker, or agent; or
- * the file of leases was lost, and it stays until people say that it is over. */
+/* It is held, and nobody is known to have it. The last one has ended while there was no broker, or
+ * agent; or the file of leases was lost, and it stays until people say that it is over. */
 static void on_held(struct agent *agent, const struct lease_block *block)
 {
     struct lease model = {.block = *block, .named = true};
@@ -97,7 +99,8 @@ static void on_held(struct agent *agent, const struct lease_block *block)
     leases_add(&agent->leases, &model);
 }
 
-static void add(struct agent *agent, const struct gs_wire_share *shared, const struct gs_ipc_handle *handle)
+static void add(struct agent *agent, const struct gs_wire_share *shared,
+                const struct gs_ipc_handle *handle)
 {
     struct export *export = calloc(1, sizeof *export);
 
@@ -180,14 +183,16 @@ static void refuse(struct agent *agent, struct peer *peer, uint64_t lease, uint3
 }
 
 /* Its leases of a block. */
-static unsigned count_of(const struct agent *agent, const struct peer *peer, const struct lease_block *block)
+static unsigned count_of(const struct agent *agent, const struct peer *peer,
+                         const struct lease_block *block)
 {
-    const struct lease_group *group = leases_of_block(&agent->leases, block->instance, block->block_id);
+    const struct lease_group *group =
+        leases_of_block(&agent->leases, block->instance, block->block_id);
     const struct lease *lease;
     unsigned count = 0;
 
     DL_FOREACH(group ? group->leases : NULL, lease)
-        count += memcmp(lease->key.machine, peer->machine, GS_MACHINE_SIZE) == 0;
+    count += memcmp(lease->key.machine, peer->machine, GS_MACHINE_SIZE) == 0;
     return count;
 }
 
@@ -222,7 +227,8 @@ static const struct export *check(const struct agent *agent, const struct peer *
 
 static void on_take(struct agent *agent, struct peer *peer, const struct talk_take *take)
 {
-    struct lease model = {.key.lease = take->lease, .named = true, .request = ++agent->requests}, *lease = NULL;
+    struct lease model = {.key.lease = take->lease, .named = true, .request = ++agent->requests},
+                 *lease = NULL;
     union gs_wire_message ask;
     const struct export *export;
     uint32_t reason;
@@ -238,7 +244,8 @@ static void on_take(struct agent *agent, struct peer *peer, const struct talk_ta
         refuse(agent, peer, take->lease, reason, 0);
         return;
     }
-    leases_note(&agent->leases, LEASES_BOOT, peer->machine, peer->boot); /* with which it ends, as the next agent is to know */
+    leases_note(&agent->leases, LEASES_BOOT, peer->machine,
+                peer->boot); /* with which it ends, as the next agent is to know */
     peer->takes++;
     HASH_ADD(by_request, agent->takes, request, sizeof lease->request, lease);
     gs_wire_start(&ask, GS_WIRE_OPEN, lease->request);
@@ -249,8 +256,8 @@ static void on_take(struct agent *agent, struct peer *peer, const struct talk_ta
 }
 
 /* It is given, where `grant` says so and its machine waits still; else it ends. */
-static void answer(struct agent *agent, struct lease *lease, const struct gs_wire_grant *grant, uint32_t reason,
-                   uint32_t driver_error)
+static void answer(struct agent *agent, struct lease *lease, const struct gs_wire_grant *grant,
+                   uint32_t reason, uint32_t driver_error)
 {
     struct peer *peer = peers_find(agent, lease->key.machine, false);
     const struct export *export = exporter_find(agent, &lease->block);
@@ -267,7 +274,8 @@ static void answer(struct agent *agent, struct lease *lease, const struct gs_wir
     }
     talk_start(&taken, TALK_TAKEN);
     taken.taken.lease = lease->key.lease;
-    seal_proof(&export->handle, SEAL_EXPORTER, peer->machine, agent->machine, lease->key.lease, taken.taken.proof);
+    seal_proof(&export->handle, SEAL_EXPORTER, peer->machine, agent->machine, lease->key.lease,
+               taken.taken.proof);
     taken.taken.read_only = grant->read_only;
     if (peer->in)
         link_send(&agent->links, peer->in, &taken);
@@ -285,8 +293,11 @@ void exporter_answer(struct agent *agent, const union gs_wire_message *said)
     if (!lease)
         return;
     block = lease->block;
-    DL_FOREACH_SAFE(leases_of_block(&agent->leases, block.instance, block.block_id)->leases, lease, next) {
-        if (lease->request && (of_all ? (int32_t)(lease->request - number) <= 0 : lease->request == number))
+    DL_FOREACH_SAFE(leases_of_block(&agent->leases, block.instance, block.block_id)->leases, lease,
+                    next)
+    {
+        if (lease->request &&
+            (of_all ? (int32_t)(lease->request - number) <= 0 : lease->request == number))
             answer(agent, lease, grant, grant || of_all ? GS_REFUSED_HANDLE : said->refuse.reason,
                    grant ? 0 : said->refuse.driver_error);
     }
@@ -321,14 +332,15 @@ static void say_recall(struct agent *agent, struct peer *peer, const struct leas
         link_send(&agent->links, peer->in, &recall);
 }
 
-/* Its list is whole: others of its leases are over, but for those that its file may not have. Who has them there
- * nobody can say: they stay until it starts anew, or is forgotten. */
+/* Its list is whole: others of its leases are over, but for those that its file may not have. Who
+ * has them there nobody can say: they stay until it starts anew, or is forgotten. */
 static void on_listed(struct agent *agent, struct peer *peer)
 {
     struct lease *lease, *next;
     unsigned before = 0, after = 0, lost = 0;
 
-    DL_FOREACH_SAFE2(first_of(agent, peer), lease, next, next_there) {
+    DL_FOREACH_SAFE2(first_of(agent, peer), lease, next, next_there)
+    {
         before++;
         after += lease->named;
         if (lease->named && lease->recalled)
@@ -339,11 +351,14 @@ static void on_listed(struct agent *agent, struct peer *peer)
             lost += !lease->named;
     }
     if (lost > 0)
-        PEER_LOG(agent, peer, GS_LOG_WARNING, "machine %s has %u leases here that were in another file of its agent's: "
-                  "they stay until it is started anew, or gpushim cluster forget says that they are over",
-                  peer_name(peer), lost);
+        PEER_LOG(
+            agent, peer, GS_LOG_WARNING,
+            "machine %s has %u leases here that were in another file of its agent's: "
+            "they stay until it is started anew, or gpushim cluster forget says that they are over",
+            peer_name(peer), lost);
     peer->has_told = peer->has_listed = true;
-    PEER_LOG(agent, peer, GS_LOG_INFO, "machine %s is here, with %u of %u leases", peer_name(peer), after, before);
+    PEER_LOG(agent, peer, GS_LOG_INFO, "machine %s is here, with %u of %u leases", peer_name(peer),
+             after, before);
 }
 
 /* The list begins with the link. */
@@ -353,7 +368,7 @@ static void begin_list(struct agent *agent, struct peer *peer)
 
     peer->has_listed = false;
     DL_FOREACH2(first_of(agent, peer), lease, next_there)
-        lease->named = false;
+    lease->named = false;
 }
 
 void exporter_message(struct agent *agent, struct peer *peer, const union talk *message)
@@ -394,7 +409,7 @@ void exporter_link_down(struct agent *agent, struct peer *peer)
     struct lease *lease;
 
     DL_FOREACH2(first_of(agent, peer), lease, next_there)
-        lease->is_over |= lease->request != 0;
+    lease->is_over |= lease->request != 0;
 }
 
 unsigned exporter_end_all(struct agent *agent, const unsigned char machine[GS_MACHINE_SIZE])
@@ -403,7 +418,8 @@ unsigned exporter_end_all(struct agent *agent, const unsigned char machine[GS_MA
     struct lease *lease, *next;
     unsigned count = 0;
 
-    DL_FOREACH_SAFE2(side ? side->theirs : NULL, lease, next, next_there) {
+    DL_FOREACH_SAFE2(side ? side->theirs : NULL, lease, next, next_there)
+    {
         end_lease(agent, lease);
         count++;
     }
@@ -413,7 +429,8 @@ unsigned exporter_end_all(struct agent *agent, const unsigned char machine[GS_MA
 /* A block is freed: who has it only mapped gives it back. */
 void exporter_recall(struct agent *agent, const struct gs_wire_close *recall)
 {
-    const struct lease_group *group = leases_of_block(&agent->leases, recall->instance, recall->block_id);
+    const struct lease_group *group =
+        leases_of_block(&agent->leases, recall->instance, recall->block_id);
     struct lease *lease;
 
     for (lease = group ? group->leases : NULL; lease; lease = lease->next) {
@@ -432,7 +449,7 @@ void exporter_broker_gone(struct agent *agent)
     struct lease *lease, *next;
 
     HASH_ITER(by_request, agent->takes, lease, next)
-        answer(agent, lease, NULL, GS_REFUSED_MACHINE, 0);
+    answer(agent, lease, NULL, GS_REFUSED_MACHINE, 0);
     HASH_ITER(hh, agent->exports, export, next_export)
-        take_back(agent, export); /* the next broker says anew what there is */
+    take_back(agent, export); /* the next broker says anew what there is */
 }

@@ -1,16 +1,16 @@
 /*
- * The directory as a folder on a file system that all machines see (directory.h): for small clusters,
- * and for tests.
+ * The directory as a folder on a file system that all machines see (directory.h): for small
+ * clusters, and for tests.
  *
  *   FOLDER/leases/OWNER     written again and again by its owner, who writes all anew where it has gone
  *   FOLDER/agents/...       a line with the owner, then the value
  *   FOLDER/exports/...
  *
- * Files appear whole (renamed). No lease dies here: what an agent wrote that is gone for good stays, and
- * leads to nobody who answers. Its owner clears it when it comes back.
+ * Files appear whole (renamed). No lease dies here: what an agent wrote that is gone for good
+ * stays, and leads to nobody who answers. Its owner clears it when it comes back.
  *
- * The three folders are this user's, and nobody else writes in them; they are opened once. What else lies
- * there than files is passed over, and nobody waits for it.
+ * The three folders are this user's, and nobody else writes in them; they are opened once. What
+ * else lies there than files is passed over, and nobody waits for it.
  */
 #include "shim/agent/directory.h"
 
@@ -38,8 +38,8 @@ struct directory {
 static bool fails(struct directory *directory, const char *what)
 {
     snprintf(directory->head.reason, sizeof directory->head.reason,
-             "the directory's folder: %s: %s; see that it is mounted, and this user's to write to", what,
-             strerror(errno));
+             "the directory's folder: %s: %s; see that it is mounted, and this user's to write to",
+             what, strerror(errno));
     return false;
 }
 
@@ -55,28 +55,32 @@ static void close_folder(struct directory *directory)
 }
 
 /* Who else may write there could have this user's files written over. */
-static bool open_part(struct directory *directory, enum part part, const char *path, char *ret_reason)
+static bool open_part(struct directory *directory, enum part part, const char *path,
+                      char *ret_reason)
 {
     const char *name = part_names[part];
     struct stat info;
     int fd;
 
     if (mkdirat(directory->folder, name, 0700) != 0 && errno != EEXIST) {
-        snprintf(ret_reason, DIRECTORY_REASON, "the directory's folder %s: %s", path, strerror(errno));
+        snprintf(ret_reason, DIRECTORY_REASON, "the directory's folder %s: %s", path,
+                 strerror(errno));
         return false;
     }
     fd = openat(directory->folder, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
     directory->parts[part] = fd;
     if (fd < 0 || fstat(fd, &info) != 0) {
-        snprintf(ret_reason, DIRECTORY_REASON, "the directory's folder %s/%s: %s", path, name, strerror(errno));
+        snprintf(ret_reason, DIRECTORY_REASON, "the directory's folder %s/%s: %s", path, name,
+                 strerror(errno));
         return false;
     }
     if (info.st_uid == geteuid() && (info.st_mode & 022) == 0)
         return true;
-    snprintf(ret_reason, DIRECTORY_REASON,
-             "the directory's folder %s/%s is user %u's with mode %04o: remove it, or give another folder, "
-             "in which agents of one user alone write",
-             path, name, (unsigned)info.st_uid, (unsigned)info.st_mode & 07777);
+    snprintf(
+        ret_reason, DIRECTORY_REASON,
+        "the directory's folder %s/%s is user %u's with mode %04o: remove it, or give another folder, "
+        "in which agents of one user alone write",
+        path, name, (unsigned)info.st_uid, (unsigned)info.st_mode & 07777);
     return false;
 }
 
@@ -92,7 +96,8 @@ static struct directory *open_folder(const struct directory_options *options, ch
                                     .parts = {-1, -1, -1}};
     snprintf(directory->owner, sizeof directory->owner, "%s", options->owner);
     if (directory->folder < 0)
-        snprintf(ret_reason, DIRECTORY_REASON, "the directory's folder %s: %s", path, strerror(errno));
+        snprintf(ret_reason, DIRECTORY_REASON, "the directory's folder %s: %s", path,
+                 strerror(errno));
     for (int i = 0; i < PARTS; i++) {
         if (directory->folder < 0 || !open_part(directory, i, path, ret_reason)) {
             close_folder(directory);
@@ -102,7 +107,8 @@ static struct directory *open_folder(const struct directory_options *options, ch
     return directory;
 }
 
-/* The folder that a key, or the beginning of keys, is of, and the name in it; -1, with errno: none. */
+/* The folder that a key, or the beginning of keys, is of, and the name in it; -1, with errno:
+ * none. */
 static int part_of(const struct directory *directory, const char *key, const char **ret_name)
 {
     for (int i = 0; i < PARTS; i++) {
@@ -129,7 +135,9 @@ static bool write_whole(struct directory *directory, const char *key, const char
 
     snprintf(before, sizeof before, ".%s", directory->owner);
     unlinkat(leases, before, 0); /* one that ended may have left it */
-    fd = part < 0 ? -1 : openat(leases, before, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+    fd = part < 0
+             ? -1
+             : openat(leases, before, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (fd < 0)
         return fails(directory, key);
     good = dprintf(fd, "%s\n", first) > 0 && write(fd, value, size) == (ssize_t)size;
@@ -214,10 +222,11 @@ static void clear(struct directory *directory)
         while (list && (entry = readdir(list))) {
             char key[DIRECTORY_KEY], owner[OWNER], none[DIRECTORY_VALUE];
 
-            if (entry->d_name[0] == '.' || snprintf(key, sizeof key, "%s%s", prefixes[i],
-                                                    entry->d_name) >= (int)sizeof key)
+            if (entry->d_name[0] == '.' ||
+                snprintf(key, sizeof key, "%s%s", prefixes[i], entry->d_name) >= (int)sizeof key)
                 continue;
-            if (read_whole(directory, key, owner, none) >= 0 && strcmp(owner, directory->owner) == 0)
+            if (read_whole(directory, key, owner, none) >= 0 &&
+                strcmp(owner, directory->owner) == 0)
                 remove_key(directory, key);
         }
         if (list)

@@ -1,8 +1,8 @@
 /*
- * Processes here that have memory of other machines open (agent.h). While their broker runs, it says
- * when they hold nothing more, and nothing here counts. When it has ended, what it had is theirs until all
- * of them have ended, which their pidfds say; then it rests for the settling time, as the broker would let
- * it. Which of them held what is not kept: it was the broker's to know.
+ * Processes here that have memory of other machines open (agent.h). While their broker runs, it
+ * says when they hold nothing more, and nothing here counts. When it has ended, what it had is
+ * theirs until all of them have ended, which their pidfds say; then it rests for the settling time,
+ * as the broker would let it. Which of them held what is not kept: it was the broker's to know.
  */
 #include "shim/agent/agent.h"
 
@@ -48,7 +48,8 @@ static void key_of(const struct holder *holder, unsigned char ret_key[GS_MACHINE
 }
 
 /* Takes the pidfd. */
-static struct holder *add(struct agent *agent, int pidfd, struct process process, struct process broker)
+static struct holder *add(struct agent *agent, int pidfd, struct process process,
+                          struct process broker)
 {
     struct holder *holder = calloc(1, sizeof *holder);
 
@@ -76,14 +77,17 @@ static void end(struct agent *agent, struct holder *holder)
 
 static void on_new(struct agent *agent, uint64_t number, int pidfd)
 {
-    const struct process broker = broker_process(agent), process = process_of(pidfd < 0 ? 0 : pid_of(pidfd));
+    const struct process broker = broker_process(agent),
+                         process = process_of(pidfd < 0 ? 0 : pid_of(pidfd));
     struct holder *holder = add(agent, pidfd, process, broker), *old;
     unsigned char key[GS_MACHINE_SIZE];
 
     if (!holder)
         return;
-    DL_FOREACH(agent->holders, old) { /* as the file has it */
-        if (process.pid && old != holder && is_same(&old->process, &process) && is_same(&old->broker, &broker)) {
+    DL_FOREACH(agent->holders, old)
+    { /* as the file has it */
+        if (process.pid && old != holder && is_same(&old->process, &process) &&
+            is_same(&old->broker, &broker)) {
             end(agent, old);
             break;
         }
@@ -98,7 +102,8 @@ void holders_note(struct agent *agent, const struct gs_wire_hello *told, int *pi
     const uint64_t number = told->stack;
     struct holder *holder;
 
-    DL_FOREACH(agent->holders, holder) {
+    DL_FOREACH(agent->holders, holder)
+    {
         if (number && holder->number == number)
             break;
     }
@@ -116,8 +121,9 @@ void holders_orphan(struct agent *agent)
     struct holder *holder;
 
     DL_FOREACH(agent->holders, holder)
-        holder->number = 0;
-    HASH_ITER(hh, agent->leases.all, lease, next) {
+    holder->number = 0;
+    HASH_ITER(hh, agent->leases.all, lease, next)
+    {
         if (memcmp(lease->key.machine, agent_nobody, GS_MACHINE_SIZE) == 0)
             lease->named = false;
     }
@@ -151,11 +157,13 @@ static void end_leases_of(struct agent *agent, const struct process *broker)
     const struct holder *holder;
     struct lease *lease, *next;
 
-    DL_FOREACH(agent->holders, holder) {
+    DL_FOREACH(agent->holders, holder)
+    {
         if (is_same(&holder->broker, broker))
             return;
     }
-    HASH_ITER(hh, agent->leases.all, lease, next) {
+    HASH_ITER(hh, agent->leases.all, lease, next)
+    {
         if (memcmp(lease->key.machine, agent_nobody, GS_MACHINE_SIZE) == 0 && !lease->named &&
             is_same(&lease->broker, broker))
             importer_end(agent, lease);
@@ -168,7 +176,8 @@ void holders_look(struct agent *agent, uint64_t now_ns)
 
     if (broker_is_there(agent) && !agent->is_synced)
         return; /* it has not said what it has */
-    DL_FOREACH_SAFE(agent->holders, holder, next) {
+    DL_FOREACH_SAFE(agent->holders, holder, next)
+    {
         const struct process broker = holder->broker;
 
         if (holder->number)

@@ -1,8 +1,8 @@
 /*
- * What processes here open of other machines (agent.h). An open looks the export up, finds its machine,
- * asks that machine's agent, and answers the broker; each step is done as an answer comes, and all of
- * them are over after AGENT_OPEN_NS, by importer_look, with a refusal that the process sees as the driver's
- * error for a handle of memory that cannot be reached.
+ * What processes here open of other machines (agent.h). An open looks the export up, finds its
+ * machine, asks that machine's agent, and answers the broker; each step is done as an answer comes,
+ * and all of them are over after AGENT_OPEN_NS, by importer_look, with a refusal that the process
+ * sees as the driver's error for a handle of memory that cannot be reached.
  */
 #include "shim/agent/agent.h"
 
@@ -10,14 +10,16 @@
 
 #include <utlist.h>
 
-/* A program may send a handle before its agent has published it, or before the two agents have heard of each
- * other. So what is not known is asked for again, for as long as one write of the directory may take and
- * some more; then the handle is refused as one that is stale. Natively it would be so at once. */
-#define UNHEARD_NS   ((DIRECTORY_WAIT_S + 1) * GS_NS_PER_S)
-#define WAIT_NS      (10 * GS_NS_PER_MS)
-#define WAIT_MAX_NS  (160 * GS_NS_PER_MS)
+/* A program may send a handle before its agent has published it, or before the two agents have
+ * heard of each other. So what is not known is asked for again, for as long as one write of the
+ * directory may take and some more; then the handle is refused as one that is stale. Natively it
+ * would be so at once. */
+#define UNHEARD_NS  ((DIRECTORY_WAIT_S + 1) * GS_NS_PER_S)
+#define WAIT_NS     (10 * GS_NS_PER_MS)
+#define WAIT_MAX_NS (160 * GS_NS_PER_MS)
 
-static void say_refused(struct agent *agent, uint32_t request, uint32_t reason, uint32_t driver_error)
+static void say_refused(struct agent *agent, uint32_t request, uint32_t reason,
+                        uint32_t driver_error)
 {
     union gs_wire_message answer;
 
@@ -46,10 +48,11 @@ static void later(struct agent *agent, struct open *open, uint32_t reason)
         return;
     }
     if (!open->wait_ns)
-        AGENT_LOG(agent, GS_LOG_DEBUG, "an open waits, and is tried again: %s", gs_wire_reason_text(reason));
+        AGENT_LOG(agent, GS_LOG_DEBUG, "an open waits, and is tried again: %s",
+                  gs_wire_reason_text(reason));
     open->state = OPEN_WAITS;
     open->peer = NULL;
-    open->wait_ns = !open->wait_ns                     ? WAIT_NS
+    open->wait_ns = !open->wait_ns                    ? WAIT_NS
                     : open->wait_ns * 2 < WAIT_MAX_NS ? open->wait_ns * 2
                                                       : WAIT_MAX_NS;
     open->again_ns = now + open->wait_ns;
@@ -73,11 +76,12 @@ static void look_up(struct agent *agent, struct open *open)
 
 void importer_ask(struct agent *agent, const struct gs_wire_open *ask)
 {
-    struct open *open, *other, model = {.lease = ask->lease,
-                                        .request = ask->head.request,
-                                        .since_ns = gs_now_ns(),
-                                        .uid = ask->uid,
-                                        .gid = ask->gid};
+    struct open *open, *other,
+        model = {.lease = ask->lease,
+                 .request = ask->head.request,
+                 .since_ns = gs_now_ns(),
+                 .uid = ask->uid,
+                 .gid = ask->gid};
 
     HASH_FIND(hh, agent->opens, &ask->lease, sizeof ask->lease, other);
     open = ask->lease && !other && !leases_find(&agent->leases, agent_nobody, ask->lease)
@@ -98,12 +102,14 @@ void importer_ask(struct agent *agent, const struct gs_wire_open *ask)
 }
 
 /* What the directory has of an export: whose it is, and the seal. */
-static bool read_export(struct open *open, const struct jobs_event *event, struct known_export *ret_known)
+static bool read_export(struct open *open, const struct jobs_event *event,
+                        struct known_export *ret_known)
 {
     memcpy(ret_known, event->value, sizeof *ret_known);
     return event->size == sizeof *ret_known &&
            unseal(&open->handle, ret_known->sealed, sizeof ret_known->sealed, &open->sealed) &&
-           open->sealed.size == open->handle.size && open->sealed.offset < open->sealed.chunk_size &&
+           open->sealed.size == open->handle.size &&
+           open->sealed.offset < open->sealed.chunk_size &&
            open->sealed.size <= open->sealed.chunk_size - open->sealed.offset;
 }
 
@@ -113,7 +119,8 @@ static void take(struct agent *agent, struct open *open)
 
     talk_start(&take, TALK_TAKE);
     memcpy(take.take.id, open->id, SEAL_ID);
-    seal_proof(&open->handle, SEAL_IMPORTER, agent->machine, open->peer->machine, open->lease, take.take.proof);
+    seal_proof(&open->handle, SEAL_IMPORTER, agent->machine, open->peer->machine, open->lease,
+               take.take.proof);
     take.take.lease = open->lease;
     take.take.uid = open->uid;
     take.take.gid = open->gid;
@@ -154,14 +161,16 @@ static void go_on(struct agent *agent, struct open *open, const struct jobs_even
     if (peer->out && peer->out->is_ready)
         take(agent, open);
     else if (!open->wait_ns)
-        peer->retry_ns = 0; /* peers_look connects: where that fails at once, opens end that others go through */
+        peer->retry_ns =
+            0; /* peers_look connects: where that fails at once, opens end that others go through */
 }
 
 void importer_found(struct agent *agent, const struct jobs_event *event)
 {
     struct open *open, *next;
 
-    HASH_ITER(hh, agent->opens, open, next) {
+    HASH_ITER(hh, agent->opens, open, next)
+    {
         char key[DIRECTORY_KEY];
 
         agent_key(JOBS_EXPORTS, open->id, key);
@@ -180,7 +189,8 @@ void importer_link_up(struct agent *agent, struct peer *peer)
     struct lease *lease;
     union talk message;
 
-    DL_FOREACH2(there ? there->ours : NULL, lease, next_there) {
+    DL_FOREACH2(there ? there->ours : NULL, lease, next_there)
+    {
         lease->recalled = false;
         talk_start(&message, TALK_KEPT);
         message.kept.lease = lease->key.lease;
@@ -188,19 +198,21 @@ void importer_link_up(struct agent *agent, struct peer *peer)
     }
     talk_start(&message, TALK_LISTED);
     link_send(&agent->links, peer->out, &message);
-    HASH_ITER(hh, agent->opens, open, next) {
+    HASH_ITER(hh, agent->opens, open, next)
+    {
         if (open->state == OPEN_CONNECTS && open->peer == peer && peer->out && !peer->out->is_dead)
             take(agent, open);
     }
 }
 
-/* What was asked for may have been given: the next list does not have it. Who was not asked yet may only
- * not have heard of this machine. */
+/* What was asked for may have been given: the next list does not have it. Who was not asked yet may
+ * only not have heard of this machine. */
 void importer_link_down(struct agent *agent, struct peer *peer, const char *why)
 {
     struct open *open, *next;
 
-    HASH_ITER(hh, agent->opens, open, next) {
+    HASH_ITER(hh, agent->opens, open, next)
+    {
         if (open->state == OPEN_CONNECTS && open->peer == peer)
             later(agent, open, GS_REFUSED_MACHINE);
         else if (open->state == OPEN_ASKED && open->peer == peer)
@@ -220,27 +232,31 @@ static void say_ended(struct agent *agent, struct peer *peer, uint64_t lease)
     link_send(&agent->links, peer->out, &ended);
 }
 
-/* Who may write to the directory can put his machine in the place of another's. He would have no lease of
- * the memory to give, and it would be used again under who opens it. */
+/* Who may write to the directory can put his machine in the place of another's. He would have no
+ * lease of the memory to give, and it would be used again under who opens it. */
 static bool is_of_who_shared_it(const struct agent *agent, const struct open *open,
                                 const struct talk_taken *taken)
 {
     unsigned char proof[SEAL_PROOF];
 
-    seal_proof(&open->handle, SEAL_EXPORTER, agent->machine, open->peer->machine, open->lease, proof);
+    seal_proof(&open->handle, SEAL_EXPORTER, agent->machine, open->peer->machine, open->lease,
+               proof);
     return gs_bytes_equal(proof, taken->proof, sizeof proof);
 }
 
 static void on_taken(struct agent *agent, struct open *open, const struct talk_taken *taken)
 {
-    struct lease model = {.key.lease = open->lease, .block.block_id = open->handle.block_id,
+    struct lease model = {.key.lease = open->lease,
+                          .block.block_id = open->handle.block_id,
                           .named = true};
     struct lease *lease;
     union gs_wire_message answer;
 
     if (!is_of_who_shared_it(agent, open, taken)) {
-        PEER_LOG(agent, open->peer, GS_LOG_WARNING, "machine %s gives memory that it did not share: that is "
-                 "refused; see who may write to the directory", peer_name(open->peer));
+        PEER_LOG(agent, open->peer, GS_LOG_WARNING,
+                 "machine %s gives memory that it did not share: that is "
+                 "refused; see who may write to the directory",
+                 peer_name(open->peer));
         refuse(agent, open, GS_REFUSED_MACHINE, 0);
         return;
     }
@@ -265,15 +281,18 @@ static void on_taken(struct agent *agent, struct open *open, const struct talk_t
     free(open);
 }
 
-/* One lease may be of a broker that has ended, and have been recalled then: another is of this one. */
+/* One lease may be of a broker that has ended, and have been recalled then: another is of this
+ * one. */
 static void on_recall(struct agent *agent, struct peer *peer, const struct talk_recall *recall)
 {
-    const struct lease_group *group = leases_of_block(&agent->leases, recall->instance, recall->block_id);
+    const struct lease_group *group =
+        leases_of_block(&agent->leases, recall->instance, recall->block_id);
     struct lease *lease;
     union gs_wire_message message;
     bool is_new = false;
 
-    DL_FOREACH(group ? group->leases : NULL, lease) {
+    DL_FOREACH(group ? group->leases : NULL, lease)
+    {
         if (memcmp(lease->key.machine, agent_nobody, GS_MACHINE_SIZE) != 0 ||
             memcmp(lease->exporter, peer->machine, GS_MACHINE_SIZE) != 0)
             continue;
@@ -290,8 +309,8 @@ static void on_recall(struct agent *agent, struct peer *peer, const struct talk_
 
 void importer_message(struct agent *agent, struct peer *peer, const union talk *message)
 {
-    const uint64_t number = message->head.type == TALK_TAKEN ? message->taken.lease
-                                                              : message->refused.lease;
+    const uint64_t number =
+        message->head.type == TALK_TAKEN ? message->taken.lease : message->refused.lease;
     struct open *open = NULL;
 
     if (message->head.type == TALK_RECALL) {
@@ -307,12 +326,15 @@ void importer_message(struct agent *agent, struct peer *peer, const union talk *
         return; /* it came too late, and that it is over was said */
     if (message->head.type == TALK_TAKEN)
         on_taken(agent, open, &message->taken);
-    else if (message->refused.reason == GS_REFUSED_UNHEARD || message->refused.reason == GS_REFUSED_MACHINE ||
+    else if (message->refused.reason == GS_REFUSED_UNHEARD ||
+             message->refused.reason == GS_REFUSED_MACHINE ||
              message->refused.reason == GS_REFUSED_DIRECTORY)
-        later(agent, open, message->refused.reason); /* its agent does not know it yet, or its broker */
+        later(agent, open,
+              message->refused.reason); /* its agent does not know it yet, or its broker */
     else
         refuse(agent, open,
-               message->refused.reason == GS_REFUSED_HANDLE ? GS_REFUSED_UNHEARD : message->refused.reason,
+               message->refused.reason == GS_REFUSED_HANDLE ? GS_REFUSED_UNHEARD
+                                                            : message->refused.reason,
                message->refused.driver_error);
 }
 
@@ -349,7 +371,7 @@ void importer_broker_gone(struct agent *agent)
     struct open *open, *next;
 
     HASH_ITER(hh, agent->opens, open, next)
-        cancel(agent, open);
+    cancel(agent, open);
 }
 
 bool importer_look(struct agent *agent, uint64_t now_ns)
@@ -357,7 +379,8 @@ bool importer_look(struct agent *agent, uint64_t now_ns)
     struct open *open, *next;
     bool waits = false;
 
-    HASH_ITER(hh, agent->opens, open, next) {
+    HASH_ITER(hh, agent->opens, open, next)
+    {
         if (open->state == OPEN_WAITS) {
             waits = true;
             if (now_ns >= open->again_ns)
@@ -368,7 +391,8 @@ bool importer_look(struct agent *agent, uint64_t now_ns)
             continue;
         if (open->state == OPEN_ASKED)
             say_ended(agent, open->peer, open->lease);
-        refuse(agent, open, open->state == OPEN_LOOKS_UP ? GS_REFUSED_DIRECTORY : GS_REFUSED_MACHINE, 0);
+        refuse(agent, open,
+               open->state == OPEN_LOOKS_UP ? GS_REFUSED_DIRECTORY : GS_REFUSED_MACHINE, 0);
     }
     return waits;
 }

@@ -79,12 +79,14 @@ struct jobs_event *jobs_take(struct jobs *jobs)
     return event;
 }
 
-/* For people, after each word to the directory: the file appears whole. Where it cannot be written nothing is told. */
+/* For people, after each word to the directory: the file appears whole. Where it cannot be written
+ * nothing is told. */
 static void write_health(struct jobs *jobs)
 {
     char text[DIRECTORY_REASON + 128];
     const bool heard = jobs_is_good(jobs) && !jobs->takes_nothing;
-    int fd = openat(jobs->folder, HEALTH_NAME ".new", O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+    int fd = openat(jobs->folder, HEALTH_NAME ".new",
+                    O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
     int size;
 
     if (fd < 0)
@@ -97,7 +99,8 @@ static void write_health(struct jobs *jobs)
     close(fd);
 }
 
-/* Told when it changes, and the first time: it answers, and takes what is written (etcd without room does not). */
+/* Told when it changes, and the first time: it answers, and takes what is written (etcd without
+ * room does not). */
 static void tell_state(struct jobs *jobs)
 {
     const bool good = jobs_is_good(jobs) && !jobs->takes_nothing;
@@ -110,7 +113,8 @@ static void tell_state(struct jobs *jobs)
     event = new_event(JOBS_STATE);
     if (event) {
         event->good = good;
-        snprintf((char *)event->value, sizeof event->value, "%s", directory_head(jobs->directory)->reason);
+        snprintf((char *)event->value, sizeof event->value, "%s",
+                 directory_head(jobs->directory)->reason);
     }
     post(jobs, event);
     write_health(jobs);
@@ -140,13 +144,16 @@ static void answer(struct jobs *jobs, const char *key)
     if (!event)
         return;
     snprintf(event->key, sizeof event->key, "%s", key);
-    event->found = directory_head(jobs->directory)->ops->get(jobs->directory, key, event->value, &event->size);
+    event->found =
+        directory_head(jobs->directory)->ops->get(jobs->directory, key, event->value, &event->size);
     if (event->found == DIRECTORY_FAILED)
-        snprintf((char *)event->value, sizeof event->value, "%s", directory_head(jobs->directory)->reason);
+        snprintf((char *)event->value, sizeof event->value, "%s",
+                 directory_head(jobs->directory)->reason);
     post(jobs, event);
 }
 
-/* Some of what is to be written. What could not be is to be again, unless there is a newer value. */
+/* Some of what is to be written. What could not be is to be again, unless there is a newer
+ * value. */
 static bool write_some(struct jobs *jobs)
 {
     static struct directory_change changes[DIRECTORY_CHANGES]; /* this thread's alone */
@@ -155,11 +162,13 @@ static bool write_some(struct jobs *jobs)
     bool good;
 
     pthread_mutex_lock(&jobs->lock);
-    HASH_ITER(hh, jobs->writes, job, next) {
+    HASH_ITER(hh, jobs->writes, job, next)
+    {
         if (count == DIRECTORY_CHANGES)
             break;
         HASH_DEL(jobs->writes, job);
-        changes[count] = (struct directory_change){.value = job->ends ? NULL : job->value, .size = job->size};
+        changes[count] =
+            (struct directory_change){.value = job->ends ? NULL : job->value, .size = job->size};
         memcpy(changes[count].key, job->key, sizeof job->key);
         batch[count++] = job;
     }
@@ -210,8 +219,9 @@ static void *work(void *arg)
                 due = now + every;
         }
         pthread_mutex_lock(&jobs->lock);
-        goes_on = wait_until_locked(jobs, write_due > gs_now_ns() && write_due < due ? write_due : due,
-                                    gs_now_ns() >= write_due);
+        goes_on =
+            wait_until_locked(jobs, write_due > gs_now_ns() && write_due < due ? write_due : due,
+                              gs_now_ns() >= write_due);
         ask = jobs->asks;
         if (ask) {
             memcpy(key, ask->key, sizeof key);
@@ -292,7 +302,8 @@ bool jobs_has_tried(struct jobs *jobs)
     return tried;
 }
 
-struct jobs *jobs_start(const struct directory_options *options, int folder, int wake, char *ret_reason)
+struct jobs *jobs_start(const struct directory_options *options, int folder, int wake,
+                        char *ret_reason)
 {
     struct jobs *jobs = calloc(1, sizeof *jobs);
     pthread_condattr_t steady;

@@ -1,9 +1,10 @@
 /*
- * The thread that speaks to the directory, which may take seconds: it writes, asks and keeps the lease
- * alive. The agent's own thread gives it work and takes what comes of it, and never waits for it.
+ * The thread that speaks to the directory, which may take seconds: it writes, asks and keeps the
+ * lease alive. The agent's own thread gives it work and takes what comes of it, and never waits for
+ * it.
  *
- * What is to be written is kept until it is: the newest value of each key. The lease comes first, then
- * what is asked for, then that.
+ * What is to be written is kept until it is: the newest value of each key. The lease comes first,
+ * then what is asked for, then that.
  */
 #ifndef GS_SHIM_AGENT_JOBS_H
 #define GS_SHIM_AGENT_JOBS_H
@@ -16,9 +17,9 @@
 struct jobs;
 
 enum jobs_kind {
-    JOBS_GOT,     /* what `key` has: found, size and value */
-    JOBS_ANEW,    /* there is a new lease: all is to be written again */
-    JOBS_STATE,   /* the directory answers, and takes what is written; or does no more: good, and reason in `value` */
+    JOBS_GOT,  /* what `key` has: found, size and value */
+    JOBS_ANEW, /* there is a new lease: all is to be written again */
+    JOBS_STATE, /* the directory answers, and takes what is written; or does no more: good, and reason in `value` */
 };
 
 struct jobs_event {
@@ -31,12 +32,13 @@ struct jobs_event {
     unsigned char value[DIRECTORY_VALUE];
 };
 
-/* `folder`: of the sockets, where it writes how the directory is, for people (shim/command/health.h).
- * `wake`: an eventfd that is written to when something has come. NULL, and the reason. The options and
- * what they point to stay until the end. */
-struct jobs *jobs_start(const struct directory_options *options, int folder, int wake, char *ret_reason);
-/* Gives the lease back, waiting for what is under way: some DIRECTORY_WAIT_S for each endpoint. What is here stays
- * until the process's end. */
+/* `folder`: of the sockets, where it writes how the directory is, for people
+ * (shim/command/health.h). `wake`: an eventfd that is written to when something has come. NULL, and
+ * the reason. The options and what they point to stay until the end. */
+struct jobs *jobs_start(const struct directory_options *options, int folder, int wake,
+                        char *ret_reason);
+/* Gives the lease back, waiting for what is under way: some DIRECTORY_WAIT_S for each endpoint.
+ * What is here stays until the process's end. */
 void jobs_end(struct jobs *jobs);
 
 /* The key is to have this value; NULL: to go. */

@@ -21,8 +21,8 @@
 #define SYS_pidfd_open 434
 #endif
 
-#define MAGIC      UINT32_C(0x67736167)
-#define PAST_MOST  4096 /* records that say nothing any more, beside as many that do */
+#define MAGIC     UINT32_C(0x67736167)
+#define PAST_MOST 4096 /* records that say nothing any more, beside as many that do */
 
 enum kind { ADDED = 16, ENDED, UNNOTED /* of the mark that is its lease */ };
 
@@ -58,7 +58,8 @@ struct lease *leases_find(const struct leases *leases, const unsigned char machi
 }
 
 struct lease_group *leases_of_block(const struct leases *leases,
-                                    const unsigned char instance[GS_INSTANCE_SIZE], uint64_t block_id)
+                                    const unsigned char instance[GS_INSTANCE_SIZE],
+                                    uint64_t block_id)
 {
     struct lease_block block = {.block_id = block_id};
     struct lease_group *found;
@@ -77,7 +78,8 @@ static bool is_ours(const struct lease *lease)
     return memcmp(lease->key.machine, nobody, GS_MACHINE_SIZE) == 0;
 }
 
-struct lease_side *leases_side(const struct leases *leases, const unsigned char machine[GS_MACHINE_SIZE])
+struct lease_side *leases_side(const struct leases *leases,
+                               const unsigned char machine[GS_MACHINE_SIZE])
 {
     struct lease_side *side;
 
@@ -98,7 +100,8 @@ static struct lease_side *side_for(struct leases *leases, const struct lease *le
 }
 
 /* One more, or one less. */
-static void count(struct leases *leases, struct lease_side *side, const struct lease *lease, unsigned one)
+static void count(struct leases *leases, struct lease_side *side, const struct lease *lease,
+                  unsigned one)
 {
     const unsigned owed = is_ours(lease) ? 0 : one;
 
@@ -142,7 +145,8 @@ bool leases_has_room(const struct leases *leases, const unsigned char machine[GS
 static struct lease *add(struct leases *leases, const struct lease *model)
 {
     struct lease *lease = malloc(sizeof *lease);
-    struct lease_group *group = leases_of_block(leases, model->block.instance, model->block.block_id);
+    struct lease_group *group =
+        leases_of_block(leases, model->block.instance, model->block.block_id);
     struct lease_side *side;
 
     if (lease && !group && (group = calloc(1, sizeof *group))) {
@@ -164,7 +168,8 @@ static struct lease *add(struct leases *leases, const struct lease *model)
 
 static void end(struct leases *leases, struct lease *lease)
 {
-    struct lease_group *group = leases_of_block(leases, lease->block.instance, lease->block.block_id);
+    struct lease_group *group =
+        leases_of_block(leases, lease->block.instance, lease->block.block_id);
 
     DL_DELETE(group->leases, lease);
     if (!group->leases) {
@@ -231,7 +236,10 @@ static bool write_record(struct leases *leases, int file, struct record record)
 
 static struct record record_of(const struct lease *lease, enum kind kind)
 {
-    struct record record = {.kind = kind, .key = lease->key, .block = lease->block, .process = lease->broker};
+    struct record record = {.kind = kind,
+                            .key = lease->key,
+                            .block = lease->block,
+                            .process = lease->broker};
 
     memcpy(record.exporter, lease->exporter, sizeof record.exporter);
     return record;
@@ -257,13 +265,16 @@ static bool write_anew(struct leases *leases)
     int file;
 
     snprintf(name, sizeof name, "%s.new", leases->name);
-    file = openat(leases->folder, name, O_RDWR | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600);
+    file = openat(leases->folder, name,
+                  O_RDWR | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600);
     good = file >= 0;
-    HASH_ITER(hh, leases->notes, note, next_note) {
+    HASH_ITER(hh, leases->notes, note, next_note)
+    {
         good = good && write_record(leases, file, record_of_note(note));
         records++;
     }
-    HASH_ITER(hh, leases->all, lease, next) {
+    HASH_ITER(hh, leases->all, lease, next)
+    {
         good = good && write_record(leases, file, record_of(lease, ADDED));
         records++;
     }
@@ -327,7 +338,8 @@ bool leases_open(struct leases *leases, int folder, const unsigned char boot[GS_
     snprintf(lock, sizeof lock, "%s.lock", leases->name);
     locked = openat(folder, lock, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600); /* to the end */
     if (locked < 0 || flock(locked, LOCK_EX | LOCK_NB) != 0) {
-        snprintf(ret_reason, LEASES_REASON, "%s", locked >= 0 && errno == EWOULDBLOCK
+        snprintf(ret_reason, LEASES_REASON, "%s",
+                 locked >= 0 && errno == EWOULDBLOCK
                      ? "another agent serves this folder; one is enough"
                      : strerror(errno));
         if (locked >= 0)
@@ -341,7 +353,8 @@ bool leases_open(struct leases *leases, int folder, const unsigned char boot[GS_
     }
     if (file >= 0)
         close(file);
-    if (!leases_noted(leases, LEASES_ID, whole, leases->id) && gs_random(leases->id, sizeof leases->id))
+    if (!leases_noted(leases, LEASES_ID, whole, leases->id) &&
+        gs_random(leases->id, sizeof leases->id))
         take_note(leases, LEASES_ID, whole, leases->id);
     if (!write_anew(leases)) {
         snprintf(ret_reason, LEASES_REASON, "%s", leases->reason);
@@ -396,11 +409,13 @@ bool leases_noted(const struct leases *leases, enum leases_mark mark,
 }
 
 void leases_each_note(const struct leases *leases, enum leases_mark mark,
-                      void (*visit)(void *arg, const unsigned char machine[GS_MACHINE_SIZE]), void *arg)
+                      void (*visit)(void *arg, const unsigned char machine[GS_MACHINE_SIZE]),
+                      void *arg)
 {
     struct leases_note *note, *next;
 
-    HASH_ITER(hh, leases->notes, note, next) {
+    HASH_ITER(hh, leases->notes, note, next)
+    {
         if (note->key.mark == mark)
             visit(arg, note->key.machine);
     }

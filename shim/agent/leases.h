@@ -1,6 +1,7 @@
 /*
- * Leases across machines, as the agent knows them: what its machine has of others, and what others have of it. Each is one block that one machine has open. They are also in a file beside
- * the broker's socket, so that neither the agent's end nor the broker's loses one while processes that
+ * Leases across machines, as the agent knows them: what its machine has of others, and what others
+ * have of it. Each is one block that one machine has open. They are also in a file beside the
+ * broker's socket, so that neither the agent's end nor the broker's loses one while processes that
  * they are of still run; the kernel's start ends them all.
  *
  * What another machine makes us hold is counted here: leases_has_room is the one bound.
@@ -19,7 +20,7 @@
 
 #define LEASES_REASON   384
 #define LEASES_MAX      131072 /* that others make us hold, in all; fewer where the broker keeps fewer */
-#define LEASES_OF_BLOCK 16     /* of one machine: one, and those of brokers that ended there */
+#define LEASES_OF_BLOCK 16 /* of one machine: one, and those of brokers that ended there */
 
 struct lease_key {
     unsigned char machine[GS_MACHINE_SIZE]; /* that holds it; zero: this one */
@@ -40,16 +41,17 @@ struct process {
 struct lease {
     struct lease_key key;
     struct lease_block block;
-    unsigned char exporter[GS_MACHINE_SIZE]; /* of ours: whose block it is; of others: their file of leases */
-    struct process broker;   /* of ours: that had it when it came; 0: nobody knows */
+    unsigned char
+        exporter[GS_MACHINE_SIZE]; /* of ours: whose block it is; of others: their file of leases */
+    struct process broker;         /* of ours: that had it when it came; 0: nobody knows */
     uint64_t since_ns;
-    bool named;    /* of others: since the list that is under way began; of ours: this broker has it */
-    bool recalled; /* of ours: since its exporter's link began */
-    uint32_t request; /* of others: asked of the broker, which has not answered; 0: it has */
-    bool is_over;     /* then it ends */
-    UT_hash_handle hh;         /* by key */
-    UT_hash_handle by_request; /* while that is not 0 */
-    struct lease *prev, *next; /* of the same block */
+    bool named; /* of others: since the list that is under way began; of ours: this broker has it */
+    bool recalled;     /* of ours: since its exporter's link began */
+    uint32_t request;  /* of others: asked of the broker, which has not answered; 0: it has */
+    bool is_over;      /* then it ends */
+    UT_hash_handle hh; /* by key */
+    UT_hash_handle by_request;             /* while that is not 0 */
+    struct lease *prev, *next;             /* of the same block */
     struct lease *prev_there, *next_there; /* of the same side */
 };
 
@@ -69,11 +71,11 @@ struct lease_group {
 
 /* What the file has besides. */
 enum leases_mark {
-    LEASES_ASKED = 1,  /* a machine was asked for memory: it may have leases of ours */
-    LEASES_KNOWN,      /* all leases since the kernel's start are in this file */
-    LEASES_BOOT,       /* of a machine that has leases here */
-    LEASES_ID,         /* of this file */
-    LEASES_HOLDER,     /* in a machine's place, holders.c: a process that has leases by a broker, which is the value */
+    LEASES_ASKED = 1, /* a machine was asked for memory: it may have leases of ours */
+    LEASES_KNOWN,     /* all leases since the kernel's start are in this file */
+    LEASES_BOOT,      /* of a machine that has leases here */
+    LEASES_ID,        /* of this file */
+    LEASES_HOLDER, /* in a machine's place, holders.c: a process that has leases by a broker, which is the value */
 };
 
 struct leases {
@@ -85,14 +87,16 @@ struct leases {
     char name[64];
     unsigned char boot[GS_BOOT_BYTES];
     uint64_t records;
-    bool known; /* all leases since the kernel's start are, as this agent or one before it has seen */
-    unsigned char id[LEASES_FILE]; /* of the file: that of another is another, also where it was lost */
+    bool
+        known; /* all leases since the kernel's start are, as this agent or one before it has seen */
+    unsigned char
+        id[LEASES_FILE]; /* of the file: that of another is another, also where it was lost */
     char reason[LEASES_REASON]; /* why it cannot be written; "": it can */
     struct leases_note *notes;
 };
 
-/* Reads the file in this folder, and writes it anew. False, and the reason: another agent has it, or it
- * cannot be written. */
+/* Reads the file in this folder, and writes it anew. False, and the reason: another agent has it,
+ * or it cannot be written. */
 bool leases_open(struct leases *leases, int folder, const unsigned char boot[GS_BOOT_BYTES],
                  char ret_reason[LEASES_REASON]);
 /* NULL: no memory. One of that key is not there yet. */
@@ -101,12 +105,14 @@ void leases_end(struct leases *leases, struct lease *lease);
 struct lease *leases_find(const struct leases *leases, const unsigned char machine[GS_MACHINE_SIZE],
                           uint64_t lease);
 struct lease_group *leases_of_block(const struct leases *leases,
-                                    const unsigned char instance[GS_INSTANCE_SIZE], uint64_t block_id);
+                                    const unsigned char instance[GS_INSTANCE_SIZE],
+                                    uint64_t block_id);
 
 /* NULL: there are none. */
-struct lease_side *leases_side(const struct leases *leases, const unsigned char machine[GS_MACHINE_SIZE]);
-/* Whether the machine may have one more: it has at most what is left over for others, so that something
- * always is. */
+struct lease_side *leases_side(const struct leases *leases,
+                               const unsigned char machine[GS_MACHINE_SIZE]);
+/* Whether the machine may have one more: it has at most what is left over for others, so that
+ * something always is. */
 bool leases_has_room(const struct leases *leases, const unsigned char machine[GS_MACHINE_SIZE]);
 
 /* A value of 16 bytes for each mark and machine (of the file: zeros). */
@@ -118,7 +124,8 @@ void leases_unnote(struct leases *leases, enum leases_mark mark,
 bool leases_noted(const struct leases *leases, enum leases_mark mark,
                   const unsigned char machine[GS_MACHINE_SIZE], void *ret_value);
 void leases_each_note(const struct leases *leases, enum leases_mark mark,
-                      void (*visit)(void *arg, const unsigned char machine[GS_MACHINE_SIZE]), void *arg);
+                      void (*visit)(void *arg, const unsigned char machine[GS_MACHINE_SIZE]),
+                      void *arg);
 
 /* The process of this pid; its pid is 0 where there is none. */
 struct process process_of(pid_t pid);

@@ -18,7 +18,8 @@
 
 #include "core/base/clock.h"
 
-#define LOST_MS 15000 /* what was sent is not acknowledged for so long: the other machine is not there */
+#define LOST_MS \
+    15000 /* what was sent is not acknowledged for so long: the other machine is not there */
 
 static void on_ready(struct source *source, uint32_t events);
 static void take_turn(struct link *link);
@@ -38,7 +39,8 @@ static void set_up_socket(int fd)
     setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &lost_ms, sizeof lost_ms);
 }
 
-static struct link *new_link(struct links *links, int fd, const struct link_events *events, bool is_out)
+static struct link *new_link(struct links *links, int fd, const struct link_events *events,
+                             bool is_out)
 {
     struct link *link = calloc(1, sizeof *link);
 
@@ -79,7 +81,8 @@ static socklen_t address_of(const char *text, unsigned port, struct sockaddr_sto
 }
 
 struct link *link_connect(struct links *links, const char *address, unsigned port,
-                          const struct link_events *events, void *owner, char ret_reason[LINK_REASON])
+                          const struct link_events *events, void *owner,
+                          char ret_reason[LINK_REASON])
 {
     struct sockaddr_storage to;
     socklen_t size = address_of(address, port, &to);
@@ -110,7 +113,8 @@ static void note_caller(struct link *link, const struct sockaddr_storage *from)
     const bool is_six = from->ss_family == AF_INET6;
     char address[INET6_ADDRSTRLEN] = "?";
 
-    inet_ntop(from->ss_family, is_six ? (const void *)&six->sin6_addr : (const void *)&four->sin_addr, address,
+    inet_ntop(from->ss_family,
+              is_six ? (const void *)&six->sin6_addr : (const void *)&four->sin_addr, address,
               sizeof address);
     snprintf(link->peer, sizeof link->peer, "%.45s:%u", address,
              (unsigned)ntohs(is_six ? six->sin6_port : four->sin_port));
@@ -132,11 +136,13 @@ struct link *link_to_give_way(const struct links *links, unsigned *ret_callers)
     struct link *link, *found = NULL;
 
     *ret_callers = 0;
-    DL_FOREACH(links->all, link) {
+    DL_FOREACH(links->all, link)
+    {
         if (!link_is_caller(link))
             continue;
         ++*ret_callers;
-        if (!found || (!link->heard == !found->heard ? link->made_ns < found->made_ns : !link->heard))
+        if (!found ||
+            (!link->heard == !found->heard ? link->made_ns < found->made_ns : !link->heard))
             found = link;
     }
     return found;
@@ -376,7 +382,8 @@ static void take_turn(struct link *link)
 
     link->is_due = false;
     link->turn = LINK_TURN;
-    if (!link->is_dead && !link->ssl && !tls_begin(link)) /* who says nothing costs no more than its place */
+    if (!link->is_dead && !link->ssl &&
+        !tls_begin(link)) /* who says nothing costs no more than its place */
         link_fail(links, link, "no memory is left for it");
     if (!link->is_dead && !link->is_up)
         shake_hands(links, link);

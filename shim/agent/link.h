@@ -1,15 +1,17 @@
 /*
- * A connection between two agents: TCP with TLS 1.3, both ends with a certificate of their own, which each
- * agent makes for itself when it starts. Who is at the other end its fingerprint says, which the
- * directory has (agents/MACHINE): no authority signs anything, and who may write there may be an agent.
+ * A connection between two agents: TCP with TLS 1.3, both ends with a certificate of their own,
+ * which each agent makes for itself when it starts. Who is at the other end its fingerprint says,
+ * which the directory has (agents/MACHINE): no authority signs anything, and who may write there
+ * may be an agent.
  *
- * Never waits. What the other end sends counts only as messages of talk.h, each of its size. A link that
- * is dead says so once, by `down`, and is freed when the loop comes round.
+ * Never waits. What the other end sends counts only as messages of talk.h, each of its size. A link
+ * that is dead says so once, by `down`, and is freed when the loop comes round.
  *
- * Each has one turn a round of the loop: LINK_TURN bytes are read, whatever lies there, and the rest stays
- * in the kernel until the others have had theirs. Of those that call and have not said who they are
- * LINK_CALLERS have a turn, the one that had it longest ago first. Who was called reads nothing more of a
- * caller that does not read the answers; the caller reads always, so the two never wait for each other.
+ * Each has one turn a round of the loop: LINK_TURN bytes are read, whatever lies there, and the
+ * rest stays in the kernel until the others have had theirs. Of those that call and have not said
+ * who they are LINK_CALLERS have a turn, the one that had it longest ago first. Who was called
+ * reads nothing more of a caller that does not read the answers; the caller reads always, so the
+ * two never wait for each other.
  */
 #ifndef GS_SHIM_AGENT_LINK_H
 #define GS_SHIM_AGENT_LINK_H
@@ -22,8 +24,8 @@
 #define LINK_FINGERPRINT 32
 #define LINK_ADDRESS     64
 #define LINK_REASON      256
-#define LINK_BEGIN_S     5          /* until it has said who it is */
-#define LINK_UNSENT      (8u << 20) /* who reads so little is hung up on */
+#define LINK_BEGIN_S     5           /* until it has said who it is */
+#define LINK_UNSENT      (8u << 20)  /* who reads so little is hung up on */
 #define LINK_ANSWERS     (64u << 10) /* unsent to a caller: it is not read from */
 #define LINK_TURN        (16u << 10)
 #define LINK_UNKNOWN     (16u << 10) /* bytes of who has not said who it is, then it is hung up on */
@@ -42,12 +44,12 @@ struct link {
     struct source source;
     const struct link_events *events;
     void *owner;
-    bool is_out;   /* made here */
+    bool is_out; /* made here */
     bool is_up;
     bool is_ready; /* its owner knows who is there; till then it has LINK_BEGIN_S */
     bool is_held;  /* its messages wait */
     bool is_dead;
-    bool is_due;   /* it has something, and waits for its turn */
+    bool is_due;      /* it has something, and waits for its turn */
     const char *doom; /* why it fails when the loop comes round; NULL: it does not */
     uint64_t made_ns;
     unsigned char fingerprint[LINK_FINGERPRINT]; /* of who is there */
@@ -55,8 +57,8 @@ struct link {
     struct links *links;
     struct link *prev, *next;
     struct ssl_st *ssl;
-    size_t turn, heard;                          /* bytes that may still be read, and that were */
-    unsigned char *out;                          /* what is unsent begins at out_at */
+    size_t turn, heard; /* bytes that may still be read, and that were */
+    unsigned char *out; /* what is unsent begins at out_at */
     size_t out_at, out_size, out_room;
     size_t in_size;
     unsigned char in[4096];
@@ -83,11 +85,11 @@ static inline bool link_is_caller(const struct link *link)
 {
     return !link->is_out && !link->is_ready;
 }
-/* Of those that called and have not said who they are: how many, and which gives way for one more: the oldest
- * that has sent nothing, or else the oldest. */
+/* Of those that called and have not said who they are: how many, and which gives way for one more:
+ * the oldest that has sent nothing, or else the oldest. */
 struct link *link_to_give_way(const struct links *links, unsigned *ret_callers);
-/* The message is copied, and goes when the loop comes round. So nothing fails in here: `down` is never
- * called from it. */
+/* The message is copied, and goes when the loop comes round. So nothing fails in here: `down` is
+ * never called from it. */
 void link_send(struct links *links, struct link *link, const union talk *message);
 void talk_start(union talk *message, enum talk_type type);
 /* Tells nobody. */
@@ -96,8 +98,8 @@ void link_close(struct links *links, struct link *link);
 void link_fail(struct links *links, struct link *link, const char *why);
 /* Goes on with messages that waited: any link may be closed meanwhile, and what is said be done. */
 void link_release(struct links *links, struct link *link);
-/* Once a round of the loop: callers have their turn; those end that did not begin or cannot go on; the
- * dead are freed. */
+/* Once a round of the loop: callers have their turn; those end that did not begin or cannot go on;
+ * the dead are freed. */
 void links_look(struct links *links, uint64_t now_ns);
 /* A listening socket, or -1 with the reason. *port: 0 is any, and is told. */
 int link_listen(const char *address, unsigned *port, char ret_reason[LINK_REASON]);

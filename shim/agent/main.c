@@ -25,7 +25,8 @@
 #define LOOK_MS 100
 #define SOON_MS 10 /* while an open waits */
 #define EVENTS  256
-#define LEASES_EACH 4 /* for each block that a broker keeps: so many does it take (core/share/cluster_export.c) */
+#define LEASES_EACH \
+    4 /* for each block that a broker keeps: so many does it take (core/share/cluster_export.c) */
 
 static volatile sig_atomic_t told_to_end;
 static int log_level = GS_LOG_INFO;
@@ -62,10 +63,11 @@ static void on_event(struct agent *agent, const struct jobs_event *event)
         if (event->good)
             AGENT_LOG(agent, GS_LOG_INFO, "the directory answers");
         else
-            AGENT_LOG(agent, GS_LOG_ERROR,
-                      "nothing is opened from other machines or handed out to them, or what is shared here is not found, until "
-                      "the directory is well; what is open stays. %s",
-                      (const char *)event->value);
+            AGENT_LOG(
+                agent, GS_LOG_ERROR,
+                "nothing is opened from other machines or handed out to them, or what is shared here is not found, until "
+                "the directory is well; what is open stays. %s",
+                (const char *)event->value);
         break;
     }
 }
@@ -136,7 +138,8 @@ static const char usage[] =
 
 /* What is text as it is goes where its number says. */
 enum { LISTEN = 256, LEASE, QUIET, DEBUGGING, HELP, VERSION, TEXT = 1024 };
-#define TEXT_OF(name, member) {name, required_argument, NULL, TEXT + offsetof(struct agent_options, member)}
+#define TEXT_OF(name, member) \
+    {name, required_argument, NULL, TEXT + offsetof(struct agent_options, member)}
 
 static const struct option long_options[] = {
     {"listen", required_argument, NULL, LISTEN},
@@ -145,10 +148,18 @@ static const struct option long_options[] = {
     {"debug", no_argument, NULL, DEBUGGING},
     {"help", no_argument, NULL, HELP},
     {"version", no_argument, NULL, VERSION},
-    TEXT_OF("directory", directory.place), TEXT_OF("prefix", directory.prefix), TEXT_OF("etcd-ca", directory.ca),
-    TEXT_OF("etcd-cert", directory.cert), TEXT_OF("etcd-key", directory.key), TEXT_OF("etcd-user", directory.user),
-    TEXT_OF("etcd-password-file", directory.password_file), TEXT_OF("address", address), TEXT_OF("name", name),
-    TEXT_OF("machine-id", machine_id), TEXT_OF("boot-id", boot_id), {0},
+    TEXT_OF("directory", directory.place),
+    TEXT_OF("prefix", directory.prefix),
+    TEXT_OF("etcd-ca", directory.ca),
+    TEXT_OF("etcd-cert", directory.cert),
+    TEXT_OF("etcd-key", directory.key),
+    TEXT_OF("etcd-user", directory.user),
+    TEXT_OF("etcd-password-file", directory.password_file),
+    TEXT_OF("address", address),
+    TEXT_OF("name", name),
+    TEXT_OF("machine-id", machine_id),
+    TEXT_OF("boot-id", boot_id),
+    {0},
 };
 
 static const char *complain(const char *what)
@@ -162,8 +173,8 @@ static bool read_listen(struct agent_options *options, const char *text)
 {
     static char address[LINK_ADDRESS];
     const char *colon = strrchr(text, ':');
-    const bool bracketed = text[0] == '[', has_port = colon && (bracketed ? colon[-1] == ']'
-                                                               : strchr(text, ':') == colon);
+    const bool bracketed = text[0] == '[',
+               has_port = colon && (bracketed ? colon[-1] == ']' : strchr(text, ':') == colon);
     size_t length = has_port ? (size_t)(colon - text) : strlen(text);
     char *end = NULL;
     unsigned long port = has_port ? strtoul(colon + 1, &end, 10) : 0;
@@ -172,7 +183,8 @@ static bool read_listen(struct agent_options *options, const char *text)
         text++;
         length -= 2;
     }
-    if (length == 0 || length >= sizeof address || port > 65535 || (has_port && (*end || end == colon + 1)))
+    if (length == 0 || length >= sizeof address || port > 65535 ||
+        (has_port && (*end || end == colon + 1)))
         return false;
     memcpy(address, text, length);
     address[length] = 0;
@@ -193,11 +205,19 @@ static int read_options(int argc, char **argv, struct agent_options *options)
             if (!read_listen(options, optarg))
                 return complain("--listen wants ADDRESS or ADDRESS:PORT, in numbers"), 2;
             break;
-        case LEASE: directory->lease_s = (unsigned)strtoul(optarg, NULL, 10); break;
-        case QUIET: log_level = GS_LOG_WARNING; break;
-        case DEBUGGING: log_level = GS_LOG_DEBUG; break;
-        case HELP: return fputs(usage, stdout) < 0;
-        case VERSION: return printf("gpushim-agent %s\n", GS_VERSION) < 0;
+        case LEASE:
+            directory->lease_s = (unsigned)strtoul(optarg, NULL, 10);
+            break;
+        case QUIET:
+            log_level = GS_LOG_WARNING;
+            break;
+        case DEBUGGING:
+            log_level = GS_LOG_DEBUG;
+            break;
+        case HELP:
+            return fputs(usage, stdout) < 0;
+        case VERSION:
+            return printf("gpushim-agent %s\n", GS_VERSION) < 0;
         default:
             if (option < TEXT)
                 return fputs(usage, stderr), 2;
@@ -245,7 +265,8 @@ static bool read_machine_id(unsigned char ret_id[GS_MACHINE_SIZE])
 {
     FILE *file = fopen("/etc/machine-id", "re");
     char text[HEX_SIZE(GS_MACHINE_SIZE)];
-    bool good = file && fgets(text, sizeof text, file) && agent_unhex(text, ret_id, GS_MACHINE_SIZE);
+    bool good =
+        file && fgets(text, sizeof text, file) && agent_unhex(text, ret_id, GS_MACHINE_SIZE);
 
     if (file)
         fclose(file);
@@ -280,11 +301,13 @@ static void look_at_password(struct agent *agent)
     struct stat info;
 
     if (path && stat(path, &info) == 0 && S_ISREG(info.st_mode) && info.st_mode & 077)
-        AGENT_LOG(agent, GS_LOG_WARNING, "others may %s the password in %s (mode %04o): chmod 600 it, and "
-                  "change the password if they did", info.st_mode & 022 ? "change" : "read", path,
-                  (unsigned)info.st_mode & 07777);
+        AGENT_LOG(agent, GS_LOG_WARNING,
+                  "others may %s the password in %s (mode %04o): chmod 600 it, and "
+                  "change the password if they did",
+                  info.st_mode & 022 ? "change" : "read", path, (unsigned)info.st_mode & 07777);
     if (path && strstr(agent->options.directory.place, "http://"))
-        AGENT_LOG(agent, GS_LOG_WARNING, "etcd's password goes over the network as it is, for whoever "
+        AGENT_LOG(agent, GS_LOG_WARNING,
+                  "etcd's password goes over the network as it is, for whoever "
                   "listens: give URLs with https://, and --etcd-ca");
 }
 
@@ -322,7 +345,8 @@ static bool start(struct agent *agent)
 
 int main(int argc, char **argv)
 {
-    static struct agent agent = {.broker.fd = -1, .log.to = {.line = log_line, .level = &log_level}};
+    static struct agent agent = {.broker.fd = -1,
+                                 .log.to = {.line = log_line, .level = &log_level}};
     static struct gs_share_options share;
     static char owner[HEX_SIZE(GS_MACHINE_SIZE)], host[GS_MACHINE_NAME_SIZE];
     const struct sigaction act = {.sa_handler = on_signal};
@@ -332,8 +356,8 @@ int main(int argc, char **argv)
     sigaction(SIGTERM, &act, NULL);
     sigaction(SIGINT, &act, NULL);
     gethostname(host, sizeof host - 1);
-    agent.options = (struct agent_options){.name = host,
-                                           .directory = {.prefix = "gpushim/", .lease_s = 15}};
+    agent.options =
+        (struct agent_options){.name = host, .directory = {.prefix = "gpushim/", .lease_s = 15}};
     status = read_options(argc, argv, &agent.options);
     if (status >= 0)
         return status;

@@ -1,7 +1,7 @@
 /*
- * Other machines (agent.h): what the directory says of them, and the links to them. A link is made for
- * what is opened there, and again for as long as there may be leases there; who calls here is who the
- * directory says, or is hung up on.
+ * Other machines (agent.h): what the directory says of them, and the links to them. A link is made
+ * for what is opened there, and again for as long as there may be leases there; who calls here is
+ * who the directory says, or is hung up on.
  */
 #include "shim/agent/agent.h"
 
@@ -16,10 +16,12 @@
 #define RETRY_NS     (GS_NS_PER_S / 10)
 #define RETRY_MAX_NS (4 * GS_NS_PER_S)
 #define CALLERS_MAX  64 /* links whose other end did not yet say who it is */
-#define ACCEPT_TURN  (CALLERS_MAX / 4) /* in a round: each has had a turn or two before it gives way */
-#define PEERS_MAX    16384
-#define ASK_NS       (5 * GS_NS_PER_S)  /* between two looks for one that has leases here, and does not call */
-#define FORGET_NS    (60 * GS_NS_PER_S) /* between two looks for machines of which nothing is here */
+#define ACCEPT_TURN \
+    (CALLERS_MAX / 4) /* in a round: each has had a turn or two before it gives way */
+#define PEERS_MAX 16384
+#define ASK_NS \
+    (5 * GS_NS_PER_S) /* between two looks for one that has leases here, and does not call */
+#define FORGET_NS (60 * GS_NS_PER_S) /* between two looks for machines of which nothing is here */
 
 struct caller { /* owns a link here until it is known who that is */
     struct talk_hello hello;
@@ -32,7 +34,8 @@ const char *peer_name(const struct peer *peer)
     return peer->name[0] ? peer->name : "without a name";
 }
 
-struct peer *peers_find(struct agent *agent, const unsigned char machine[GS_MACHINE_SIZE], bool make)
+struct peer *peers_find(struct agent *agent, const unsigned char machine[GS_MACHINE_SIZE],
+                        bool make)
 {
     struct peer *peer;
 
@@ -65,7 +68,8 @@ void peers_write_own(struct agent *agent)
     jobs_write(agent->jobs, key, &own, sizeof own);
 }
 
-static void note_boot(struct agent *agent, struct peer *peer, const unsigned char boot[GS_BOOT_BYTES])
+static void note_boot(struct agent *agent, struct peer *peer,
+                      const unsigned char boot[GS_BOOT_BYTES])
 {
     memcpy(peer->boot, boot, GS_BOOT_BYTES);
     peer->knows_boot = true;
@@ -74,16 +78,18 @@ static void note_boot(struct agent *agent, struct peer *peer, const unsigned cha
 }
 
 /* While a link says which boot it is, the directory's word may only be older. */
-static void compare_boots(struct agent *agent, struct peer *peer, const unsigned char boot[GS_BOOT_BYTES])
+static void compare_boots(struct agent *agent, struct peer *peer,
+                          const unsigned char boot[GS_BOOT_BYTES])
 {
     static const unsigned char none[GS_BOOT_BYTES];
 
     if (peer->in || memcmp(boot, peer->boot, GS_BOOT_BYTES) == 0 ||
-        memcmp(boot, peer->boot_before, GS_BOOT_BYTES) == 0 || memcmp(boot, none, GS_BOOT_BYTES) == 0)
+        memcmp(boot, peer->boot_before, GS_BOOT_BYTES) == 0 ||
+        memcmp(boot, none, GS_BOOT_BYTES) == 0)
         return;
     if (peer->knows_boot) {
-        PEER_LOG(agent, peer, GS_LOG_WARNING, "machine %s was started anew: what it had open is over",
-                 peer_name(peer));
+        PEER_LOG(agent, peer, GS_LOG_WARNING,
+                 "machine %s was started anew: what it had open is over", peer_name(peer));
         memcpy(peer->boot_before, peer->boot, GS_BOOT_BYTES);
         note_boot(agent, peer, boot);
         exporter_end_all(agent, peer->machine);
@@ -94,8 +100,9 @@ static void compare_boots(struct agent *agent, struct peer *peer, const unsigned
 static bool is_sound(const struct agent *agent, const struct known_agent *known, size_t size,
                      const unsigned char machine[GS_MACHINE_SIZE])
 {
-    return size == sizeof *known && known->version == TALK_VERSION && known->port > 0 && known->port < 65536 &&
-           memchr(known->name, 0, sizeof known->name) && memchr(known->address, 0, sizeof known->address) &&
+    return size == sizeof *known && known->version == TALK_VERSION && known->port > 0 &&
+           known->port < 65536 && memchr(known->name, 0, sizeof known->name) &&
+           memchr(known->address, 0, sizeof known->address) &&
            memcmp(machine, agent->machine, GS_MACHINE_SIZE) != 0 &&
            memcmp(machine, agent_nobody, GS_MACHINE_SIZE) != 0 &&
            memcmp(machine, agent_unknown, GS_MACHINE_SIZE) != 0;
@@ -114,7 +121,8 @@ static void learn(struct agent *agent, const struct jobs_event *event)
         peer = peers_find(agent, machine, true);
     if (!peer)
         return;
-    is_new = !peer->is_listed || memcmp(peer->fingerprint, known.fingerprint, sizeof known.fingerprint) != 0;
+    is_new = !peer->is_listed ||
+             memcmp(peer->fingerprint, known.fingerprint, sizeof known.fingerprint) != 0;
     peer->is_listed = true;
     memcpy(peer->name, known.name, sizeof known.name);
     memcpy(peer->address, known.address, sizeof known.address);
@@ -132,9 +140,11 @@ static bool is_idle(const struct agent *agent, const struct peer *peer)
 {
     struct open *open, *next;
 
-    if (peer->out || peer->in || peer->asked || peer->takes || leases_side(&agent->leases, peer->machine))
+    if (peer->out || peer->in || peer->asked || peer->takes ||
+        leases_side(&agent->leases, peer->machine))
         return false;
-    HASH_ITER(hh, agent->opens, open, next) {
+    HASH_ITER(hh, agent->opens, open, next)
+    {
         if (open->peer == peer)
             return false;
     }
@@ -155,7 +165,8 @@ static void say_hello(struct agent *agent, struct link *link)
 }
 
 /* Why the hello is not believed; NULL: it is. */
-static const char *doubt(const struct link *link, const struct peer *peer, const struct talk_hello *hello)
+static const char *doubt(const struct link *link, const struct peer *peer,
+                         const struct talk_hello *hello)
 {
     if (!peer || !peer->is_listed)
         return "the directory does not know its machine; see that both use one directory";
@@ -236,7 +247,9 @@ static void out_down(struct link *link, const char *why)
 
 static void connect_to(struct agent *agent, struct peer *peer)
 {
-    static const struct link_events events = {.up = out_up, .message = out_message, .down = out_down};
+    static const struct link_events events = {.up = out_up,
+                                              .message = out_message,
+                                              .down = out_down};
     char reason[LINK_REASON];
 
     if (!peer->is_listed) {
@@ -259,7 +272,8 @@ static bool is_wanted(const struct agent *agent, const struct peer *peer)
 
     if (peer->asked)
         return true;
-    HASH_ITER(hh, agent->opens, open, next) {
+    HASH_ITER(hh, agent->opens, open, next)
+    {
         if (open->state == OPEN_CONNECTS && open->peer == peer)
             return true;
     }
@@ -353,8 +367,8 @@ static void in_down(struct link *link, const char *why)
         free(caller);
         return;
     }
-    PEER_LOG(peer->agent, peer, GS_LOG_WARNING, "machine %s (%s): %s; what it has open stays", peer_name(peer),
-             link->peer, why);
+    PEER_LOG(peer->agent, peer, GS_LOG_WARNING, "machine %s (%s): %s; what it has open stays",
+             peer_name(peer), link->peer, why);
     if (peer->in != link)
         return;
     peer->in = NULL;
@@ -366,7 +380,8 @@ static struct link *held_for(const struct agent *agent, const char *key)
 {
     struct link *link;
 
-    DL_FOREACH(agent->links.all, link) {
+    DL_FOREACH(agent->links.all, link)
+    {
         const struct caller *caller = link->owner;
         char own[DIRECTORY_KEY];
 
@@ -379,7 +394,8 @@ static struct link *held_for(const struct agent *agent, const char *key)
     return NULL;
 }
 
-/* The directory is asked about one of those that call at a time: opens here wait for no more than that. */
+/* The directory is asked about one of those that call at a time: opens here wait for no more than
+ * that. */
 static void ask_for_callers(struct agent *agent)
 {
     const struct link *link = held_for(agent, NULL);
@@ -428,7 +444,8 @@ void peers_look(struct agent *agent, uint64_t now_ns)
     ask_for_callers(agent);
     if (forgets)
         agent->forget_ns = now_ns + FORGET_NS;
-    HASH_ITER(hh, agent->peers, peer, next) {
+    HASH_ITER(hh, agent->peers, peer, next)
+    {
         if (!peer->out && now_ns >= peer->retry_ns && is_wanted(agent, peer))
             connect_to(agent, peer);
         if (asks && now_ns >= peer->ask_ns && is_missed(agent, peer)) {

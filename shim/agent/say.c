@@ -1,10 +1,11 @@
-/* The log of what others do (agent.h): whoever they are and however often they do it, a disk holds it. */
+/* The log of what others do (agent.h): whoever they are and however often they do it, a disk holds
+ * it. */
 #include "shim/agent/agent.h"
 
 #include <stdarg.h>
 #include <stdio.h>
 
-#define AT_ONCE  20 /* lines */
+#define AT_ONCE  20                /* lines */
 #define EVERY_NS (2 * GS_NS_PER_S) /* one more */
 
 static bool has_turn(struct say *say, uint64_t now_ns)

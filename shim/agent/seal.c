@@ -1,13 +1,13 @@
-/* Sealing what lies in the directory (seal.h). Each key and each name is a keyed hash (BLAKE2b) of the
- * handle's secret with a word for what it is for, so that none of them tells of another. */
+/* Sealing what lies in the directory (seal.h). Each key and each name is a keyed hash (BLAKE2b) of
+ * the handle's secret with a word for what it is for, so that none of them tells of another. */
 #include "shim/agent/seal.h"
 
 #include <sodium.h>
 #include <string.h>
 
 _Static_assert(sizeof(struct sealed) == 24 + 16 + GS_FABRIC_SIZE + 8, "no padding");
-_Static_assert(SEALED_SIZE == sizeof(struct sealed) + crypto_secretbox_NONCEBYTES +
-                                  crypto_secretbox_MACBYTES,
+_Static_assert(SEALED_SIZE ==
+                   sizeof(struct sealed) + crypto_secretbox_NONCEBYTES + crypto_secretbox_MACBYTES,
                "libsodium's sizes");
 
 bool seal_start(void)
@@ -15,8 +15,8 @@ bool seal_start(void)
     return sodium_init() >= 0;
 }
 
-void seal_hash(const void *key, size_t key_size, const char *purpose, const void *bytes, size_t size,
-               unsigned char ret_hash[32])
+void seal_hash(const void *key, size_t key_size, const char *purpose, const void *bytes,
+               size_t size, unsigned char ret_hash[32])
 {
     unsigned char short_key[32];
     crypto_generichash_state state;
@@ -81,14 +81,15 @@ bool unseal(const struct gs_ipc_handle *handle, const unsigned char *bytes, size
 }
 
 void seal_proof(const struct gs_ipc_handle *handle, enum seal_prover by,
-                const unsigned char importer[GS_MACHINE_SIZE], const unsigned char exporter[GS_MACHINE_SIZE],
-                uint64_t lease, unsigned char ret_proof[SEAL_PROOF])
+                const unsigned char importer[GS_MACHINE_SIZE],
+                const unsigned char exporter[GS_MACHINE_SIZE], uint64_t lease,
+                unsigned char ret_proof[SEAL_PROOF])
 {
     unsigned char all[2 * GS_MACHINE_SIZE + sizeof lease];
 
     memcpy(all, importer, GS_MACHINE_SIZE);
     memcpy(all + GS_MACHINE_SIZE, exporter, GS_MACHINE_SIZE);
     memcpy(all + 2 * GS_MACHINE_SIZE, &lease, sizeof lease);
-    hash_of(handle, by == SEAL_IMPORTER ? "gpushim importer's proof" : "gpushim exporter's proof", all,
-            sizeof all, ret_proof);
+    hash_of(handle, by == SEAL_IMPORTER ? "gpushim importer's proof" : "gpushim exporter's proof",
+            all, sizeof all, ret_proof);
 }

@@ -1,6 +1,7 @@
 /*
- * What lies in the directory gives nobody memory: all of it that leads there is sealed with a key that
- * only a handle gives, and stands under a name from which nobody learns the handle. By libsodium.
+ * What lies in the directory gives nobody memory: all of it that leads there is sealed with a key
+ * that only a handle gives, and stands under a name from which nobody learns the handle. By
+ * libsodium.
  */
 #ifndef GS_SHIM_AGENT_SEAL_H
 #define GS_SHIM_AGENT_SEAL_H
@@ -36,16 +37,17 @@ void seal(const struct gs_ipc_handle *handle, const struct sealed *sealed,
 bool unseal(const struct gs_ipc_handle *handle, const unsigned char *bytes, size_t size,
             struct sealed *ret_sealed);
 
-/* That one of two machines has the handle, for this lease of the importer's, to be shown to the other one
- * alone: that who asks for memory was given it, and that who gives it was not only put into the directory
- * in the place of who shared it. */
+/* That one of two machines has the handle, for this lease of the importer's, to be shown to the
+ * other one alone: that who asks for memory was given it, and that who gives it was not only put
+ * into the directory in the place of who shared it. */
 enum seal_prover { SEAL_IMPORTER, SEAL_EXPORTER };
 void seal_proof(const struct gs_ipc_handle *handle, enum seal_prover by,
-                const unsigned char importer[GS_MACHINE_SIZE], const unsigned char exporter[GS_MACHINE_SIZE],
-                uint64_t lease, unsigned char ret_proof[SEAL_PROOF]);
+                const unsigned char importer[GS_MACHINE_SIZE],
+                const unsigned char exporter[GS_MACHINE_SIZE], uint64_t lease,
+                unsigned char ret_proof[SEAL_PROOF]);
 
 /* A hash under a key of any length. */
-void seal_hash(const void *key, size_t key_size, const char *purpose, const void *bytes, size_t size,
-               unsigned char ret_hash[32]);
+void seal_hash(const void *key, size_t key_size, const char *purpose, const void *bytes,
+               size_t size, unsigned char ret_hash[32]);
 
 #endif

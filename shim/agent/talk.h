@@ -1,7 +1,7 @@
 /*
- * What agents say to each other, over a link (link.h). Of a pair, each connects to the other for the
- * memory that it opens there: so one link has an importer's agent at the one end, which made it, and an
- * exporter's at the other, and every message is of one of the two.
+ * What agents say to each other, over a link (link.h). Of a pair, each connects to the other for
+ * the memory that it opens there: so one link has an importer's agent at the one end, which made
+ * it, and an exporter's at the other, and every message is of one of the two.
  *
  *   importer's agent                    exporter's agent
  *   HELLO             ----->
@@ -14,8 +14,8 @@
  *                                                        the link, the next list says so
  *                     <-----          RECALL             the block is freed; said again after each list
  *
- * Messages are these structs as they are, little-endian and without padding, as all machines with such
- * GPUs have them. Each has its type's size. What does not fit ends the link.
+ * Messages are these structs as they are, little-endian and without padding, as all machines with
+ * such GPUs have them. Each has its type's size. What does not fit ends the link.
  */
 #ifndef GS_SHIM_AGENT_TALK_H
 #define GS_SHIM_AGENT_TALK_H
@@ -42,7 +42,8 @@ enum talk_type {
 /* What the directory has of an agent and of an export, likewise. */
 struct known_agent {
     uint32_t version, port; /* TALK_VERSION */
-    char name[GS_MACHINE_NAME_SIZE], address[64]; /* with a zero behind them; the address in numbers */
+    char name[GS_MACHINE_NAME_SIZE],
+        address[64]; /* with a zero behind them; the address in numbers */
     unsigned char fingerprint[32], boot[GS_BOOT_BYTES];
 };
 
@@ -58,7 +59,8 @@ struct talk_head {
 struct talk_hello {
     struct talk_head head;
     unsigned char machine[GS_MACHINE_SIZE], boot[GS_BOOT_BYTES];
-    unsigned char file[LEASES_FILE]; /* of its leases: what its machine had by another is not known there */
+    unsigned char
+        file[LEASES_FILE]; /* of its leases: what its machine had by another is not known there */
 };
 
 struct talk_take {

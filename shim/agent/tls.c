@@ -1,5 +1,5 @@
-/* TLS on the sockets of links (link.h): OpenSSL, this agent's certificate, and the one place where bytes of
- * other machines come in. */
+/* TLS on the sockets of links (link.h): OpenSSL, this agent's certificate, and the one place where
+ * bytes of other machines come in. */
 #include "shim/agent/tls.h"
 
 #include <errno.h>

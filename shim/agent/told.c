@@ -1,4 +1,5 @@
-/* Which machines have what here, for people (agent.h; gpushim cluster), and who of them is to be forgotten. */
+/* Which machines have what here, for people (agent.h; gpushim cluster), and who of them is to be
+ * forgotten. */
 #include "shim/agent/agent.h"
 
 #include <stdio.h>
@@ -24,7 +25,8 @@ static void tell(const struct agent *agent, const unsigned char *machine, const 
 
     memcpy(told->machine, machine, GS_MACHINE_SIZE);
     snprintf(told->name, sizeof told->name, "%s", name);
-    DL_FOREACH2(side ? side->theirs : NULL, lease, next_there) {
+    DL_FOREACH2(side ? side->theirs : NULL, lease, next_there)
+    {
         const struct export *export = exporter_find(agent, &lease->block);
         const uint64_t size = export ? export->handle.size : 0;
 
@@ -45,7 +47,8 @@ static void tell_machines(const struct agent *agent, uint32_t index, struct gs_w
     const struct lease_side *unknown = leases_side(&agent->leases, agent_unknown);
     struct peer *peer, *next;
 
-    HASH_ITER(hh, agent->peers, peer, next) {
+    HASH_ITER(hh, agent->peers, peer, next)
+    {
         const struct lease_side *side = leases_side(&agent->leases, peer->machine);
 
         if ((!peer->in && !(side && side->theirs)) || told->machines++ != index)
@@ -62,7 +65,8 @@ static void forget(struct agent *agent, const char *name, struct gs_wire_machine
     char text[4 * GS_NAME_SIZE];
     struct peer *peer, *next;
 
-    HASH_ITER(hh, agent->peers, peer, next) {
+    HASH_ITER(hh, agent->peers, peer, next)
+    {
         gs_text_hex(peer->machine, GS_MACHINE_SIZE, text);
         if (strcmp(name, text) != 0 && strcmp(name, peer->name) != 0)
             continue;
@@ -74,8 +78,8 @@ static void forget(struct agent *agent, const char *name, struct gs_wire_machine
         told->leases += exporter_end_all(agent, agent_unknown);
     }
     gs_printable(name, strlen(name), text, sizeof text);
-    AGENT_LOG(agent, GS_LOG_WARNING, "machine %s is forgotten, as people say: %llu leases ended", text,
-              (unsigned long long)told->leases);
+    AGENT_LOG(agent, GS_LOG_WARNING, "machine %s is forgotten, as people say: %llu leases ended",
+              text, (unsigned long long)told->leases);
 }
 
 void told_ask(struct agent *agent, const struct gs_wire_query *query)

@@ -18,13 +18,14 @@
 #include "shim/command/figures.h"
 #include "shim/command/users.h"
 
-#define EARLY_NS  (5 * GS_NS_PER_MS) /* who does not look for a block yet is asked again */
+#define EARLY_NS (5 * GS_NS_PER_MS) /* who does not look for a block yet is asked again */
 
 /* Whose turn it is, and what is left of it. */
 static struct {
     uint64_t user_end_ns, end_ns; /* the user's; and that of the one who is visited, no later */
-    unsigned sockets, left, busy; /* of the user: visited; not visited; and those that took no connection */
-    bool any_left;                /* of any user */
+    unsigned sockets, left,
+        busy;      /* of the user: visited; not visited; and those that took no connection */
+    bool any_left; /* of any user */
 } turn = {.user_end_ns = UINT64_MAX, .end_ns = UINT64_MAX};
 
 uint64_t ask_deadline(uint64_t ns)
@@ -57,7 +58,10 @@ bool ask_await(int fd, uint64_t deadline_ns)
     do {
         uint64_t now = gs_now_ns();
 
-        ready = poll(&answer, 1, deadline_ns > now ? (int)((deadline_ns - now + GS_NS_PER_MS - 1) / GS_NS_PER_MS) : 0);
+        ready =
+            poll(&answer, 1,
+                 deadline_ns > now ? (int)((deadline_ns - now + GS_NS_PER_MS - 1) / GS_NS_PER_MS)
+                                   : 0);
     } while (ready < 0 && errno == EINTR); /* it was stopped and goes on */
     return ready == 1;
 }
@@ -80,14 +84,17 @@ int ask_send(int fd, uint32_t index, uint32_t device)
 }
 
 /* An answer of this type, or a REFUSE. */
-static int hear(int fd, uint64_t deadline_ns, enum gs_wire_type type, union gs_wire_message *ret_answer, int *ret_pidfd)
+static int hear(int fd, uint64_t deadline_ns, enum gs_wire_type type,
+                union gs_wire_message *ret_answer, int *ret_pidfd)
 {
     int error;
 
     if (!ask_await(fd, deadline_ns))
         return -ETIMEDOUT;
     error = gs_wire_receive(fd, ret_answer, ret_pidfd);
-    return !error && ret_answer->head.type != type && ret_answer->head.type != GS_WIRE_REFUSE ? -EPROTO : error;
+    return !error && ret_answer->head.type != type && ret_answer->head.type != GS_WIRE_REFUSE
+               ? -EPROTO
+               : error;
 }
 
 int ask_hear(int fd, uint64_t deadline_ns, union gs_wire_message *ret_answer, int *ret_pidfd)
@@ -127,14 +134,16 @@ int ask(int fd, uint32_t index, uint32_t device, union gs_wire_message *ret_answ
                      ask_deadline(ANSWER_NS), ret_answer, ret_pidfd);
 }
 
-int ask_for(int fd, const union gs_wire_message *message, enum gs_wire_type type, union gs_wire_message *ret_answer)
+int ask_for(int fd, const union gs_wire_message *message, enum gs_wire_type type,
+            union gs_wire_message *ret_answer)
 {
     int error = send_to(fd, message);
 
     return error ? error : hear(fd, ask_deadline(ANSWER_NS), type, ret_answer, NULL);
 }
 
-void ask_order_silence(char *ret_reason, size_t size, int error, const union gs_wire_message *answer)
+void ask_order_silence(char *ret_reason, size_t size, int error,
+                       const union gs_wire_message *answer)
 {
     if (!error && answer->head.type == GS_WIRE_REFUSE && answer->refuse.reason == GS_REFUSED_USER)
         snprintf(ret_reason, size, "belongs to another user");
@@ -151,11 +160,13 @@ void ask_complain_of_absent(long pid)
     else if (geteuid() != 0 && owner.uid != geteuid())
         command_complain("process %ld belongs to another user: ask as that one, or as root", pid);
     else if (!figures_has_library(pid))
-        command_complain("process %ld has not the library: gpushim run starts programs with it", pid);
+        command_complain("process %ld has not the library: gpushim run starts programs with it",
+                         pid);
     else
-        command_complain("process %ld cannot be asked: it holds less than 64 MiB and neither shares nor opens memory, "
-                         "has debug.reclaim_from_peers off, or has another share.dir (gpushim stats %ld)",
-                         pid, pid);
+        command_complain(
+            "process %ld cannot be asked: it holds less than 64 MiB and neither shares nor opens memory, "
+            "has debug.reclaim_from_peers off, or has another share.dir (gpushim stats %ld)",
+            pid, pid);
 }
 
 bool ask_is_broker(const char *name)
@@ -206,8 +217,8 @@ static void host_of(long pid, char ret_name[64])
             snprintf(ret_name, 64, "%.63s", at + 9);
 }
 
-/* A container's number is 64 hexadecimal digits, which nobody reads: its host's name, where it was given one, or its
- * engine's and the first of them. */
+/* A container's number is 64 hexadecimal digits, which nobody reads: its host's name, where it was
+ * given one, or its engine's and the first of them. */
 static void place_of(long pid, const char *container, char ret[80])
 {
     const char *number = container;
@@ -258,7 +269,8 @@ static void command_of(long pid, const char *name, char ret[256])
     for (size_t i = begin; i + 1 < got; i++)
         if (!text[i])
             text[i] = ' ';
-    gs_printable(text[begin] ? text + begin : name, strlen(text[begin] ? text + begin : name), ret, 256);
+    gs_printable(text[begin] ? text + begin : name, strlen(text[begin] ? text + begin : name), ret,
+                 256);
 }
 
 void who_fill(struct who *who, long pid, uint64_t told, const char *name)
@@ -284,7 +296,8 @@ bool who_counts_alike(const struct who *who)
     return who->pid && (uint64_t)who->pid == who->told;
 }
 
-void who_fill_told(struct who *who, const struct who *teller, int pidfd, bool saw, uint64_t told, const char *name)
+void who_fill_told(struct who *who, const struct who *teller, int pidfd, bool saw, uint64_t told,
+                   const char *name)
 {
     long pid = pid_of(pidfd);
 
@@ -354,8 +367,10 @@ static bool visit_one(const struct round *round, int directory, const char *name
     if (turn.sockets >= SOCKETS_OF_USER || now >= turn.user_end_ns)
         return false;
     turn.sockets++;
-    turn.end_ns = now + round->time->each_ns < turn.user_end_ns ? now + round->time->each_ns : turn.user_end_ns;
-    fd = gs_directory_connect(directory, round->options, name, turn.end_ns - now < ANSWER_NS ? turn.end_ns - now : ANSWER_NS);
+    turn.end_ns = now + round->time->each_ns < turn.user_end_ns ? now + round->time->each_ns
+                                                                : turn.user_end_ns;
+    fd = gs_directory_connect(directory, round->options, name,
+                              turn.end_ns - now < ANSWER_NS ? turn.end_ns - now : ANSWER_NS);
     turn.busy += fd == -EAGAIN;
     if (fd >= 0) {
         who_fill(&who, gs_conn_who(fd).pid, 0, "");
@@ -369,12 +384,15 @@ static bool visit_one(const struct round *round, int directory, const char *name
 static void complain_of_user(uid_t uid, const struct ask_time *time)
 {
     if (turn.left)
-        command_complain("user %u: %u more sockets are not asked: one user has %u, and %llu s in all; end who does "
-                         "not answer",
-                         (unsigned)uid, turn.left, SOCKETS_OF_USER, (unsigned long long)(time->user_ns / GS_NS_PER_S));
+        command_complain(
+            "user %u: %u more sockets are not asked: one user has %u, and %llu s in all; end who does "
+            "not answer",
+            (unsigned)uid, turn.left, SOCKETS_OF_USER,
+            (unsigned long long)(time->user_ns / GS_NS_PER_S));
     if (turn.busy)
-        command_complain("user %u: %u sockets take no connection: their processes are stopped, or at something else",
-                         (unsigned)uid, turn.busy);
+        command_complain(
+            "user %u: %u sockets take no connection: their processes are stopped, or at something else",
+            (unsigned)uid, turn.busy);
     turn.any_left |= turn.left || turn.busy;
 }
 
@@ -437,7 +455,8 @@ static bool nobody_shared(const struct gs_share_options *options)
     return nobody;
 }
 
-const char *ask_each(const struct gs_share_options *options, const struct ask_time *time, ask_visit_fn *visit, void *arg)
+const char *ask_each(const struct gs_share_options *options, const struct ask_time *time,
+                     ask_visit_fn *visit, void *arg)
 {
     static const struct ask_time usual = {2 * ANSWER_NS, 5 * ANSWER_NS};
     static char reason[GS_REASON_SIZE];

@@ -25,9 +25,11 @@ static void run_constructors(int argc, char **argv, char **environment)
 }
 
 int __wrap___libc_start_main(int (*program)(int, char **, char **), int argc, char **argv,
-                             constructor_fn *no_init, void (*no_end)(void), void (*end_linker)(void), void *stack_end);
+                             constructor_fn *no_init, void (*no_end)(void),
+                             void (*end_linker)(void), void *stack_end);
 int __wrap___libc_start_main(int (*program)(int, char **, char **), int argc, char **argv,
-                             constructor_fn *no_init, void (*no_end)(void), void (*end_linker)(void), void *stack_end)
+                             constructor_fn *no_init, void (*no_end)(void),
+                             void (*end_linker)(void), void *stack_end)
 {
     return oldest_start_main(program, argc, argv, run_constructors, no_end, end_linker, stack_end);
 }

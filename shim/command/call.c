@@ -24,7 +24,8 @@ static bool is_last(const struct command *command, size_t n)
     return n == OPTIONS_MOST || !command->options[n].name;
 }
 
-/* ---- What is wrong ------------------------------------------------------------------------------ */
+/* ---- What is wrong
+ * ------------------------------------------------------------------------------ */
 
 int call_wrong(const struct call *call, const char *format, ...)
 {
@@ -64,12 +65,14 @@ const struct command *command_find(const char *name)
             return &commands[i];
     for (size_t i = 0; i < command_count; i++)
         try_name(&nearest, commands[i].name);
-    command_complain("there is no command '%s'%s%s%s (gpushim help)", name, nearest.name[0] ? "; did you mean " : "",
-                     nearest.name, nearest.name[0] ? "?" : "");
+    command_complain("there is no command '%s'%s%s%s (gpushim help)", name,
+                     nearest.name[0] ? "; did you mean " : "", nearest.name,
+                     nearest.name[0] ? "?" : "");
     return NULL;
 }
 
-/* ---- Options ------------------------------------------------------------------------------------ */
+/* ---- Options
+ * ------------------------------------------------------------------------------------ */
 
 enum { OPTION_HELP = 'h', OPTION_0 = 256 };
 
@@ -83,13 +86,14 @@ struct reading {
 
 static void add_option(struct reading *reading, const struct command_option *row, const char *name)
 {
-    reading->options[reading->count] = (struct option){name, row && row->argument ? required_argument : no_argument,
-                                                       NULL, row ? OPTION_0 + (int)reading->count : OPTION_HELP};
+    reading->options[reading->count] =
+        (struct option){name, row && row->argument ? required_argument : no_argument, NULL,
+                        row ? OPTION_0 + (int)reading->count : OPTION_HELP};
     reading->rows[reading->count++] = row;
 }
 
-/* Those of the row, and where it takes a program's line, nothing behind the first other word. They stay until the next
- * are listed. */
+/* Those of the row, and where it takes a program's line, nothing behind the first other word. They
+ * stay until the next are listed. */
 static const struct reading *list_options(const struct command *command)
 {
     static struct reading reading;
@@ -121,11 +125,13 @@ static void complain_of(const struct call *call, const struct reading *reading, 
         if (!reading->rows[i] || reading->rows[i]->help)
             try_name(&nearest, reading->options[i].name);
     call_wrong(call, "%s does not know '%s'%s%s%s", call->command->name, word,
-               nearest.name[0] ? "; did you mean --" : "", nearest.name, nearest.name[0] ? "?" : "");
+               nearest.name[0] ? "; did you mean --" : "", nearest.name,
+               nearest.name[0] ? "?" : "");
 }
 
 /* That getopt_long means: by its place, or its letter. */
-static const struct command_option *row_of(const struct command *command, const struct reading *reading, int got)
+static const struct command_option *row_of(const struct command *command,
+                                           const struct reading *reading, int got)
 {
     for (size_t n = 0; got < OPTION_0 && !is_last(command, n); n++)
         if (command->options[n].letter == got)
@@ -134,7 +140,8 @@ static const struct command_option *row_of(const struct command *command, const 
 }
 
 /* One that getopt_long gave. False: the call is over, with *ret_status. */
-static bool take(struct call *call, const struct reading *reading, int got, const char *word, int *ret_status)
+static bool take(struct call *call, const struct reading *reading, int got, const char *word,
+                 int *ret_status)
 {
     const struct command_option *row = row_of(call->command, reading, got == ':' ? optopt : got);
 
@@ -151,7 +158,8 @@ static bool take(struct call *call, const struct reading *reading, int got, cons
     return true;
 }
 
-static bool read_options(struct call *call, const struct reading *reading, int argc, char **argv, int *ret_status)
+static bool read_options(struct call *call, const struct reading *reading, int argc, char **argv,
+                         int *ret_status)
 {
     int got, at = 1;
 
@@ -182,18 +190,24 @@ static const char *argument_name(const struct command *command, int n, char ret[
     return ret;
 }
 
-bool call_read(const struct command *command, int argc, char **argv, struct call *ret, int *ret_status)
+bool call_read(const struct command *command, int argc, char **argv, struct call *ret,
+               int *ret_status)
 {
     char name[64];
     bool well;
 
     /* One for each word, and one for each letter of a word with several. */
-    *ret = (struct call){.command = command, .given = command_need(calloc((size_t)argc + OPTIONS_MOST, sizeof *ret->given))};
+    *ret = (struct call){.command = command,
+                         .given =
+                             command_need(calloc((size_t)argc + OPTIONS_MOST, sizeof *ret->given))};
     well = read_options(ret, list_options(command), argc, argv, ret_status);
     if (well && (unsigned)ret->argc > command->most)
-        *ret_status = call_wrong(ret, "%s does not know '%s'", command->name, ret->argv[command->most]), well = false;
+        *ret_status =
+            call_wrong(ret, "%s does not know '%s'", command->name, ret->argv[command->most]),
+        well = false;
     if (well && (unsigned)ret->argc < command->least && !call_has(ret, "print"))
-        *ret_status = call_wrong(ret, "%s: %s is missing", command->name, argument_name(command, ret->argc, name)),
+        *ret_status = call_wrong(ret, "%s: %s is missing", command->name,
+                                 argument_name(command, ret->argc, name)),
         well = false;
     return well;
 }
@@ -249,13 +263,17 @@ bool call_seconds(const struct call *call, const char *option, double least, uin
     if (!text)
         return true;
     seconds = strtod(text, &end);
-    if (end == text || !(seconds >= least && seconds <= 86400) || (end[strspn(end, " ")] && strcmp(end + strspn(end, " "), "s") != 0))
-        return call_wrong(call, "--%s takes seconds from %g to 86400, and not '%s'", option, least, text), false;
+    if (end == text || !(seconds >= least && seconds <= 86400) ||
+        (end[strspn(end, " ")] && strcmp(end + strspn(end, " "), "s") != 0))
+        return call_wrong(call, "--%s takes seconds from %g to 86400, and not '%s'", option, least,
+                          text),
+               false;
     *ret_ns = (uint64_t)(seconds * 1e9);
     return true;
 }
 
-/* ---- Help --------------------------------------------------------------------------------------- */
+/* ---- Help
+ * --------------------------------------------------------------------------------------- */
 
 /* From the column `indent`, where the line is now, on. */
 static void wrap(const char *text, size_t indent)
@@ -273,7 +291,8 @@ static void print_option(const char *name, const char *help)
     const size_t indent = 28;
     const int at = printf("  %s", name);
 
-    printf("%s%*s", at < (int)indent ? "" : "\n", at < (int)indent ? (int)indent - at : (int)indent, "");
+    printf("%s%*s", at < (int)indent ? "" : "\n", at < (int)indent ? (int)indent - at : (int)indent,
+           "");
     wrap(help, indent);
 }
 
@@ -297,7 +316,8 @@ static void print_options(const struct command *command)
 
 int command_tell(const struct command *command)
 {
-    printf("usage: gpushim %s [OPTION]...%s%s\n", command->name, command->arguments[0] ? " " : "", command->arguments);
+    printf("usage: gpushim %s [OPTION]...%s%s\n", command->name, command->arguments[0] ? " " : "",
+           command->arguments);
     wrap(command->text, 0);
     print_options(command);
     if (command->run == command_set) {
@@ -324,7 +344,8 @@ int command_help(const struct call *call)
     return COMMAND_WELL;
 }
 
-/* ---- What shells complete ----------------------------------------------------------------------- */
+/* ---- What shells complete
+ * ----------------------------------------------------------------------- */
 
 /* A candidate: `before` is what the word has that is not part of it. */
 static void offer(const char *word, const char *before, const char *candidate, const char *help)
@@ -332,7 +353,8 @@ static void offer(const char *word, const char *before, const char *candidate, c
     const size_t length = strlen(before);
     char text[1024], about[1024];
 
-    if (strncmp(word, before, length) != 0 || strncmp(word + length, candidate, strlen(word + length)) != 0)
+    if (strncmp(word, before, length) != 0 ||
+        strncmp(word + length, candidate, strlen(word + length)) != 0)
         return;
     gs_printable(candidate, strlen(candidate), text, sizeof text);
     gs_printable(help, strlen(help), about, sizeof about);
@@ -346,7 +368,8 @@ static void offer_pids(const char *word, const char *before)
     char name[32];
 
     while (processes && (entry = readdir(processes))) {
-        if (entry->d_name[0] < '1' || entry->d_name[0] > '9' || !figures_has_library(strtol(entry->d_name, NULL, 10)))
+        if (entry->d_name[0] < '1' || entry->d_name[0] > '9' ||
+            !figures_has_library(strtol(entry->d_name, NULL, 10)))
             continue;
         command_read_of(strtol(entry->d_name, NULL, 10), "comm", name, sizeof name);
         offer(word, before, entry->d_name, name);
@@ -416,7 +439,8 @@ static void offer_what_it_takes(enum command_takes takes, const char *word, cons
 }
 
 /* In --NAME=VALUE and -LVALUE, the value. False: the word is none of these. */
-static bool offer_value(const struct command *command, const struct reading *reading, const char *word)
+static bool offer_value(const struct command *command, const struct reading *reading,
+                        const char *word)
 {
     const char *equals = strchr(word, '=');
     const struct command_option *row = NULL;
@@ -437,7 +461,8 @@ static bool offer_value(const struct command *command, const struct reading *rea
     return true;
 }
 
-static void offer_options(const struct command *command, const struct reading *reading, const char *word)
+static void offer_options(const struct command *command, const struct reading *reading,
+                          const char *word)
 {
     if (offer_value(command, reading, word))
         return;
@@ -455,7 +480,8 @@ static void offer_options(const struct command *command, const struct reading *r
     }
 }
 
-static void complete(const struct command *command, const struct reading *reading, int argc, char **argv)
+static void complete(const struct command *command, const struct reading *reading, int argc,
+                     char **argv)
 {
     const char *word = argv[argc - 1];
     const struct command_option *row = NULL; /* whose value the word is */

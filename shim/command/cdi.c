@@ -41,15 +41,20 @@ static void put_mount(FILE *file, const char *host, const char *inside, const ch
     fputs("{\"hostPath\": ", file);
     json_text(&json, NULL, host);
     /* No noexec: what is mapped from the library is code. */
-    fprintf(file, ", \"containerPath\": \"" INSIDE "%s\", \"options\": [\"%s\", \"nosuid\", \"nodev\", \"bind\"]}", inside, mode);
+    fprintf(file,
+            ", \"containerPath\": \"" INSIDE
+            "%s\", \"options\": [\"%s\", \"nosuid\", \"nodev\", \"bind\"]}",
+            inside, mode);
 }
 
-/* What a device sets counts more than what the image or who starts the container sets. So each has a twin that leaves their
- * LD_PRELOAD alone; `gpushim run` puts the library in front of it. */
+/* What a device sets counts more than what the image or who starts the container sets. So each has
+ * a twin that leaves their LD_PRELOAD alone; `gpushim run` puts the library in front of it. */
 static void put_device(FILE *file, const struct spec *spec, const char *name, const char *preload)
 {
-    fprintf(file, "{\"name\": \"%s\", \"containerEdits\": {\"env\": [%s\"GPUSHIM_SHARE_BROKER=" INSIDE "/bin/gpushim-broker\"", name,
-            preload);
+    fprintf(file,
+            "{\"name\": \"%s\", \"containerEdits\": {\"env\": [%s\"GPUSHIM_SHARE_BROKER=" INSIDE
+            "/bin/gpushim-broker\"",
+            name, preload);
     if (spec->folder[0]) {
         fputs(", \"GPUSHIM_SHARE_DIR=" INSIDE "/share\"], \"mounts\": [", file);
         put_mount(file, spec->folder, "/share", "rw");
@@ -82,14 +87,16 @@ static bool write_spec(FILE *file, const void *arg)
 static bool can_be_named(const char *path)
 {
     if (!json_takes(path))
-        command_complain("the path '%s' is no UTF-8, and a CDI specification cannot name it; use another", path);
+        command_complain(
+            "the path '%s' is no UTF-8, and a CDI specification cannot name it; use another", path);
     return json_takes(path);
 }
 
 static bool find_files(struct spec *spec)
 {
     if (!realpath("/proc/self/exe", spec->program)) {
-        command_complain("/proc/self/exe, where this program lies, cannot be read: %s; mount /proc", strerror(errno));
+        command_complain("/proc/self/exe, where this program lies, cannot be read: %s; mount /proc",
+                         strerror(errno));
         return false;
     }
     library_find(spec->library);
@@ -104,7 +111,9 @@ static bool find_folder(const char *name, char ret_path[PATH_MAX])
 
     if (!realpath(name, ret_path))
         command_complain("--share-dir: '%s' cannot be used: %s%s", name, strerror(errno),
-                         errno == ENOENT ? "; make it first, for containers of any user with install -d -m 1777" : "");
+                         errno == ENOENT
+                             ? "; make it first, for containers of any user with install -d -m 1777"
+                             : "");
     else if (fstatat(AT_FDCWD, ret_path, &status, 0) != 0 || !S_ISDIR(status.st_mode))
         command_complain("--share-dir: '%s' is no folder; name one", name);
     else
@@ -122,20 +131,29 @@ static bool is_read(const char *path)
 
 int command_cdi(const struct call *call)
 {
-    static const struct output output = {.head = HEAD, .head_size = sizeof HEAD - 1, .mode = 0644, .write = write_spec};
+    static const struct output output = {.head = HEAD,
+                                         .head_size = sizeof HEAD - 1,
+                                         .mode = 0644,
+                                         .write = write_spec};
     static struct spec spec;
     const char *path = call_value(call, "output"), *folder = call_value(call, "share-dir");
 
     if (strcmp(call->argv[0], "generate") != 0)
         return call_wrong(call, "cdi does not know '%s'", call->argv[0]);
     if (path && !is_read(path))
-        return call_wrong(call, "--output: '%s' does not end in .json (or .yaml), and container engines read no other files", path);
+        return call_wrong(
+            call,
+            "--output: '%s' does not end in .json (or .yaml), and container engines read no other files",
+            path);
     if ((folder && !find_folder(folder, spec.folder)) || !find_files(&spec))
         return COMMAND_WRONG;
     if (!path)
         return write_spec(stdout, &spec) ? COMMAND_WELL : COMMAND_WRONG;
     if (!output_write(&output, path, &spec))
         return COMMAND_WRONG;
-    return command_say("%s: --device " KIND "=all, or =all-run for gpushim run as entry point; podman and docker look in "
-                       "/etc/cdi and /var/run/cdi", path);
+    return command_say(
+        "%s: --device " KIND
+        "=all, or =all-run for gpushim run as entry point; podman and docker look in "
+        "/etc/cdi and /var/run/cdi",
+        path);
 }

@@ -1,7 +1,7 @@
 /*
- * gpushim cluster: what brokers have to do with other machines (core/share/cluster.h): their agents, what
- * may be opened on other machines, what is, and which machines have leases. And `gpushim cluster forget MACHINE`, by
- * which an operator says that a machine is gone for good.
+ * gpushim cluster: what brokers have to do with other machines (core/share/cluster.h): their
+ * agents, what may be opened on other machines, what is, and which machines have leases. And
+ * `gpushim cluster forget MACHINE`, by which an operator says that a machine is gone for good.
  */
 #include <fcntl.h>
 #include <stdio.h>
@@ -29,8 +29,8 @@ struct cluster {
 
 static const char *state_text(uint32_t state)
 {
-    return state == GS_MACHINE_LISTED   ? "there"
-           : state == GS_MACHINE_LOST ? "lost"
+    return state == GS_MACHINE_LISTED    ? "there"
+           : state == GS_MACHINE_LOST    ? "lost"
            : state == GS_MACHINE_LISTING ? "comes back"
                                          : "not heard of";
 }
@@ -42,20 +42,22 @@ static void print_broker(const struct gs_wire_machine *told, long pid)
 
     if (told->has_agent)
         snprintf(agent, sizeof agent, "agent pid %u", told->agent_pid);
-    command_say("broker pid %ld: %s; %llu blocks may be opened on other machines; %llu of other machines, %s, are open "
-           "here; %u machines have something of it",
-           pid, agent, (unsigned long long)told->shared, (unsigned long long)told->opened,
-           show_size(told->opened_bytes, size), told->machines);
+    command_say(
+        "broker pid %ld: %s; %llu blocks may be opened on other machines; %llu of other machines, %s, are open "
+        "here; %u machines have something of it",
+        pid, agent, (unsigned long long)told->shared, (unsigned long long)told->opened,
+        show_size(told->opened_bytes, size), told->machines);
 }
 
 static void print_machine(const struct gs_wire_machine *told, const char *id)
 {
     char all[SHOWN], age[SHOWN], freed[SHOWN];
 
-    command_say("  machine %s (%s), %s: %llu leases, %s, the oldest for %s; of freed blocks %llu, %s",
-           told->name[0] ? told->name : "without a name", id, state_text(told->state),
-           (unsigned long long)told->leases, show_size(told->bytes, all), show_age(told->age_ns, age),
-           (unsigned long long)told->limbo, show_size(told->limbo_bytes, freed));
+    command_say(
+        "  machine %s (%s), %s: %llu leases, %s, the oldest for %s; of freed blocks %llu, %s",
+        told->name[0] ? told->name : "without a name", id, state_text(told->state),
+        (unsigned long long)told->leases, show_size(told->bytes, all), show_age(told->age_ns, age),
+        (unsigned long long)told->limbo, show_size(told->limbo_bytes, freed));
 }
 
 static void write_broker(struct json *json, const struct gs_wire_machine *told, long pid)
@@ -85,7 +87,8 @@ static void write_machine(struct json *json, const struct gs_wire_machine *told,
 }
 
 /* `forget`: it is to be forgotten; or NULL. */
-static int ask_machine(int fd, uint32_t index, const char *forget, union gs_wire_message *ret_answer)
+static int ask_machine(int fd, uint32_t index, const char *forget,
+                       union gs_wire_message *ret_answer)
 {
     union gs_wire_message message;
     int error;
@@ -160,7 +163,8 @@ static void look_at(void *arg, int fd, const char *name, struct who *who)
     cluster->brokers++;
     error = greet(fd);
     if (!error)
-        error = cluster->forget ? forget(cluster, fd, &answer) : tell(cluster, fd, who->pid, &answer);
+        error =
+            cluster->forget ? forget(cluster, fd, &answer) : tell(cluster, fd, who->pid, &answer);
     if (error) {
         cluster->failed = true;
         ask_order_silence(reason, sizeof reason, error == -ENOMSG ? 0 : error, &answer);
@@ -176,9 +180,12 @@ static void tell_health(void *arg, bool good, const char *what, const char *foun
 static int say_forgotten(const struct cluster *cluster)
 {
     if (cluster->machines && !cluster->failed)
-        return command_say("machine %s is forgotten: %u leases ended", cluster->forget, cluster->leases);
+        return command_say("machine %s is forgotten: %u leases ended", cluster->forget,
+                           cluster->leases);
     if (!cluster->failed)
-        command_complain("no broker here has anything to do with a machine '%s' (gpushim cluster lists them)", cluster->forget);
+        command_complain(
+            "no broker here has anything to do with a machine '%s' (gpushim cluster lists them)",
+            cluster->forget);
     return COMMAND_WRONG;
 }
 
@@ -203,11 +210,14 @@ int command_cluster(const struct call *call)
     if (!json_end(cluster.json))
         return COMMAND_WRONG;
     if (!cluster.brokers && !cluster.json)
-        command_complain("%s", wrong ? wrong : "no broker runs here: memory stays on this machine (share.strategy)");
+        command_complain(
+            "%s",
+            wrong ? wrong : "no broker runs here: memory stays on this machine (share.strategy)");
     return cluster.failed || wrong ? COMMAND_WRONG : COMMAND_WELL;
 }
 
-/* ---- The agent's word ------------------------------------------------------------------------------- */
+/* ---- The agent's word
+ * ------------------------------------------------------------------------------- */
 
 #define HEALTH_MAX 8192
 
@@ -236,7 +246,8 @@ static void say_lease(const char *until, health_row_fn *row, void *arg)
         snprintf(text, sizeof text, "the agent's lease of the directory has %.1f s left",
                  (double)(until_ns - now) / (double)GS_NS_PER_S);
     else
-        snprintf(text, sizeof text, "the agent has no lease of the directory: nothing is opened from other machines "
+        snprintf(text, sizeof text,
+                 "the agent has no lease of the directory: nothing is opened from other machines "
                  "or handed out to them until it has; or it does not run");
     row(arg, until_ns > now, "lease", text);
 }

@@ -2,10 +2,10 @@
  * The commands of the program `gpushim`, one file each, and what they share. commands.c has their
  * table.
  *
- * A command gets its line as its row of the table has it read (commands.h), and returns the program's exit
- * status. What it finds goes to standard output, as text for people or with --json for programs: the same rows behind
- * both; whether that could be written main looks at the end. What is wrong goes to standard error: the cause, then the
- * way out.
+ * A command gets its line as its row of the table has it read (commands.h), and returns the
+ * program's exit status. What it finds goes to standard output, as text for people or with --json
+ * for programs: the same rows behind both; whether that could be written main looks at the end.
+ * What is wrong goes to standard error: the cause, then the way out.
  */
 #ifndef GS_SHIM_COMMAND_H
 #define GS_SHIM_COMMAND_H
@@ -42,17 +42,20 @@ int command_trim(const struct call *call);
 int command_version(const struct call *call);
 int command_wake(const struct call *call);
 
-/* The names under which GPU memory is published that this user may ask for, and who published it, for completion. */
+/* The names under which GPU memory is published that this user may ask for, and who published it,
+ * for completion. */
 void ls_names(void (*each)(void *arg, const char *name, const char *process), void *arg);
-/* The options that can change while a program runs, a line each on standard output, with what they may be. */
+/* The options that can change while a program runs, a line each on standard output, with what they
+ * may be. */
 void set_list(void);
 /* gpushim, or gpushim-broker where it was called by that name. */
 extern const char *command_program;
 
 /*
- * All text goes out by these, a line each, without its newline: what others call themselves, and their paths
- * and command lines, may be in it as they came, for the whole line is made printable
- * (core/base/printable.h). JSON (json.h) and Prometheus' text (export_text.c) do that for themselves.
+ * All text goes out by these, a line each, without its newline: what others call themselves, and
+ * their paths and command lines, may be in it as they came, for the whole line is made printable
+ * (core/base/printable.h). JSON (json.h) and Prometheus' text (export_text.c) do that for
+ * themselves.
  */
 /* A line on standard error, after the program's name. */
 void command_complain(const char *format, ...) __attribute__((format(printf, 1, 2)));
@@ -61,7 +64,8 @@ int command_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* What -h says of it; the same. */
 int command_tell(const struct command *command);
 
-/* What there is of a file, without its last newline; "" where it cannot be read. How many bytes: zeros may be among them. */
+/* What there is of a file, without its last newline; "" where it cannot be read. How many bytes:
+ * zeros may be among them. */
 size_t command_read(const char *path, char *ret_text, size_t size);
 /* The same of /proc/PID/NAME. */
 size_t command_read_of(long pid, const char *name, char *ret_text, size_t size);
@@ -80,8 +84,8 @@ bool command_share_options(struct gs_share_options *options);
 
 /*
  * Files that a command writes for its user. One that the user has is never written over, unless the
- * same command made it: its head says so. What is written appears as a whole, and who reads the old one
- * meanwhile goes on with that.
+ * same command made it: its head says so. What is written appears as a whole, and who reads the old
+ * one meanwhile goes on with that.
  */
 #define OUTPUT_HEAD 128
 
@@ -106,8 +110,9 @@ bool export_write(FILE *file, const void *unused);
 /* Serves it at ADDRESS:PORT until SIGTERM or SIGINT. The program's exit status. */
 int export_serve(const struct call *call, const char *where);
 
-/* What a request is to be answered with (HTTP's number; 200: the figures), and the host by which this server was asked,
- * without its port, "" where it does not say; 0: its head is not there as a whole. */
+/* What a request is to be answered with (HTTP's number; 200: the figures), and the host by which
+ * this server was asked, without its port, "" where it does not say; 0: its head is not there as a
+ * whole. */
 #define HTTP_HOST 256
 int http_read(const char *text, char ret_host[HTTP_HOST]);
 
@@ -119,13 +124,14 @@ struct call {
     struct given {
         const struct command_option *option;
         const char *value; /* "": it takes none */
-    } *given; /* in order */
+    } *given;              /* in order */
     unsigned count;
 };
 
-/* Reads argv, argv[0] being the name. Whether the command is to be run; else *ret_status is what to exit with, and
- * help was asked for, or what is wrong was said. It ends with call_end in any case. */
-bool call_read(const struct command *command, int argc, char **argv, struct call *ret, int *ret_status);
+/* Reads argv, argv[0] being the name. Whether the command is to be run; else *ret_status is what to
+ * exit with, and help was asked for, or what is wrong was said. It ends with call_end in any case. */
+bool call_read(const struct command *command, int argc, char **argv, struct call *ret,
+               int *ret_status);
 void call_end(struct call *call);
 
 /* What the option was given last; NULL: it was not. */
@@ -135,20 +141,22 @@ bool call_has(const struct call *call, const char *option);
 /* The object of --json, begun, with a list of rows or without; NULL: text is wanted. */
 struct json *call_json(const struct call *call, bool rows);
 
-/* The option's "30s", "0.5 s" or "2", seconds from `least` to a day, in ns; what is there stays where it was not given. False, and
- * said as call_wrong does: it is none. */
+/* The option's "30s", "0.5 s" or "2", seconds from `least` to a day, in ns; what is there stays
+ * where it was not given. False, and said as call_wrong does: it is none. */
 bool call_seconds(const struct call *call, const char *option, double least, uint64_t *ret_ns);
 
 /* COMMAND_USAGE; one line says what is wrong, and where help is. */
-int call_wrong(const struct call *call, const char *format, ...) __attribute__((format(printf, 2, 3)));
+int call_wrong(const struct call *call, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
 /* The pid that the text is; -1, and said as call_wrong does: it is none. */
 long call_pid(const struct call *call, const char *text);
 
 /* NULL, and said: there is none of that name. */
 const struct command *command_find(const char *name);
 
-/* `gpushim --complete WORD...`: what may stand in the place of the last word, a line each with a tab and what it is;
- * ":file", and ":program N" where the N-th word is that of a program whose line it is from there on. */
+/* `gpushim --complete WORD...`: what may stand in the place of the last word, a line each with a
+ * tab and what it is; ":file", and ":program N" where the N-th word is that of a program whose line
+ * it is from there on. */
 int call_complete(int argc, char **argv);
 
 #endif

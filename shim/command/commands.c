@@ -8,23 +8,26 @@
 #define RUNS(function) function
 #endif
 
-#define LIST_JSON {"json", 0, NULL, TAKES_TEXT, "the same for programs: one object, with a list of rows"}
-#define JSON      {"json", 0, NULL, TAKES_TEXT, "the same as one object, for programs"}
-#define WATCH     "TIME", TAKES_TEXT
-#define TIMEOUT(what) {"timeout", 0, "TIME", TAKES_TEXT, "waits so long " what ": 30s; 0s: not at all"}
+#define LIST_JSON \
+    {"json", 0, NULL, TAKES_TEXT, "the same for programs: one object, with a list of rows"}
+#define JSON  {"json", 0, NULL, TAKES_TEXT, "the same as one object, for programs"}
+#define WATCH "TIME", TAKES_TEXT
+#define TIMEOUT(what) \
+    {"timeout", 0, "TIME", TAKES_TEXT, "waits so long " what ": 30s; 0s: not at all"}
 
 /* Of run and record. */
-#define RUN_OPTIONS                                                                                \
-    {"set", 'o', "SECTION.KEY=VALUE", TAKES_OPTION,                                                \
+#define RUN_OPTIONS                                                                                               \
+    {"set", 'o', "SECTION.KEY=VALUE", TAKES_OPTION,                                                               \
      "sets an option of the library (gpushim.conf(5), 'gpushim config'); those of [general] by their key alone"}, \
-    {"no-enable", 0, NULL, TAKES_TEXT, "-o enable=off"},                                           \
-    {"no-share", 0, NULL, TAKES_TEXT, "-o share.enable=off"},                                      \
-    {"no-single-stream", 0, NULL, TAKES_TEXT, "-o debug.single_stream=off"},                       \
-    {"no-pool-cross", 0, NULL, TAKES_TEXT, "-o debug.pool_cross=off"},                             \
-    {"no-reclaim-from-peers", 0, NULL, TAKES_TEXT, "-o debug.reclaim_from_peers=off"},             \
-    {"no-user-vmm", 0, NULL, TAKES_TEXT, "-o debug.user_vmm=off"},                                 \
-    {"record-stacks", 0, "N", TAKES_TEXT, "records with N return addresses of each call"},         \
-    {"print", 0, NULL, TAKES_TEXT, "prints the variables that it would set, a line each, and starts nothing"}
+        {"no-enable", 0, NULL, TAKES_TEXT, "-o enable=off"},                                                      \
+        {"no-share", 0, NULL, TAKES_TEXT, "-o share.enable=off"},                                                 \
+        {"no-single-stream", 0, NULL, TAKES_TEXT, "-o debug.single_stream=off"},                                  \
+        {"no-pool-cross", 0, NULL, TAKES_TEXT, "-o debug.pool_cross=off"},                                        \
+        {"no-reclaim-from-peers", 0, NULL, TAKES_TEXT, "-o debug.reclaim_from_peers=off"},                        \
+        {"no-user-vmm", 0, NULL, TAKES_TEXT, "-o debug.user_vmm=off"},                                            \
+        {"record-stacks", 0, "N", TAKES_TEXT, "records with N return addresses of each call"},                    \
+        {"print", 0, NULL, TAKES_TEXT,                                                                            \
+         "prints the variables that it would set, a line each, and starts nothing"}
 
 /* clang-format off */
 const struct command commands[] = {

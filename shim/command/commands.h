@@ -1,7 +1,8 @@
 /*
- * The table of gpushim's commands, their arguments and options. How a line is read (call.c), what -h and `help` say,
- * what a shell completes and the sections of gpushim(1) (pages.c) are made from it alone: a new command is a row
- * here and a function, a new option a row and a question to the call.
+ * The table of gpushim's commands, their arguments and options. How a line is read (call.c), what
+ * -h and `help` say, what a shell completes and the sections of gpushim(1) (pages.c) are made from
+ * it alone: a new command is a row here and a function, a new option a row and a question to the
+ * call.
  */
 #ifndef GS_SHIM_COMMAND_COMMANDS_H
 #define GS_SHIM_COMMAND_COMMANDS_H
@@ -28,8 +29,8 @@ enum command_takes {
 };
 
 struct command_option {
-    const char *name; /* without its --; no-... is another way to write what its help is */
-    char letter;      /* of its short form; 0: it has none */
+    const char *name;     /* without its --; no-... is another way to write what its help is */
+    char letter;          /* of its short form; 0: it has none */
     const char *argument; /* NULL: it takes none */
     enum command_takes takes;
     const char *help; /* NULL: people are not told of it */

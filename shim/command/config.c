@@ -51,8 +51,10 @@ static void complain_of_misspelt(struct finding *finding)
             continue;
         snprintf(name, sizeof name, "%s", *entry);
         name[strcspn(name, "=")] = 0;
-        snprintf(line, sizeof line,
-                 "environment: %s is ignored: the library's variables begin with GPUSHIM_; did you mean %s?", name, right);
+        snprintf(
+            line, sizeof line,
+            "environment: %s is ignored: the library's variables begin with GPUSHIM_; did you mean %s?",
+            name, right);
         complain(finding, line);
     }
 }
@@ -66,7 +68,8 @@ static const char *origin_text(const struct finding *finding, const struct gs_co
     if (origin->kind == GS_CONFIG_ENVIRONMENT)
         snprintf(ret, ORIGIN_SIZE, "environment %s", row->variable);
     else if (origin->kind == GS_CONFIG_FILE)
-        snprintf(ret, ORIGIN_SIZE, "%.*s:%u", SHOWN_SIZE, finding->origins.files[origin->file].path, origin->line);
+        snprintf(ret, ORIGIN_SIZE, "%.*s:%u", SHOWN_SIZE, finding->origins.files[origin->file].path,
+                 origin->line);
     else
         snprintf(ret, ORIGIN_SIZE, "default");
     return ret;
@@ -82,7 +85,8 @@ static void remark_on(const struct finding *finding, const struct gs_config_orig
 
     ret[0] = 0;
     if (!row->fits_file)
-        snprintf(ret, REMARK_SIZE, "a file cannot say this, only %s: a # behind a blank begins a comment",
+        snprintf(ret, REMARK_SIZE,
+                 "a file cannot say this, only %s: a # behind a blank begins a comment",
                  row->variable);
     else if (origin->refused)
         snprintf(ret, REMARK_SIZE, "default, for what %s says is not allowed", from);
@@ -105,7 +109,8 @@ static void print_options(const struct finding *finding)
         if (strcmp(section, row.section) != 0)
             putchar('\n'), command_say("[%s]", row.section);
         section = row.section;
-        snprintf(line, sizeof line, "%s%s =%s%s", row.fits_file ? "" : "#", row.key, *row.value ? " " : "", row.value);
+        snprintf(line, sizeof line, "%s%s =%s%s", row.fits_file ? "" : "#", row.key,
+                 *row.value ? " " : "", row.value);
         remark_on(finding, &finding->origins.options[i], &row, remark);
         if (*remark)
             command_say("%-32s  # %s", line, remark);
@@ -127,7 +132,8 @@ static void print_files(const struct finding *finding)
     else
         puts("# Files, the strongest first:");
     for (size_t i = 0; i < origins->file_count; i++)
-        command_say("#   %s: %s", origins->files[i].path, origins->files[i].read ? "read" : origins->files[i].why_not);
+        command_say("#   %s: %s", origins->files[i].path,
+                    origins->files[i].read ? "read" : origins->files[i].why_not);
 }
 
 static void print_text(const struct finding *finding)
@@ -143,11 +149,12 @@ static void print_check(const struct finding *finding)
     char count[24] = "no";
 
     for (size_t i = 0; i < GS_CONFIG_OPTIONS_MAX; i++)
-        options += finding->origins.options[i].kind == GS_CONFIG_FILE && !finding->origins.options[i].refused;
+        options += finding->origins.options[i].kind == GS_CONFIG_FILE &&
+                   !finding->origins.options[i].refused;
     if (finding->complaints)
         snprintf(count, sizeof count, "%zu", finding->complaints);
-    command_say("%s: %zu option%s, %s mistake%s", finding->check, options, options == 1 ? "" : "s", count,
-                finding->complaints > 1 ? "s" : "");
+    command_say("%s: %zu option%s, %s mistake%s", finding->check, options, options == 1 ? "" : "s",
+                count, finding->complaints > 1 ? "s" : "");
 }
 
 /* ---- As JSON -------------------------------------------------------------------------------- */
@@ -194,7 +201,8 @@ static void write_options(struct json *json, const struct finding *finding)
 static void write_files(struct json *json, const struct gs_config_origins *origins)
 {
     json_open(json, "files", '[');
-    for (const struct gs_config_file *file = origins->files; file < origins->files + origins->file_count; file++) {
+    for (const struct gs_config_file *file = origins->files;
+         file < origins->files + origins->file_count; file++) {
         json_open(json, NULL, '{');
         json_text(json, "path", file->path);
         json_bool(json, "read", file->read);
@@ -209,7 +217,8 @@ static void write_files(struct json *json, const struct gs_config_origins *origi
 int command_config_list(const struct call *call)
 {
     static struct finding finding;
-    const struct gs_config_sources sources = {.environment = environ, .system_files = gs_config_system_files};
+    const struct gs_config_sources sources = {.environment = environ,
+                                              .system_files = gs_config_system_files};
 
     finding.with_origin = call_has(call, "origin");
     finding.check = call_value(call, "check");
@@ -220,7 +229,8 @@ int command_config_list(const struct call *call)
     if (finding.check)
         gs_config_check(&finding.config, finding.check, &finding.origins, complain, &finding);
     else
-        gs_config_explain(&finding.config, &sources, &finding.origins, complain, &finding), complain_of_misspelt(&finding);
+        gs_config_explain(&finding.config, &sources, &finding.origins, complain, &finding),
+            complain_of_misspelt(&finding);
     json_close(finding.json, ']');
     if (finding.json) {
         write_options(finding.json, &finding);

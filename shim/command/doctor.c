@@ -33,7 +33,8 @@ void doctor_put(struct doctor *doctor, const struct doctor_row *row)
     doctor->rows[doctor->count++] = *row;
 }
 
-/* ---- How rows are put out ----------------------------------------------------------------------- */
+/* ---- How rows are put out
+ * ----------------------------------------------------------------------- */
 
 static const char *const states[] = {"ok", "warn", "FAIL"};
 
@@ -47,7 +48,8 @@ static void write_row(struct json *json, const struct doctor_row *row)
     json_close(json, '}');
 }
 
-/* The lines that the text takes behind `first`, below whose end the others begin; they are said if `says`. */
+/* The lines that the text takes behind `first`, below whose end the others begin; they are said if
+ * `says`. */
 static unsigned wrap(const char *first, const char *found, size_t columns, bool says)
 {
     const size_t indent = strlen(first);
@@ -60,7 +62,8 @@ static unsigned wrap(const char *first, const char *found, size_t columns, bool 
         const size_t length = show_line(at, columns - indent);
 
         if (says)
-            command_say("%*s%.*s", lines ? (int)indent : -(int)indent, lines ? "" : first, (int)length, at);
+            command_say("%*s%.*s", lines ? (int)indent : -(int)indent, lines ? "" : first,
+                        (int)length, at);
         lines++;
         at += length;
         at += *at == ' ';
@@ -83,8 +86,8 @@ static unsigned put_row(const struct doctor_row *row, size_t columns, bool says)
            (row->remedy[0] ? wrap("                        -> ", row->remedy, columns, says) : 0);
 }
 
-/* What is told first where not all has room: what fails, what warns, what is ok; of warnings of processes, which may
- * be many, two come before that. */
+/* What is told first where not all has room: what fails, what warns, what is ok; of warnings of
+ * processes, which may be many, two come before that. */
 static int rank_of(const struct doctor_row *row, unsigned *processes)
 {
     if (row->state != DOCTOR_WARN)
@@ -100,7 +103,8 @@ static bool is_wanted(const struct doctor_row *row, bool quiet)
 static void say_rows(const struct doctor *doctor, bool all, bool quiet)
 {
     const size_t columns = all || quiet ? SIZE_MAX : COLUMNS;
-    unsigned left = all || quiet ? UINT_MAX : LINES - 2, many[DOCTOR_FAIL + 1] = {0}, untold = 0, processes;
+    unsigned left = all || quiet ? UINT_MAX : LINES - 2, many[DOCTOR_FAIL + 1] = {0}, untold = 0,
+             processes;
     bool *told = command_need(calloc(doctor->count + 1, sizeof *told));
 
     for (int rank = 0; rank <= 3; rank++)
@@ -122,8 +126,10 @@ static void say_rows(const struct doctor *doctor, bool all, bool quiet)
     if (untold)
         command_say("and %u more (gpushim doctor --all)", untold);
     if (!quiet)
-        command_say("%u FAIL, %u warn, %u ok: %s", many[DOCTOR_FAIL], many[DOCTOR_WARN], many[DOCTOR_OK],
-                    many[DOCTOR_FAIL]   ? "the library does nothing here, or cannot share, until that is mended"
+        command_say("%u FAIL, %u warn, %u ok: %s", many[DOCTOR_FAIL], many[DOCTOR_WARN],
+                    many[DOCTOR_OK],
+                    many[DOCTOR_FAIL]
+                        ? "the library does nothing here, or cannot share, until that is mended"
                     : many[DOCTOR_WARN] ? "the library works here, but for what is said above"
                                         : "nothing stands in its way");
 }
@@ -160,7 +166,8 @@ int command_doctor(const struct call *call)
     if (call->argc && (pid = call_pid(call, call->argv[0])) <= 0)
         return COMMAND_USAGE;
     doctor.config = command_config();
-    if (!command_share_options(&doctor.options)) /* then the library has none either (shim/start.c) */
+    if (!command_share_options(
+            &doctor.options)) /* then the library has none either (shim/start.c) */
         memcpy(doctor.options.dir, "too long", sizeof "too long");
     library_find(doctor.library);
     if (pid)

@@ -75,14 +75,17 @@ struct doctor_copies {
         uint64_t device, inode;
     } of[DOCTOR_COPIES];
 };
-void doctor_add_copy(struct doctor_copies *copies, const char *path, uint64_t device, uint64_t inode);
+void doctor_add_copy(struct doctor_copies *copies, const char *path, uint64_t device,
+                     uint64_t inode);
 
 /* Looks at the value of LD_PRELOAD, or at the file that has the same for all programs; `proc` is
  * the folder /proc/PID of whom it is about, "" of a process that is started here. */
-void doctor_look_at_preload(struct doctor *doctor, const char *subject, const char *value, const char *proc);
+void doctor_look_at_preload(struct doctor *doctor, const char *subject, const char *value,
+                            const char *proc);
 /* Whether the process has put up a socket in the folder, and whether it answers. */
 void doctor_look_for_socket(struct doctor *doctor, pid_t pid);
-/* "NAME, version 0.1, protocol 19" of a library's file; whether that is the protocol of this program. */
+/* "NAME, version 0.1, protocol 19" of a library's file; whether that is the protocol of this
+ * program. */
 bool doctor_tell_library(const char *path, const char *name, char ret_text[DOCTOR_TEXT]);
 
 /*
@@ -95,9 +98,9 @@ struct doctor_nvml_memory { /* nvmlMemory_t */
 };
 
 /* OP(field, symbol, its type) */
-#define DOCTOR_NVML(OP)                                                                            \
-    OP(init, nvmlInit_v2, int (*)(void))                                                           \
-    OP(by_uuid, nvmlDeviceGetHandleByUUID, int (*)(const char *, void **))                         \
+#define DOCTOR_NVML(OP)                                                    \
+    OP(init, nvmlInit_v2, int (*)(void))                                   \
+    OP(by_uuid, nvmlDeviceGetHandleByUUID, int (*)(const char *, void **)) \
     OP(memory, nvmlDeviceGetMemoryInfo, int (*)(void *, struct doctor_nvml_memory *))
 
 struct doctor_nvml {

@@ -21,8 +21,8 @@
 #include "shim/command/show.h"
 #include "shim/lookup/elf_symbols.h"
 
-#define ANSWER_MS     60000 /* for the next row; starting with 8 GPUs has been seen to take seconds */
-#define EVENTS_SINCE  12050 /* cuCtxRecordEvent */
+#define ANSWER_MS    60000 /* for the next row; starting with 8 GPUs has been seen to take seconds */
+#define EVENTS_SINCE 12050 /* cuCtxRecordEvent */
 
 OLDEST(dlopen);
 OLDEST(dlerror);
@@ -56,9 +56,9 @@ static const char *fill(struct doctor_cuda *cuda, const struct link_map *library
 {
     const char *missing = NULL;
 
-#define FIND(field, symbol, required)                                                              \
-    cuda->core.field = (__typeof__(cuda->core.field))doctor_symbol(library, #symbol);              \
-    if (required && !cuda->core.field)                                                             \
+#define FIND(field, symbol, required)                                                 \
+    cuda->core.field = (__typeof__(cuda->core.field))doctor_symbol(library, #symbol); \
+    if (required && !cuda->core.field)                                                \
         missing = #symbol;
     GS_DRIVER_OPS(FIND)
 #undef FIND
@@ -110,15 +110,17 @@ static bool has_device_files(void)
 
 /* ---- The driver ----------------------------------------------------------------------------- */
 
-#define MAKE_FILES "in a container give it the GPU's device files (docker --gpus all, podman --device nvidia.com/gpu=all); on " \
-                   "the host run nvidia-modprobe -u -c 0, as root"
+#define MAKE_FILES                                                                                               \
+    "in a container give it the GPU's device files (docker --gpus all, podman --device nvidia.com/gpu=all); on " \
+    "the host run nvidia-modprobe -u -c 0, as root"
 
 static const struct {
     int error;
     const char *words, *remedy;
 } init_errors[] = {
     {CUDA_ERROR_OPERATING_SYSTEM, "the GPU's device files cannot be opened", MAKE_FILES},
-    {CUDA_ERROR_UNKNOWN, "the driver does not say why; often /dev/nvidia-uvm is missing", MAKE_FILES},
+    {CUDA_ERROR_UNKNOWN, "the driver does not say why; often /dev/nvidia-uvm is missing",
+     MAKE_FILES},
     {CUDA_ERROR_SYSTEM_DRIVER_MISMATCH, "libcuda and the kernel's module are of different versions",
      "reboot after an update of the driver; in a container take the host's libcuda, which the "
      "container runtime of NVIDIA mounts, and none of the image's"},
@@ -141,11 +143,13 @@ static void say_no_device(struct doctor *doctor)
     const char *visible = getenv("CUDA_VISIBLE_DEVICES");
 
     if (visible)
-        doctor_say(doctor, DOCTOR_WARN, "driver", "unset CUDA_VISIBLE_DEVICES, or name a GPU that nvidia-smi -L lists",
+        doctor_say(doctor, DOCTOR_WARN, "driver",
+                   "unset CUDA_VISIBLE_DEVICES, or name a GPU that nvidia-smi -L lists",
                    "it shows no GPU: CUDA_VISIBLE_DEVICES is '%s'", visible);
     else
-        doctor_say(doctor, has_device_files() ? DOCTOR_FAIL : DOCTOR_WARN, "driver", MAKE_FILES,
-                   "libcuda is here, and no GPU that it can use: programs that need one fail, with the library or without");
+        doctor_say(
+            doctor, has_device_files() ? DOCTOR_FAIL : DOCTOR_WARN, "driver", MAKE_FILES,
+            "libcuda is here, and no GPU that it can use: programs that need one fail, with the library or without");
 }
 
 static void say_init_error(struct doctor *doctor, const struct doctor_cuda *cuda, CUresult error)
@@ -161,26 +165,30 @@ static void say_init_error(struct doctor *doctor, const struct doctor_cuda *cuda
     for (size_t i = 0; i < sizeof init_errors / sizeof *init_errors; i++)
         if (init_errors[i].error == (int)error) {
             doctor_say(doctor, DOCTOR_FAIL, "driver", init_errors[i].remedy,
-                       "it does not start: %s (cuInit gives %s, %d)", init_errors[i].words, name, (int)error);
+                       "it does not start: %s (cuInit gives %s, %d)", init_errors[i].words, name,
+                       (int)error);
             return;
         }
-    doctor_say(doctor, DOCTOR_FAIL, "driver",
-               "look whether nvidia-smi works, and at what the kernel says (dmesg, lines with NVRM)",
-               "it does not start: cuInit gives %s (%d)", name, (int)error);
+    doctor_say(
+        doctor, DOCTOR_FAIL, "driver",
+        "look whether nvidia-smi works, and at what the kernel says (dmesg, lines with NVRM)",
+        "it does not start: cuInit gives %s (%d)", name, (int)error);
 }
 
 static void say_no_driver(struct doctor *doctor, const char *reason)
 {
     if (has_device_files())
-        doctor_say(doctor, DOCTOR_FAIL, "driver",
-                   "in a container let NVIDIA's runtime mount it (docker --gpus all, podman --device nvidia.com/gpu=all; "
-                   "NVIDIA_DRIVER_CAPABILITIES must have compute); else install the driver's libcuda1",
-                   "a GPU is here, and no libcuda: %s", reason);
+        doctor_say(
+            doctor, DOCTOR_FAIL, "driver",
+            "in a container let NVIDIA's runtime mount it (docker --gpus all, podman --device nvidia.com/gpu=all; "
+            "NVIDIA_DRIVER_CAPABILITIES must have compute); else install the driver's libcuda1",
+            "a GPU is here, and no libcuda: %s", reason);
     else
-        doctor_say(doctor, DOCTOR_WARN, "driver",
-                   "nothing, if this machine has no GPU; else install NVIDIA's driver, or give the container the GPU (docker "
-                   "--gpus all, podman --device nvidia.com/gpu=all)",
-                   "no GPU for CUDA is seen here, and no libcuda: %s", reason);
+        doctor_say(
+            doctor, DOCTOR_WARN, "driver",
+            "nothing, if this machine has no GPU; else install NVIDIA's driver, or give the container the GPU (docker "
+            "--gpus all, podman --device nvidia.com/gpu=all)",
+            "no GPU for CUDA is seen here, and no libcuda: %s", reason);
 }
 
 static void say_version(struct doctor *doctor, const struct doctor_cuda *cuda, const char *path)
@@ -188,17 +196,21 @@ static void say_version(struct doctor *doctor, const struct doctor_cuda *cuda, c
     int version = 0;
 
     if (cuda->version(&version) != CUDA_SUCCESS)
-        doctor_say(doctor, DOCTOR_WARN, "driver", "install the driver again", "%s does not tell its version", path);
+        doctor_say(doctor, DOCTOR_WARN, "driver", "install the driver again",
+                   "%s does not tell its version", path);
     else if (version < EVENTS_SINCE)
-        doctor_say(doctor, DOCTOR_WARN, "driver", "install a driver of CUDA 12.5 (555) or later",
-                   "CUDA %d.%d, from %s: before 12.5 each launch tells of its stream, and a free may "
-                   "wait for the GPU",
-                   version / 1000, version % 1000 / 10, path);
+        doctor_say(
+            doctor, DOCTOR_WARN, "driver", "install a driver of CUDA 12.5 (555) or later",
+            "CUDA %d.%d, from %s: before 12.5 each launch tells of its stream, and a free may "
+            "wait for the GPU",
+            version / 1000, version % 1000 / 10, path);
     else
-        doctor_say(doctor, DOCTOR_OK, "driver", "", "CUDA %d.%d, from %s", version / 1000, version % 1000 / 10, path);
+        doctor_say(doctor, DOCTOR_OK, "driver", "", "CUDA %d.%d, from %s", version / 1000,
+                   version % 1000 / 10, path);
 }
 
-/* ---- GPUs ------------------------------------------------------------------------------------------- */
+/* ---- GPUs
+ * ------------------------------------------------------------------------------------------- */
 
 static const struct {
     enum doctor_state state;
@@ -206,11 +218,13 @@ static const struct {
 } modes[] = {
     [GS_MODE_FD_RDMA] = {DOCTOR_OK, "all of the library, and GPUDirect RDMA", ""},
     [GS_MODE_FD] = {DOCTOR_OK, "all of the library; no GPUDirect RDMA", ""},
-    [GS_MODE_UNKNOWN] = {DOCTOR_WARN, "it is full now, so nothing could be tried", "ask again when it has 2 MiB free"},
-    [GS_MODE_NATIVE] = {DOCTOR_FAIL, NULL, /* as the library says it */
-                        "programs run on it as without the library; take a GPU and driver that have virtual memory management "
-                        "and POSIX descriptors (Volta or later, Linux, no virtual GPU, no MPS), and let filters of system "
-                        "calls pass them"},
+    [GS_MODE_UNKNOWN] = {DOCTOR_WARN, "it is full now, so nothing could be tried",
+                         "ask again when it has 2 MiB free"},
+    [GS_MODE_NATIVE] =
+        {DOCTOR_FAIL, NULL, /* as the library says it */
+         "programs run on it as without the library; take a GPU and driver that have virtual memory management "
+         "and POSIX descriptors (Volta or later, Linux, no virtual GPU, no MPS), and let filters of system "
+         "calls pass them"},
 };
 
 /* What the last probe said; it has nowhere else to put it. */
@@ -221,32 +235,38 @@ static void keep_line(enum gs_log_level level, const void *place, const char *te
     snprintf(probe_said, sizeof probe_said, "%s", text);
 }
 
-static void say_gpu(struct doctor *doctor, const struct doctor_cuda *cuda, const struct gs_device *probed, const char *subject)
+static void say_gpu(struct doctor *doctor, const struct doctor_cuda *cuda,
+                    const struct gs_device *probed, const char *subject)
 {
     struct doctor_nvml_memory memory = {0};
-    char name[128] = "", uuid[SHOWN_UUID], total[SHOWN], left[SHOWN + 8] = "an unknown part (no NVML)";
+    char name[128] = "", uuid[SHOWN_UUID], total[SHOWN],
+         left[SHOWN + 8] = "an unknown part (no NVML)";
     bool is_mig;
     void *in_nvml = doctor_in_nvml(&cuda->nvml, probed->uuid, &is_mig);
 
     cuda->device_name(name, sizeof name - 1, probed->ordinal);
     if (in_nvml && cuda->nvml.memory && cuda->nvml.memory(in_nvml, &memory) == 0)
         show_size(memory.left, left);
-    doctor_say(doctor, modes[probed->mode].state, subject, modes[probed->mode].remedy, "%s, %s, %s, of which %s is free: %s",
-               name, show_uuid(is_mig ? "MIG" : "GPU", probed->uuid, uuid), show_size(probed->total, total), left,
+    doctor_say(doctor, modes[probed->mode].state, subject, modes[probed->mode].remedy,
+               "%s, %s, %s, of which %s is free: %s", name,
+               show_uuid(is_mig ? "MIG" : "GPU", probed->uuid, uuid),
+               show_size(probed->total, total), left,
                modes[probed->mode].found ? modes[probed->mode].found : probe_said);
 }
 
 /* Whether its memory can leave the machine, tried as the library does where that is asked for. */
-static void say_reach(struct doctor *doctor, const struct doctor_cuda *cuda, struct gs_device *probed,
-                      const struct gs_log *log, const char *subject)
+static void say_reach(struct doctor *doctor, const struct doctor_cuda *cuda,
+                      struct gs_device *probed, const struct gs_log *log, const char *subject)
 {
     gs_device_reach(&cuda->core, log, probed);
     if ((unsigned)probed->properties.requestedHandleTypes & CU_MEM_HANDLE_TYPE_FABRIC)
-        doctor_say(doctor, DOCTOR_OK, subject, "", "its memory can be opened on other machines of its NVLink domain");
+        doctor_say(doctor, DOCTOR_OK, subject, "",
+                   "its memory can be opened on other machines of its NVLink domain");
     else
-        doctor_say(doctor, DOCTOR_WARN, subject,
-                   "have nvidia-imex run, with a channel that this process may open, or set share.reach = machine", "%s",
-                   probe_said[0] ? probe_said : "its memory stays on this machine");
+        doctor_say(
+            doctor, DOCTOR_WARN, subject,
+            "have nvidia-imex run, with a channel that this process may open, or set share.reach = machine",
+            "%s", probe_said[0] ? probe_said : "its memory stays on this machine");
 }
 
 static void doctor_gpus(struct doctor *doctor, const struct doctor_cuda *cuda)

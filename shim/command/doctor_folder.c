@@ -28,9 +28,10 @@ static void say_places(struct doctor *doctor)
         int directory = gs_directory_open_place(&doctor->options, n, false, reason);
 
         if (directory < 0 && errno != ENOENT && access(path, F_OK) == 0)
-            doctor_say(doctor, DOCTOR_WARN, "folder",
-                       "give it to the user who runs the programs, with mode 0700, or name another in GPUSHIM_SHARE_DIR",
-                       "cannot be used: %s", reason);
+            doctor_say(
+                doctor, DOCTOR_WARN, "folder",
+                "give it to the user who runs the programs, with mode 0700, or name another in GPUSHIM_SHARE_DIR",
+                "cannot be used: %s", reason);
         gs_fd_drop(directory);
     }
 }
@@ -44,13 +45,15 @@ void doctor_folder(struct doctor *doctor)
                    "sharing is switched off (share.enable)");
     say_places(doctor);
     snprintf(name, sizeof name, "doctor.%d", (int)getpid());
-    if (gs_directory_try(&doctor->options, name, path, reason)) /* as the library's first use does */
+    if (gs_directory_try(&doctor->options, name, path,
+                         reason)) /* as the library's first use does */
         doctor_say(doctor, DOCTOR_OK, "folder", "", "a process here puts its socket up in %s",
                    path[0] ? path : "a folder of its own there");
     else
-        doctor_say(doctor, DOCTOR_FAIL, "folder",
-                   "name a folder of this user's, mode 0700, in GPUSHIM_SHARE_DIR, the same for all that are to share",
-                   "no socket can be put up: %s", reason);
+        doctor_say(
+            doctor, DOCTOR_FAIL, "folder",
+            "name a folder of this user's, mode 0700, in GPUSHIM_SHARE_DIR, the same for all that are to share",
+            "no socket can be put up: %s", reason);
 }
 
 /* ---- Who answers there ---------------------------------------------------------------------- */
@@ -72,7 +75,8 @@ struct asking {
     unsigned silences;
 };
 
-static void note_silent(struct asking *asking, const struct who *who, const char *name, const char *why)
+static void note_silent(struct asking *asking, const struct who *who, const char *name,
+                        const char *why)
 {
     const bool is_broker = ask_is_broker(name);
     struct silence *of = asking->silent;
@@ -109,7 +113,8 @@ static void say_silent(const struct asking *asking)
 }
 
 /* To who asks why it does nothing. */
-static void say_asleep(const struct asking *asking, const struct who *who, const struct gs_wire_report *report)
+static void say_asleep(const struct asking *asking, const struct who *who,
+                       const struct gs_wire_report *report)
 {
     char remedy[64], age[SHOWN], size[SHOWN];
 
@@ -151,8 +156,9 @@ void doctor_sockets(struct doctor *doctor)
     ask_each(&doctor->options, NULL, ask_one, &asking);
     say_silent(&asking);
     doctor_say(doctor, DOCTOR_OK, "sockets", "",
-               "%u processes answer in the protocol of this version (%d), %u of them brokers%s", asking.answered, GS_WIRE_VERSION,
-               asking.brokers, wanted && !asking.brokers ? ": the first that shares starts one" : "");
+               "%u processes answer in the protocol of this version (%d), %u of them brokers%s",
+               asking.answered, GS_WIRE_VERSION, asking.brokers,
+               wanted && !asking.brokers ? ": the first that shares starts one" : "");
 }
 
 void doctor_look_for_socket(struct doctor *doctor, pid_t pid)
@@ -166,7 +172,8 @@ void doctor_look_for_socket(struct doctor *doctor, pid_t pid)
     if (asking.answered)
         doctor_say(doctor, DOCTOR_OK, "socket", "", "it answers in the folder");
     else if (!asking.seen)
-        doctor_say(doctor, DOCTOR_OK, "socket", "", "it has none in the folder that is seen here: it %s", why);
+        doctor_say(doctor, DOCTOR_OK, "socket", "",
+                   "it has none in the folder that is seen here: it %s", why);
 }
 
 /* ---- The broker's program ------------------------------------------------------------------- */
@@ -184,12 +191,17 @@ void doctor_broker(struct doctor *doctor)
         return;
     }
     library_own_folder(own);
-    snprintf(remedy, sizeof remedy, "set share.broker (GPUSHIM_SHARE_BROKER) to its path, such as %.400s/gpushim-broker", own);
-    doctor_say(doctor, DOCTOR_FAIL, "broker", remedy, "share.strategy is broker, and its program is neither where share.broker says "
-               "nor installed as %s, nor with the library", GS_BROKER_PROGRAM);
+    snprintf(remedy, sizeof remedy,
+             "set share.broker (GPUSHIM_SHARE_BROKER) to its path, such as %.400s/gpushim-broker",
+             own);
+    doctor_say(doctor, DOCTOR_FAIL, "broker", remedy,
+               "share.strategy is broker, and its program is neither where share.broker says "
+               "nor installed as %s, nor with the library",
+               GS_BROKER_PROGRAM);
 }
 
-/* ---- Other machines --------------------------------------------------------------------------------- */
+/* ---- Other machines
+ * --------------------------------------------------------------------------------- */
 
 #define CHANNELS "/dev/nvidia-caps-imex-channels"
 #define NODES    "/etc/nvidia-imex/nodes_config.cfg"
@@ -197,7 +209,8 @@ void doctor_broker(struct doctor *doctor)
 static void say_health(void *arg, bool good, const char *what, const char *found)
 {
     doctor_say(arg, good ? DOCTOR_OK : DOCTOR_FAIL, what,
-               good ? "" : "see the log of gpushim-agent, and that it reaches its --directory", "%s", found);
+               good ? "" : "see the log of gpushim-agent, and that it reaches its --directory",
+               "%s", found);
 }
 
 static void look_at_channels(struct doctor *doctor)
@@ -223,14 +236,17 @@ static void look_at_channels(struct doctor *doctor)
     if (channels)
         closedir(channels);
     if (open_here)
-        doctor_say(doctor, DOCTOR_OK, "IMEX channel", "", "%s can be opened, one of %u in " CHANNELS, first, there);
+        doctor_say(doctor, DOCTOR_OK, "IMEX channel", "",
+                   "%s can be opened, one of %u in " CHANNELS, first, there);
     else if (there)
-        doctor_say(doctor, DOCTOR_FAIL, "IMEX channel", "let this user read and write one, or give the container one",
+        doctor_say(doctor, DOCTOR_FAIL, "IMEX channel",
+                   "let this user read and write one, or give the container one",
                    "none of %u in " CHANNELS " can be opened by this user", there);
     else
-        doctor_say(doctor, DOCTOR_WARN, "IMEX channel",
-                   "on machines of one NVLink domain, start nvidia-imex and make a channel (nvidia-modprobe -c)",
-                   "there is none in " CHANNELS ": memory stays on this machine");
+        doctor_say(
+            doctor, DOCTOR_WARN, "IMEX channel",
+            "on machines of one NVLink domain, start nvidia-imex and make a channel (nvidia-modprobe -c)",
+            "there is none in " CHANNELS ": memory stays on this machine");
 }
 
 static void look_at_domain(struct doctor *doctor)
@@ -246,7 +262,8 @@ static void look_at_domain(struct doctor *doctor)
     if (nodes)
         doctor_say(doctor, DOCTOR_OK, "IMEX domain", "", "%u nodes in " NODES, nodes);
     else
-        doctor_say(doctor, DOCTOR_WARN, "IMEX domain", "see nvidia-imex, where memory is to leave this machine",
+        doctor_say(doctor, DOCTOR_WARN, "IMEX domain",
+                   "see nvidia-imex, where memory is to leave this machine",
                    "no nodes are named in " NODES);
 }
 

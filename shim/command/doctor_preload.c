@@ -18,7 +18,8 @@ static bool is_library(const char *path)
     return strncmp(basename(path), "libgpushim", strlen("libgpushim")) == 0;
 }
 
-void doctor_add_copy(struct doctor_copies *copies, const char *path, uint64_t device, uint64_t inode)
+void doctor_add_copy(struct doctor_copies *copies, const char *path, uint64_t device,
+                     uint64_t inode)
 {
     for (unsigned i = 0; i < copies->count; i++)
         if (copies->of[i].device == device && copies->of[i].inode == inode)
@@ -30,8 +31,8 @@ void doctor_add_copy(struct doctor_copies *copies, const char *path, uint64_t de
     copies->of[copies->count++].inode = inode;
 }
 
-static void look_at_one(struct doctor *doctor, const char *subject, const char *name, const char *proc,
-                        struct doctor_copies *copies)
+static void look_at_one(struct doctor *doctor, const char *subject, const char *name,
+                        const char *proc, struct doctor_copies *copies)
 {
     const bool ours = is_library(name);
     char path[PATH_MAX], remedy[DOCTOR_TEXT] = "take it out", gone[96];
@@ -44,7 +45,11 @@ static void look_at_one(struct doctor *doctor, const char *subject, const char *
                    "%.200s: which file that is only the dynamic linker knows", name);
         return;
     }
-    snprintf(path, sizeof path, "%s%s%s", proc, !proc[0] ? "" : name[0] == '/' ? "/root" : "/cwd/", name);
+    snprintf(path, sizeof path, "%s%s%s", proc,
+             !proc[0]         ? ""
+             : name[0] == '/' ? "/root"
+                              : "/cwd/",
+             name);
     if (ours)
         snprintf(remedy, sizeof remedy, "name %.500s instead, or start programs with gpushim run",
                  doctor->library[0] ? doctor->library : "the library's own path");
@@ -55,24 +60,28 @@ static void look_at_one(struct doctor *doctor, const char *subject, const char *
         wrong = gone;
     }
     if (wrong) /* the dynamic linker says so on standard error and goes on without it */
-        doctor_say(doctor, ours ? DOCTOR_FAIL : DOCTOR_WARN, subject, remedy, "%.300s %s; programs run without it", name, wrong);
+        doctor_say(doctor, ours ? DOCTOR_FAIL : DOCTOR_WARN, subject, remedy,
+                   "%.300s %s; programs run without it", name, wrong);
     else if (ours)
         doctor_add_copy(copies, name, info.st_dev, info.st_ino);
 }
 
-void doctor_look_at_preload(struct doctor *doctor, const char *subject, const char *value, const char *proc)
+void doctor_look_at_preload(struct doctor *doctor, const char *subject, const char *value,
+                            const char *proc)
 {
     struct doctor_copies *copies = command_need(calloc(1, sizeof *copies));
     char *text = command_need(strdup(value)), *save = NULL;
     unsigned named = 0;
 
-    for (char *name = strtok_r(text, " :\t\n", &save); name; name = strtok_r(NULL, " :\t\n", &save)) {
+    for (char *name = strtok_r(text, " :\t\n", &save); name;
+         name = strtok_r(NULL, " :\t\n", &save)) {
         look_at_one(doctor, subject, name, proc, copies);
         named += is_library(name);
     }
     if (copies->count > 1)
         doctor_say(doctor, DOCTOR_FAIL, subject, "name one of them alone",
-                   "it has two copies of the library: %.200s and %.200s", copies->of[0].path, copies->of[1].path);
+                   "it has two copies of the library: %.200s and %.200s", copies->of[0].path,
+                   copies->of[1].path);
     else if (copies->count == 1)
         doctor_say(doctor, DOCTOR_OK, subject, "", "has the library, %s", copies->of[0].path);
     else if (!named)
@@ -105,21 +114,24 @@ bool doctor_tell_library(const char *path, const char *name, char ret_text[DOCTO
     library_version_of(path, version);
     if (protocol)
         snprintf(speaks, sizeof speaks, "protocol %u", protocol);
-    snprintf(ret_text, DOCTOR_TEXT, "%.400s, version %s, %s", name, version[0] ? version : "unknown", speaks);
+    snprintf(ret_text, DOCTOR_TEXT, "%.400s, version %s, %s", name,
+             version[0] ? version : "unknown", speaks);
     return protocol == GS_WIRE_VERSION;
 }
 
 void doctor_library(struct doctor *doctor)
 {
-    static const char remedy[] = "install the command and the library from the same package or build";
+    static const char remedy[] =
+        "install the command and the library from the same package or build";
     char told[DOCTOR_TEXT];
     struct run_file file;
     const char *wrong;
     bool same;
 
     if (!doctor->library[0]) {
-        doctor_say(doctor, DOCTOR_FAIL, "library", remedy,
-                   "there is no libgpushim.so beside this program, nor where it is installed with it");
+        doctor_say(
+            doctor, DOCTOR_FAIL, "library", remedy,
+            "there is no libgpushim.so beside this program, nor where it is installed with it");
         return;
     }
     run_file_read(doctor->library, &file);
@@ -128,7 +140,8 @@ void doctor_library(struct doctor *doctor)
     if (wrong)
         doctor_say(doctor, DOCTOR_FAIL, "library", remedy, "%s %s", doctor->library, wrong);
     else if (!same)
-        doctor_say(doctor, DOCTOR_FAIL, "library", remedy, "%.500s; this program speaks %d", told, GS_WIRE_VERSION);
+        doctor_say(doctor, DOCTOR_FAIL, "library", remedy, "%.500s; this program speaks %d", told,
+                   GS_WIRE_VERSION);
     else
         doctor_say(doctor, DOCTOR_OK, "library", "", "%s", told);
 }

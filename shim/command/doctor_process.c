@@ -1,4 +1,5 @@
-/* gpushim doctor: processes that use CUDA, of all; or one process, and what keeps the library out. */
+/* gpushim doctor: processes that use CUDA, of all; or one process, and what keeps the library
+ * out. */
 #include <dirent.h>
 #include <elf.h>
 #include <errno.h>
@@ -67,10 +68,10 @@ static void read_maps(pid_t pid, struct maps *ret_maps)
     free(line);
 }
 
-/* What it has of the library, in words behind "it", and the way out; OK: the one beside this program, or another build that
- * speaks the same protocol, and so shares with it. */
-static enum doctor_state judge(const struct doctor *doctor, pid_t pid, const struct maps *maps, char ret_found[DOCTOR_TEXT],
-                               char ret_remedy[DOCTOR_TEXT])
+/* What it has of the library, in words behind "it", and the way out; OK: the one beside this
+ * program, or another build that speaks the same protocol, and so shares with it. */
+static enum doctor_state judge(const struct doctor *doctor, pid_t pid, const struct maps *maps,
+                               char ret_found[DOCTOR_TEXT], char ret_remedy[DOCTOR_TEXT])
 {
     const char *copy = maps->copies.of[0].path;
     char path[PATH_MAX], told[DOCTOR_TEXT];
@@ -78,27 +79,33 @@ static enum doctor_state judge(const struct doctor *doctor, pid_t pid, const str
 
     ret_remedy[0] = 0;
     if (maps->copies.count == 0) {
-        snprintf(ret_found, DOCTOR_TEXT, maps->cuda ? "uses CUDA without the library"
-                                                    : "runs without the library; it has no libcuda");
-        snprintf(ret_remedy, DOCTOR_TEXT, "start it with gpushim run, or LD_PRELOAD=%.500s, if it is to have it",
+        snprintf(ret_found, DOCTOR_TEXT,
+                 maps->cuda ? "uses CUDA without the library"
+                            : "runs without the library; it has no libcuda");
+        snprintf(ret_remedy, DOCTOR_TEXT,
+                 "start it with gpushim run, or LD_PRELOAD=%.500s, if it is to have it",
                  doctor->library[0] ? doctor->library : LIBRARY);
         return maps->cuda ? DOCTOR_FAIL : DOCTOR_WARN;
     }
     if (maps->copies.count > 1) {
-        snprintf(ret_found, DOCTOR_TEXT, "has two copies of the library: %.200s and %.200s", copy, maps->copies.of[1].path);
+        snprintf(ret_found, DOCTOR_TEXT, "has two copies of the library: %.200s and %.200s", copy,
+                 maps->copies.of[1].path);
         snprintf(ret_remedy, DOCTOR_TEXT, "name one of them in its LD_PRELOAD, and start it again");
         return DOCTOR_FAIL;
     }
     snprintf(path, sizeof path, "/proc/%d/root%.4000s", (int)pid, copy);
     same = doctor_tell_library(path, copy, told) && !maps->replaced;
-    snprintf(ret_found, DOCTOR_TEXT, "has the library, %.200s%s", copy, maps->cuda ? " and libcuda" : "; no libcuda so far");
+    snprintf(ret_found, DOCTOR_TEXT, "has the library, %.200s%s", copy,
+             maps->cuda ? " and libcuda" : "; no libcuda so far");
     if (same || !doctor->library[0]) /* a row says that there is none */
         return DOCTOR_OK;
     if (maps->replaced)
         snprintf(ret_found, DOCTOR_TEXT, "has %.400s, which was replaced since", copy);
     else
-        snprintf(ret_found, DOCTOR_TEXT, "has another build, %.400s; here %d", told, GS_WIRE_VERSION);
-    snprintf(ret_remedy, DOCTOR_TEXT, "start it again with the library of the others: sharing takes the same protocol");
+        snprintf(ret_found, DOCTOR_TEXT, "has another build, %.400s; here %d", told,
+                 GS_WIRE_VERSION);
+    snprintf(ret_remedy, DOCTOR_TEXT,
+             "start it again with the library of the others: sharing takes the same protocol");
     return DOCTOR_WARN;
 }
 
@@ -129,9 +136,11 @@ void doctor_processes(struct doctor *doctor)
             continue;
         who_fill(&who, pid, 0, "");
         snprintf(subject, sizeof subject, "process %d", (int)pid);
-        doctor_say(doctor, maps.copies.count ? state : DOCTOR_WARN, subject, remedy, "(%s) %s", who.command, found);
+        doctor_say(doctor, maps.copies.count ? state : DOCTOR_WARN, subject, remedy, "(%s) %s",
+                   who.command, found);
     }
-    doctor_say(doctor, all ? DOCTOR_OK : DOCTOR_WARN, "processes", all ? "" : "mount /proc: mount -t proc proc /proc",
+    doctor_say(doctor, all ? DOCTOR_OK : DOCTOR_WARN, "processes",
+               all ? "" : "mount /proc: mount -t proc proc /proc",
                "%u use CUDA with this library; %u may not be looked at by this user", with, hidden);
     if (all)
         closedir(all);
@@ -147,13 +156,17 @@ static void say_descriptors(struct doctor *doctor, uint64_t limit, const char *w
         doctor_say(doctor, DOCTOR_FAIL, "descriptors", "raise it: ulimit -n 32768",
                    "%s may have %llu open: too few to share with several processes", where, most);
     else if (limit < FD_GOOD)
-        doctor_say(doctor, DOCTOR_WARN, "descriptors",
-                   "raise it: ulimit -n 32768 (LimitNOFILE= of systemd, --ulimit nofile= of containers)",
-                   "%s may have %llu open: an eighth is kept for shared pieces, and opening more than that again and "
-                   "again is slow", where, most);
+        doctor_say(
+            doctor, DOCTOR_WARN, "descriptors",
+            "raise it: ulimit -n 32768 (LimitNOFILE= of systemd, --ulimit nofile= of containers)",
+            "%s may have %llu open: an eighth is kept for shared pieces, and opening more than that again and "
+            "again is slow",
+            where, most);
     else
-        doctor_say(doctor, DOCTOR_OK, "descriptors", "", "%s may have %llu open; an eighth is kept for shared pieces, "
-                   "the most (4096) from 32768 on", where, most);
+        doctor_say(doctor, DOCTOR_OK, "descriptors", "",
+                   "%s may have %llu open; an eighth is kept for shared pieces, "
+                   "the most (4096) from 32768 on",
+                   where, most);
 }
 
 void doctor_limits(struct doctor *doctor)
@@ -190,14 +203,16 @@ static bool say_who(const struct subject *subject)
                    "%d (%s) has ended", (int)subject->pid, subject->who.command);
     else if (subject->who.stopped)
         doctor_say(doctor, DOCTOR_WARN, "process", "let it go on: kill -CONT, or end the debugger",
-                   "%d (%s) is stopped: it gives nothing back meanwhile", (int)subject->pid, subject->who.command);
+                   "%d (%s) is stopped: it gives nothing back meanwhile", (int)subject->pid,
+                   subject->who.command);
     else
-        doctor_say(doctor, DOCTOR_OK, "process", "", "%d (%s)%s%s", (int)subject->pid, subject->who.command,
-                   subject->who.place[0] ? " in " : "", subject->who.place);
+        doctor_say(doctor, DOCTOR_OK, "process", "", "%d (%s)%s%s", (int)subject->pid,
+                   subject->who.command, subject->who.place[0] ? " in " : "", subject->who.place);
     return there && gs_alive_runs(subject->pid);
 }
 
-/* Whether AT_SECURE is set, where the dynamic linker takes no LD_PRELOAD with a path; not, where that may not be looked at. */
+/* Whether AT_SECURE is set, where the dynamic linker takes no LD_PRELOAD with a path; not, where
+ * that may not be looked at. */
 static bool is_secure(const struct subject *subject)
 {
     Elf64_auxv_t each;
@@ -217,9 +232,10 @@ static bool is_secure(const struct subject *subject)
 static void say_setuid(const struct subject *subject)
 {
     if (is_secure(subject))
-        doctor_say(subject->doctor, DOCTOR_FAIL, "setuid",
-                   "take the capabilities (setcap -r) or the setuid bit from its file, or run it as its user, or without the library",
-                   "it was started with more rights than its caller: the dynamic linker preloads nothing into it");
+        doctor_say(
+            subject->doctor, DOCTOR_FAIL, "setuid",
+            "take the capabilities (setcap -r) or the setuid bit from its file, or run it as its user, or without the library",
+            "it was started with more rights than its caller: the dynamic linker preloads nothing into it");
 }
 
 static void say_program(const struct subject *subject)
@@ -237,9 +253,10 @@ static void say_program(const struct subject *subject)
     run_file_read(link, &file);
     wrong = run_program_wrong(path, &file);
     if (wrong)
-        doctor_say(subject->doctor, DOCTOR_FAIL, "program",
-                   "run a build of this architecture, for glibc, linked with libc.so; or run it without",
-                   "%s %s: the library cannot be loaded into it", path, wrong);
+        doctor_say(
+            subject->doctor, DOCTOR_FAIL, "program",
+            "run a build of this architecture, for glibc, linked with libc.so; or run it without",
+            "%s %s: the library cannot be loaded into it", path, wrong);
     else
         doctor_say(subject->doctor, DOCTOR_OK, "program", "", "%s, by %s", path, file.interpreter);
 }
@@ -275,11 +292,14 @@ static void say_options(const struct subject *subject)
         const char *dir = config.share.dir.text, *here = doctor->options.dir;
 
         if (!config.general.enable)
-            doctor_say(doctor, DOCTOR_WARN, "enable", "take GPUSHIM_ENABLE, or enable in its files, away, and start it again",
+            doctor_say(doctor, DOCTOR_WARN, "enable",
+                       "take GPUSHIM_ENABLE, or enable in its files, away, and start it again",
                        "it is off: the library does nothing in it");
         if (strcmp(dir, here) != 0)
-            doctor_say(doctor, DOCTOR_WARN, "share.dir", "give the same folder to all that are to share, and to this command",
-                       "it is %.200s, here %.200s", dir[0] ? dir : "not set", here[0] ? here : "not set");
+            doctor_say(doctor, DOCTOR_WARN, "share.dir",
+                       "give the same folder to all that are to share, and to this command",
+                       "it is %.200s, here %.200s", dir[0] ? dir : "not set",
+                       here[0] ? here : "not set");
         else
             doctor_say(doctor, DOCTOR_OK, "share.dir", "", "%s, as here", dir[0] ? dir : "not set");
     }

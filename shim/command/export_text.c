@@ -59,7 +59,8 @@ static void put_figure(FILE *file, const struct table *table, const struct figur
     char uuid[SHOWN_UUID];
 
     if (figure->help)
-        put_metric(file, figure->metric, strstr(figure->metric, "_total") ? "counter" : "gauge", figure->help);
+        put_metric(file, figure->metric, strstr(figure->metric, "_total") ? "counter" : "gauge",
+                   figure->help);
     for (const struct row *row = table->rows; row < table->rows + table->count; row++) {
         const uint64_t number = figures_number(row, figure);
 
@@ -67,11 +68,13 @@ static void put_figure(FILE *file, const struct table *table, const struct figur
             continue;
         fprintf(file, "%s{", figure->metric);
         if (figure->of_gpu)
-            fprintf(file, "gpu=\"%s\",device=\"%u\",", show_uuid("GPU", row->figures.uuid, uuid), row->device);
+            fprintf(file, "gpu=\"%s\",device=\"%u\",", show_uuid("GPU", row->figures.uuid, uuid),
+                    row->device);
         put_who(file, table, row);
         fprintf(file, "%s%s} ", figure->label ? "," : "", figure->label ? figure->label : "");
         if (strstr(figure->metric, "_seconds"))
-            fprintf(file, "%" PRIu64 ".%09" PRIu64 "\n", number / GS_NS_PER_S, number % GS_NS_PER_S);
+            fprintf(file, "%" PRIu64 ".%09" PRIu64 "\n", number / GS_NS_PER_S,
+                    number % GS_NS_PER_S);
         else
             fprintf(file, "%" PRIu64 "\n", number);
     }
@@ -103,7 +106,8 @@ static void put_info(FILE *file, const struct table *table)
     }
 }
 
-static void put_flag(FILE *file, const struct table *table, const char *metric, const char *help, bool is_stopped)
+static void put_flag(FILE *file, const struct table *table, const char *metric, const char *help,
+                     bool is_stopped)
 {
     put_metric(file, metric, "gauge", help);
     for (const struct row *row = table->rows; row < table->rows + table->count; row++) {
@@ -119,8 +123,9 @@ static void put_counts(FILE *file, const struct table *table)
 {
     static const char *const answers[] = {"yes", "no", "not_asked"};
 
-    put_metric(file, "gpushim_processes", "gauge",
-               "How many processes with the library there are, by whether they answer; brokers are none.");
+    put_metric(
+        file, "gpushim_processes", "gauge",
+        "How many processes with the library there are, by whether they answer; brokers are none.");
     for (unsigned i = 0; i < sizeof answers / sizeof *answers; i++) {
         unsigned count = 0;
 
@@ -135,10 +140,10 @@ static void put_gpus(FILE *file, const struct table *table)
 {
     static const struct {
         const char *metric, *help;
-    } metrics[] = {
-        {"gpushim_gpu_total_bytes", "Memory of the GPU, where NVML tells it."},
-        {"gpushim_gpu_free_bytes", "Memory of the GPU that nobody has."},
-        {"gpushim_gpu_outside_bytes", "Memory of the GPU that is used, and by no process that is told of here."}};
+    } metrics[] = {{"gpushim_gpu_total_bytes", "Memory of the GPU, where NVML tells it."},
+                   {"gpushim_gpu_free_bytes", "Memory of the GPU that nobody has."},
+                   {"gpushim_gpu_outside_bytes",
+                    "Memory of the GPU that is used, and by no process that is told of here."}};
     static struct gpu gpus[GPUS_MOST];
     const unsigned count = gpus_find(table, gpus);
     char uuid[SHOWN_UUID];
@@ -147,11 +152,12 @@ static void put_gpus(FILE *file, const struct table *table)
         put_metric(file, metrics[m].metric, "gauge", metrics[m].help);
         for (const struct gpu *gpu = gpus; gpu < gpus + count; gpu++) {
             const uint64_t all = gpu->own + gpu->others, used = gpu->memory.used;
-            const uint64_t numbers[] = {gpu->memory.total, gpu->memory.left, used > all ? used - all : 0};
+            const uint64_t numbers[] = {gpu->memory.total, gpu->memory.left,
+                                        used > all ? used - all : 0};
 
             if (gpu->is_known)
-                fprintf(file, "%s{gpu=\"%s\"} %" PRIu64 "\n", metrics[m].metric, show_uuid("GPU", gpu->uuid, uuid),
-                        numbers[m]);
+                fprintf(file, "%s{gpu=\"%s\"} %" PRIu64 "\n", metrics[m].metric,
+                        show_uuid("GPU", gpu->uuid, uuid), numbers[m]);
         }
     }
 }
@@ -182,22 +188,28 @@ bool export_write(FILE *file, const void *unused)
     put_counts(file, &table);
     put_gpus(file, &table);
     put_info(file, &table);
-    put_flag(file, &table, "gpushim_up", "Whether the process answers; of those that have a socket.", false);
-    put_flag(file, &table, "gpushim_process_stopped",
-             "Whether the process is stopped, by a signal or a debugger; of those that are seen here.", true);
+    put_flag(file, &table, "gpushim_up",
+             "Whether the process answers; of those that have a socket.", false);
+    put_flag(
+        file, &table, "gpushim_process_stopped",
+        "Whether the process is stopped, by a signal or a debugger; of those that are seen here.",
+        true);
     for (size_t i = 0; i < figures_told_count; i++)
         put_figure(file, &table, &figures_told[i]);
     free(table.rows);
     return true;
 }
 
-/* ---- The command ------------------------------------------------------------------------------------ */
+/* ---- The command
+ * ------------------------------------------------------------------------------------ */
 
 static int write_file(const char *path)
 {
     static const char head[] = "# HELP gpushim_";
-    static const struct output output = {
-        .head = head, .head_size = sizeof head - 1, .mode = 0644, .write = export_write};
+    static const struct output output = {.head = head,
+                                         .head_size = sizeof head - 1,
+                                         .mode = 0644,
+                                         .write = export_write};
     struct gs_share_options options;
 
     if (!command_share_options(&options)) /* export_write would say that, and fail */
@@ -210,7 +222,9 @@ int command_export(const struct call *call)
     const char *listen = call_value(call, "listen"), *textfile = call_value(call, "textfile");
 
     if (!call_has(call, "prometheus"))
-        return call_wrong(call, "export: for what is missing: --prometheus; gpushim stats --json has the figures as JSON");
+        return call_wrong(
+            call,
+            "export: for what is missing: --prometheus; gpushim stats --json has the figures as JSON");
     if (listen && textfile)
         return call_wrong(call, "--listen and --textfile are two ways: choose one");
     if (textfile && !*textfile)

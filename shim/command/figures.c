@@ -12,8 +12,8 @@
 #include "shim/command/command.h"
 #include "shim/command/show.h"
 
-#define TOGETHER     SOCKETS_OF_USER /* are asked at once, of those there are */
-#define DETAILS_NS   ANSWER_NS       /* for what else those of one user are asked, all together */
+#define TOGETHER   SOCKETS_OF_USER /* are asked at once, of those there are */
+#define DETAILS_NS ANSWER_NS       /* for what else those of one user are asked, all together */
 
 #define OF_GPU(member)     true, offsetof(struct row, figures.member)
 #define OF_PROCESS(member) false, offsetof(struct row, report.member)
@@ -26,22 +26,32 @@ const struct figure figures_told[] = {
     {OF_GPU(ordered), "ordered_bytes", "gpushim_memory_bytes", "state=\"ordered\"", NULL},
     {OF_GPU(retired), "retired_bytes", "gpushim_memory_bytes", "state=\"retired\"", NULL},
     {OF_GPU(limbo), "limbo_bytes", "gpushim_memory_bytes", "state=\"limbo\"", NULL},
-    {OF_GPU(reserved), "reserved_bytes", "gpushim_reserved_bytes", NULL, "GPU memory that the process has from the driver."},
+    {OF_GPU(reserved), "reserved_bytes", "gpushim_reserved_bytes", NULL,
+     "GPU memory that the process has from the driver."},
     {OF_GPU(reserved_peak), "reserved_peak_bytes", "gpushim_reserved_peak_bytes", NULL,
      "The most GPU memory that the process has had from the driver."},
-    {OF_GPU(live_peak), "live_peak_bytes", "gpushim_live_peak_bytes", NULL, "The most GPU memory that the program has had."},
+    {OF_GPU(live_peak), "live_peak_bytes", "gpushim_live_peak_bytes", NULL,
+     "The most GPU memory that the program has had."},
     {OF_GPU(hits), "allocations_from_cache", "gpushim_allocations_total", "from=\"cache\"",
      "Allocations: from what is free for the program, or by looking further."},
-    {OF_GPU(misses), "allocations_that_looked_further", "gpushim_allocations_total", "from=\"further\"", NULL},
-    {OF_GPU(refused), "allocations_refused", "gpushim_refused_allocations_total", NULL, "Calls that were refused for want of GPU memory."},
-    {OF_GPU(slow), "calls_over_1_ms", "gpushim_slow_calls_total", NULL, "Calls that took a millisecond or more."},
+    {OF_GPU(misses), "allocations_that_looked_further", "gpushim_allocations_total",
+     "from=\"further\"", NULL},
+    {OF_GPU(refused), "allocations_refused", "gpushim_refused_allocations_total", NULL,
+     "Calls that were refused for want of GPU memory."},
+    {OF_GPU(slow), "calls_over_1_ms", "gpushim_slow_calls_total", NULL,
+     "Calls that took a millisecond or more."},
     {OF_GPU(waits), "waits", "gpushim_waits_total", NULL, "Waits of allocations for the GPU."},
-    {OF_GPU(late), "waits_given_up", "gpushim_waits_given_up_total", NULL, "Waits that were given up: the GPU was not done in time."},
+    {OF_GPU(late), "waits_given_up", "gpushim_waits_given_up_total", NULL,
+     "Waits that were given up: the GPU was not done in time."},
     {OF_GPU(wait_ns), "wait_ns", "gpushim_wait_seconds_total", NULL, "Time in waits for the GPU."},
-    {OF_GPU(map_ns), "map_ns", "gpushim_map_seconds_total", NULL, "Time of the program's threads in making pieces and giving them back."},
-    {OF_GPU(grown), "pieces_made", "gpushim_pieces_made_total", NULL, "Pieces of memory that came from the driver."},
-    {OF_GPU(trims), "pieces_given_back", "gpushim_pieces_given_back_total", NULL, "Pieces of memory that went back to the driver."},
-    {OF_PROCESS(exports), NULL, "gpushim_shared_blocks", NULL, "Blocks of GPU memory that the process shares."},
+    {OF_GPU(map_ns), "map_ns", "gpushim_map_seconds_total", NULL,
+     "Time of the program's threads in making pieces and giving them back."},
+    {OF_GPU(grown), "pieces_made", "gpushim_pieces_made_total", NULL,
+     "Pieces of memory that came from the driver."},
+    {OF_GPU(trims), "pieces_given_back", "gpushim_pieces_given_back_total", NULL,
+     "Pieces of memory that went back to the driver."},
+    {OF_PROCESS(exports), NULL, "gpushim_shared_blocks", NULL,
+     "Blocks of GPU memory that the process shares."},
     {OF_PROCESS(bytes), NULL, "gpushim_shared_bytes", NULL, "GPU memory that the process shares."},
     {OF_PROCESS(limbo), NULL, "gpushim_freed_held_blocks", NULL,
      "Shared blocks that are freed and kept, since another process holds them or may just be opening them."},
@@ -49,9 +59,12 @@ const struct figure figures_told[] = {
      "Shared memory that is freed and kept, since another process holds it or may just be opening it."},
     {OF_PROCESS(limbo_age_ns), NULL, "gpushim_freed_held_oldest_seconds", NULL,
      "How long ago the first of these blocks was freed; 0 where there is none."},
-    {OF_PROCESS(asleep.bytes), "away_bytes", "gpushim_away_bytes", NULL, "Memory of the process that is off the GPU while it sleeps."},
-    {OF_PROCESS(asleep.ns), "asleep_seconds", "gpushim_asleep_seconds", NULL, "How long the process has been asleep; 0: it is awake."},
-    {OF_PROCESS(opened.bytes), "opened_bytes", "gpushim_opened_bytes", NULL, "GPU memory of other processes that the process has open."},
+    {OF_PROCESS(asleep.bytes), "away_bytes", "gpushim_away_bytes", NULL,
+     "Memory of the process that is off the GPU while it sleeps."},
+    {OF_PROCESS(asleep.ns), "asleep_seconds", "gpushim_asleep_seconds", NULL,
+     "How long the process has been asleep; 0: it is awake."},
+    {OF_PROCESS(opened.bytes), "opened_bytes", "gpushim_opened_bytes", NULL,
+     "GPU memory of other processes that the process has open."},
     {OF_PROCESS(opened.ended_bytes), "opened_of_ended_bytes", "gpushim_opened_of_ended_bytes", NULL,
      "What of that is of processes that have ended."},
 };
@@ -78,7 +91,8 @@ static void add_holder(struct row *process, const struct gs_wire_report *report,
     struct limbo_holder holder = {.bytes = report->limbo_reference_bytes};
     unsigned at = process->holder_count++;
 
-    who_fill_told(&holder.who, &process->who, pidfd, report->client_seen, report->client_pid, report->client_name);
+    who_fill_told(&holder.who, &process->who, pidfd, report->client_seen, report->client_pid,
+                  report->client_name);
     at = at < LIMBO_HOLDERS ? at : LIMBO_HOLDERS;
     for (; at > 0 && process->holders[at - 1].bytes < holder.bytes; at--)
         if (at < LIMBO_HOLDERS)
@@ -88,8 +102,8 @@ static void add_holder(struct row *process, const struct gs_wire_report *report,
 }
 
 /* A further question, while there is time. An error: no REPORT came. */
-static int ask_more(int fd, uint32_t index, uint32_t device, uint64_t deadline, union gs_wire_message *ret_answer,
-                    int *ret_pidfd)
+static int ask_more(int fd, uint32_t index, uint32_t device, uint64_t deadline,
+                    union gs_wire_message *ret_answer, int *ret_pidfd)
 {
     int error = gs_now_ns() < deadline ? ask_send(fd, index, device) : -ETIMEDOUT;
 
@@ -101,7 +115,8 @@ static int ask_more(int fd, uint32_t index, uint32_t device, uint64_t deadline, 
 static void note_silence(struct row *row, int error)
 {
     if (error == -ETIMEDOUT)
-        snprintf(row->silent, sizeof row->silent, "does not answer any more: this is not all of it");
+        snprintf(row->silent, sizeof row->silent,
+                 "does not answer any more: this is not all of it");
 }
 
 /* For whom it keeps what its program has freed. */
@@ -130,7 +145,8 @@ static void add_figures(struct table *table, const struct row *process, int fd, 
     char opened[SHOWN];
     int error = 0;
 
-    for (unsigned device = 0; !error && answer.report.has_figures && device < DEVICES_MOST; device++) {
+    for (unsigned device = 0; !error && answer.report.has_figures && device < DEVICES_MOST;
+         device++) {
         const struct gs_figures *figures = &answer.report.figures;
 
         if (figures->reserved_peak || figures->hits + figures->misses) {
@@ -150,9 +166,12 @@ static void add_figures(struct table *table, const struct row *process, int fd, 
     row = add(table, process);
     if (row->is_broker)
         return;
-    snprintf(row->silent, sizeof row->silent, "has had no memory by cuMemAlloc and the like; what it makes by cuMemCreate is not counted");
+    snprintf(
+        row->silent, sizeof row->silent,
+        "has had no memory by cuMemAlloc and the like; what it makes by cuMemCreate is not counted");
     if (process->report.opened.bytes)
-        snprintf(row->silent, sizeof row->silent, "has had no memory by cuMemAlloc and the like, and has %s of others open",
+        snprintf(row->silent, sizeof row->silent,
+                 "has had no memory by cuMemAlloc and the like, and has %s of others open",
                  show_size(process->report.opened.bytes, opened));
 }
 
@@ -195,9 +214,10 @@ static void hear(struct asked *asked, uint64_t deadline)
     row->is_broker = answer.report.is_broker;
 }
 
-/* Of the process that has ended with this number, or the next one after it, what a broker kept. Pids
- * are this process's where it and the broker have the same. The next number; 0: there is none. */
-static uint32_t add_ended(struct table *table, const struct row *broker, int fd, uint64_t deadline, uint32_t number)
+/* Of the process that has ended with this number, or the next one after it, what a broker kept.
+ * Pids are this process's where it and the broker have the same. The next number; 0: there is none. */
+static uint32_t add_ended(struct table *table, const struct row *broker, int fd, uint64_t deadline,
+                          uint32_t number)
 {
     union gs_wire_message answer;
     struct row row = nobody;
@@ -207,8 +227,11 @@ static uint32_t add_ended(struct table *table, const struct row *broker, int fd,
     for (unsigned device = 0; device <= GS_FAREWELL_DEVICES; device++) {
         const struct gs_wire_report *report = &answer.report;
 
-        if (ask_about(fd, &(struct gs_wire_query){.index = found ? found : number, .device = device,
-                                                  .about = GS_ABOUT_ENDED}, deadline, &answer, NULL) ||
+        if (ask_about(fd,
+                      &(struct gs_wire_query){.index = found ? found : number,
+                                              .device = device,
+                                              .about = GS_ABOUT_ENDED},
+                      deadline, &answer, NULL) ||
             answer.head.type != GS_WIRE_REPORT || report->farewell < number)
             return 0;
         if (found && report->farewell != found)
@@ -219,7 +242,8 @@ static uint32_t add_ended(struct table *table, const struct row *broker, int fd,
         if (!report->figures.reserved_peak && !(report->figures.hits + report->figures.misses))
             continue;
         who_fill(&row.who, 0, report->client_pid, report->client_name);
-        row.who.pid = report->client_seen && who_counts_alike(&broker->who) ? (long)report->client_pid : 0;
+        row.who.pid =
+            report->client_seen && who_counts_alike(&broker->who) ? (long)report->client_pid : 0;
         row.ago_ns = report->client_age_ns;
         row.device = device;
         row.figures = report->figures;
@@ -238,8 +262,8 @@ static void add_all_ended(struct table *table, const struct row *broker, int fd,
         number = add_ended(table, broker, fd, deadline, number);
 }
 
-/* All at once have the time of one to answer. What else they are asked comes one after the other, those of a
- * user behind each other: one who stops answering then takes his own user's time alone. */
+/* All at once have the time of one to answer. What else they are asked comes one after the other,
+ * those of a user behind each other: one who stops answering then takes his own user's time alone. */
 static void hear_all(void *arg)
 {
     struct search *search = arg;
@@ -336,7 +360,8 @@ static int compare(const void *a, const void *b)
     if (left->ended || right->ended)
         return !left->ended || !right->ended || left->ago_ns == right->ago_ns
                    ? left->ended - right->ended
-                   : left->ago_ns < right->ago_ns ? -1 : 1;
+               : left->ago_ns < right->ago_ns ? -1
+                                              : 1;
     if (left->figures.reserved != right->figures.reserved)
         return left->figures.reserved < right->figures.reserved ? 1 : -1;
     return left->who.pid < right->who.pid ? -1 : left->who.pid > right->who.pid;

@@ -22,8 +22,8 @@ struct limbo_holder {
 /* What one process has of one GPU; or nothing but that it is there. */
 struct row {
     struct who who;
-    bool ended;       /* these are its last figures, which a broker keeps; */
-    uint64_t ago_ns;  /* since then */
+    bool ended;      /* these are its last figures, which a broker keeps; */
+    uint64_t ago_ns; /* since then */
     bool has_figures;
     unsigned device;
     char silent[QUIET_WHY]; /* why it has none, or not all; "" */
@@ -49,11 +49,13 @@ struct table {
 /* A number that is told of each GPU of a process, or of each process that answers. */
 struct figure {
     bool of_gpu;
-    size_t offset;      /* in a row, in bytes or ns */
-    const char *json;   /* NULL: stats does not tell it; of ns that end in _seconds whole ones are told */
-    const char *metric; /* _total: it only grows; _seconds: of ns. Those of one name follow each other, */
-    const char *label;  /* of its own, or NULL */
-    const char *help;   /* and the first has this */
+    size_t offset; /* in a row, in bytes or ns */
+    const char
+        *json; /* NULL: stats does not tell it; of ns that end in _seconds whole ones are told */
+    const char
+        *metric; /* _total: it only grows; _seconds: of ns. Those of one name follow each other, */
+    const char *label; /* of its own, or NULL */
+    const char *help;  /* and the first has this */
 };
 extern const struct figure figures_told[];
 extern const size_t figures_told_count;
@@ -74,7 +76,8 @@ void stats_rates(struct table *table, const struct table *before);
 /* Its rows, and whom each keeps freed memory for; sheet_free ends it. */
 void stats_sheet(const struct table *table, struct sheet *ret);
 
-/* The page, until q, SIGINT or SIGTERM, or until nobody reads it; only the process `only`, unless 0. An exit status. */
+/* The page, until q, SIGINT or SIGTERM, or until nobody reads it; only the process `only`, unless
+ * 0. An exit status. */
 int top_run(long only, uint64_t every_ns);
 
 /* The GPUs that processes with the library have memory of, and what NVML says of each. */

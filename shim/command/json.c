@@ -87,7 +87,8 @@ void json_known(struct json *json, const char *key, uint64_t number)
 void json_thousandths(struct json *json, const char *key, uint64_t number)
 {
     if (begin(json, key))
-        fprintf(json->file, "%llu.%03llu", (unsigned long long)number / 1000, (unsigned long long)number % 1000);
+        fprintf(json->file, "%llu.%03llu", (unsigned long long)number / 1000,
+                (unsigned long long)number % 1000);
 }
 
 void json_minus_one(struct json *json)

@@ -16,10 +16,11 @@ struct json {
     bool in_rows; /* json_end ends a list, too */
 };
 
-/* What a command says is an object: the version of this program, the time, and what follows; with `rows` a list of that
- * name is begun, in which that is. */
+/* What a command says is an object: the version of this program, the time, and what follows; with
+ * `rows` a list of that name is begun, in which that is. */
 void json_begin(struct json *json, bool rows);
-/* To `json` NULL nothing is written: it is told as text. `key` is the name within an object, NULL within a list and at the top. */
+/* To `json` NULL nothing is written: it is told as text. `key` is the name within an object, NULL
+ * within a list and at the top. */
 void json_open(struct json *json, const char *key, char bracket); /* '{' or '[' */
 void json_close(struct json *json, char bracket);                 /* '}' or ']' */
 /* Bytes that are no UTF-8 become U+FFFD; a < is written as its number, so that JSON within a page

@@ -96,15 +96,19 @@ static void find_number(const char *path, const char *begin, char ret_number[LIB
 {
     struct stat info;
     int fd = gs_regular_open(AT_FDCWD, path, 0, &info);
-    char *bytes = fd >= 0 && (uint64_t)info.st_size <= LIBRARY_MOST ? calloc(1, (size_t)info.st_size + 1) : NULL;
+    char *bytes = fd >= 0 && (uint64_t)info.st_size <= LIBRARY_MOST
+                      ? calloc(1, (size_t)info.st_size + 1)
+                      : NULL;
     const size_t size = bytes ? gs_regular_read(fd, bytes, (size_t)info.st_size, 0) : 0;
     const char *at = bytes;
 
     ret_number[0] = 0;
-    while (at && !ret_number[0] && (at = memmem(at, size - (size_t)(at - bytes), begin, strlen(begin)))) {
+    while (at && !ret_number[0] &&
+           (at = memmem(at, size - (size_t)(at - bytes), begin, strlen(begin)))) {
         size_t length = 0;
 
-        for (at += strlen(begin); length < LIBRARY_VERSION - 1 && at[length] > ' ' && at[length] <= '~';)
+        for (at += strlen(begin);
+             length < LIBRARY_VERSION - 1 && at[length] > ' ' && at[length] <= '~';)
             length++;
         if (*at >= '0' && *at <= '9' && at[length] == '\n')
             snprintf(ret_number, LIBRARY_VERSION, "%.*s", (int)length, at);

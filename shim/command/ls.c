@@ -1,7 +1,7 @@
 /*
- * gpushim ls: the names under which GPU memory is published (core/share/names.c): whose, how much, by
- * whom, since when, and whether a broker has it beyond the end of its process. Each process is asked
- * at its socket, and a broker at its own; what both have is one row.
+ * gpushim ls: the names under which GPU memory is published (core/share/names.c): whose, how much,
+ * by whom, since when, and whether a broker has it beyond the end of its process. Each process is
+ * asked at its socket, and a broker at its own; what both have is one row.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -57,7 +57,8 @@ static void add(struct listing *listing, const struct row *row)
 {
     if (merge(listing, row))
         return;
-    listing->rows = command_room(listing->rows, listing->count, &listing->room, sizeof *listing->rows);
+    listing->rows =
+        command_room(listing->rows, listing->count, &listing->room, sizeof *listing->rows);
     listing->rows[listing->count++] = *row;
 }
 
@@ -111,7 +112,8 @@ static void list_one(void *arg, int fd, const char *name, struct who *who)
         return;
     listing->silent = true;
     ask_silence(reason, sizeof reason, error == -ENOMSG ? 0 : error, &answer);
-    command_complain("%s %ld %s: its names are not listed", is_broker ? "the broker, process" : "process", who->pid, reason);
+    command_complain("%s %ld %s: its names are not listed",
+                     is_broker ? "the broker, process" : "process", who->pid, reason);
 }
 
 /* ---- Telling -------------------------------------------------------------------------------- */
@@ -128,8 +130,10 @@ static int by_name(const void *left, const void *right)
     return a->found.age_ns < b->found.age_ns ? -1 : a->found.age_ns > b->found.age_ns;
 }
 
-static const struct sheet_column columns[] = {{"NAME", false, 0},   {"USER", false, 2}, {"SIZE", true, 0}, {"BROKER", false, 3},
-                                              {"AGE", true, 1}, {"PUBLISHED BY", false, 0}, {"LABEL", false, 0}};
+static const struct sheet_column columns[] = {{"NAME", false, 0}, {"USER", false, 2},
+                                              {"SIZE", true, 0},  {"BROKER", false, 3},
+                                              {"AGE", true, 1},   {"PUBLISHED BY", false, 0},
+                                              {"LABEL", false, 0}};
 
 static void put_row(struct sheet *sheet, const struct row *row)
 {
@@ -149,7 +153,8 @@ static void put_row(struct sheet *sheet, const struct row *row)
     sheet_put(sheet, "%s", found->kept ? "kept" : "-");
     sheet_put(sheet, "%s", show_age(found->age_ns, text));
     if (who->pid)
-        sheet_put(sheet, "pid %ld (%s)%s%s", who->pid, who->name, who->place[0] ? " in " : "", who->place);
+        sheet_put(sheet, "pid %ld (%s)%s%s", who->pid, who->name, who->place[0] ? " in " : "",
+                  who->place);
     else
         sheet_put(sheet, "(%s)", who->name);
     sheet_put(sheet, "%s", found->naming.label);
@@ -229,8 +234,10 @@ int command_ls(const struct call *call)
     if (wrong)
         command_complain("%s", wrong);
     else if (listing.only && !listing.count)
-        command_complain("nobody whom this user may ask has the name %s: 'gpushim ls' has those there are; its program may "
-                         "have ended, or have another folder (GPUSHIM_SHARE_DIR)", listing.only);
+        command_complain(
+            "nobody whom this user may ask has the name %s: 'gpushim ls' has those there are; its program may "
+            "have ended, or have another folder (GPUSHIM_SHARE_DIR)",
+            listing.only);
     free(listing.rows);
     return well && !wrong && (!listing.only || listing.count) ? COMMAND_WELL : COMMAND_WRONG;
 }

@@ -96,8 +96,8 @@ bool command_is_same_file(const char *one, const char *other)
 {
     struct stat a, b;
 
-    return fstatat(AT_FDCWD, one, &a, 0) == 0 && fstatat(AT_FDCWD, other, &b, 0) == 0 && a.st_dev == b.st_dev &&
-           a.st_ino == b.st_ino;
+    return fstatat(AT_FDCWD, one, &a, 0) == 0 && fstatat(AT_FDCWD, other, &b, 0) == 0 &&
+           a.st_dev == b.st_dev && a.st_ino == b.st_ino;
 }
 
 static void complain_of_options(void *arg, const char *line)
@@ -155,7 +155,9 @@ int command_version(const struct call *call)
         return json_end(json) ? COMMAND_WELL : COMMAND_WRONG;
     if (command_say("gpushim %s", GS_VERSION) != COMMAND_WELL)
         return COMMAND_WRONG;
-    return path[0] ? command_say("libgpushim %s (%s)", version[0] ? version : "of no version that it tells", path) : COMMAND_WELL;
+    return path[0] ? command_say("libgpushim %s (%s)",
+                                 version[0] ? version : "of no version that it tells", path)
+                   : COMMAND_WELL;
 }
 
 static int run_command(const struct command *command, int argc, char **argv)

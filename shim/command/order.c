@@ -1,5 +1,6 @@
-/* Telling processes to do something (order.h), and the two commands that tell all of them: trim, as they do for each other where
- * a GPU is full (core/share/pressure.c), and collect, which is torch.cuda.ipc_collect for every program, from outside. */
+/* Telling processes to do something (order.h), and the two commands that tell all of them: trim, as
+ * they do for each other where a GPU is full (core/share/pressure.c), and collect, which is
+ * torch.cuda.ipc_collect for every program, from outside. */
 #include "shim/command/order.h"
 
 #include <errno.h>
@@ -40,7 +41,8 @@ void order_each(struct order *order)
     order->failed |= order->only ? !order->found && !order->if_there : ask_left_out();
 }
 
-bool order_ask(int fd, union gs_wire_message *message, struct gs_wire_done *ret_done, char *ret_reason, size_t size)
+bool order_ask(int fd, union gs_wire_message *message, struct gs_wire_done *ret_done,
+               char *ret_reason, size_t size)
 {
     union gs_wire_message answer;
     const int error = ask_for(fd, message, GS_WIRE_DONE, &answer);
@@ -54,8 +56,8 @@ bool order_ask(int fd, union gs_wire_message *message, struct gs_wire_done *ret_
     return true;
 }
 
-void order_say(struct order *order, const struct who *who, const char *silent, order_write_fn *write, const void *answer,
-               const char *format, ...)
+void order_say(struct order *order, const struct who *who, const char *silent,
+               order_write_fn *write, const void *answer, const char *format, ...)
 {
     char whose[WHO_TEXT], text[1024];
     va_list arguments;
@@ -93,13 +95,15 @@ int order_command(const struct call *call, __typeof__(((struct order *)0)->tell)
     return order.failed ? COMMAND_WRONG : COMMAND_WELL;
 }
 
-/* ---- Trim ------------------------------------------------------------------------------------------- */
+/* ---- Trim
+ * ------------------------------------------------------------------------------------------- */
 
 #define GIVES_NS (10 * GS_NS_PER_S) /* for one that is at it */
 
 /* What of the device was given back; a negative errno: nobody can say. 0 where it gives none now,
  * which one that was asked a moment ago may do. */
-static int64_t ask_back(int fd, const unsigned char uuid[16], uint32_t request, union gs_wire_message *ret_answer)
+static int64_t ask_back(int fd, const unsigned char uuid[16], uint32_t request,
+                        union gs_wire_message *ret_answer)
 {
     union gs_wire_message message;
     uint64_t deadline = ask_deadline(GIVES_NS);
@@ -113,7 +117,8 @@ static int64_t ask_back(int fd, const unsigned char uuid[16], uint32_t request, 
     for (;;) {
         if (error && error != -EPIPE)
             return error;
-        if (gs_now_ns() >= deadline || !ask_await(fd, deadline)) /* it may say without end that it is at it */
+        if (gs_now_ns() >= deadline ||
+            !ask_await(fd, deadline)) /* it may say without end that it is at it */
             return -ETIMEDOUT;
         error = gs_wire_receive(fd, ret_answer, NULL);
         if (error)
@@ -148,7 +153,8 @@ static void trim(struct order *order, const struct who *who, int fd, const char 
 
     if (silent[0])
         order_say(order, who, silent, write_given, NULL, "%s", "");
-    for (struct gave gave = {0}; !silent[0] && !reason[0] && gave.device < DEVICES_MOST; gave.device++) {
+    for (struct gave gave = {0}; !silent[0] && !reason[0] && gave.device < DEVICES_MOST;
+         gave.device++) {
         const struct gs_figures *figures = &answer.report.figures;
         int error = ask(fd, UINT32_MAX, gave.device, &answer, NULL);
 
@@ -162,7 +168,8 @@ static void trim(struct order *order, const struct who *who, int fd, const char 
                 continue;
             gave.bytes = ask_back(fd, figures->uuid, gave.device + 1, &given_answer);
             if (gave.bytes < 0)
-                ask_order_silence(reason, sizeof reason, gave.bytes == -EPERM ? 0 : (int)gave.bytes, &given_answer);
+                ask_order_silence(reason, sizeof reason, gave.bytes == -EPERM ? 0 : (int)gave.bytes,
+                                  &given_answer);
         }
         order_say(order, who, reason, write_given, &gave, "gave %s of GPU %u back",
                   show_size((uint64_t)gave.bytes, size), gave.device);
@@ -174,7 +181,8 @@ int command_trim(const struct call *call)
     return order_command(call, trim);
 }
 
-/* ---- Collect ---------------------------------------------------------------------------------------- */
+/* ---- Collect
+ * ---------------------------------------------------------------------------------------- */
 
 static void write_collected(struct json *json, const void *answer)
 {
@@ -199,11 +207,12 @@ static void collect(struct order *order, const struct who *who, int fd, const ch
     message.order.kind = GS_ORDER_COLLECT;
     if (!silent[0])
         order_ask(fd, &message, &done, reason, sizeof reason);
-    order_say(order, who, silent[0] ? silent : reason, write_collected, collected,
-              "%llu closed, %s, go back to their processes; %llu freed, %s, are held no more; %llu freed, %s, are still held",
-              (unsigned long long)collected->given, show_size(collected->given_bytes, given),
-              (unsigned long long)collected->ended, show_size(collected->ended_bytes, ended),
-              (unsigned long long)collected->limbo, show_size(collected->limbo_bytes, limbo));
+    order_say(
+        order, who, silent[0] ? silent : reason, write_collected, collected,
+        "%llu closed, %s, go back to their processes; %llu freed, %s, are held no more; %llu freed, %s, are still held",
+        (unsigned long long)collected->given, show_size(collected->given_bytes, given),
+        (unsigned long long)collected->ended, show_size(collected->ended_bytes, ended),
+        (unsigned long long)collected->limbo, show_size(collected->limbo_bytes, limbo));
 }
 
 int command_collect(const struct call *call)

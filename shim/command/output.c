@@ -15,8 +15,9 @@
 
 static bool refuse(const char *path, int error)
 {
-    const char *way_out = error == ENOENT   ? "; make its folder first (mkdir -p)"
-                          : error == EACCES ? "; do this as a user who may write there, or name another file"
+    const char *way_out = error == ENOENT ? "; make its folder first (mkdir -p)"
+                          : error == EACCES
+                              ? "; do this as a user who may write there, or name another file"
                           : error == EISDIR ? "; name a file in it"
                                             : "; name a file elsewhere";
 
@@ -38,7 +39,8 @@ static const char *look_at(const struct output *output, const char *path, const 
     fd = gs_regular_open(AT_FDCWD, path, O_NOFOLLOW, &opened);
     got = fd >= 0 ? gs_regular_read(fd, head, sizeof head, 0) : 0;
     gs_fd_drop(fd);
-    if (fd >= 0 && (opened.st_size == 0 || (got >= output->head_size && memcmp(head, output->head, output->head_size) == 0)))
+    if (fd >= 0 && (opened.st_size == 0 || (got >= output->head_size &&
+                                            memcmp(head, output->head, output->head_size) == 0)))
         return NULL;
     if (got >= sizeof GS_TRACE_MAGIC && memcmp(head, GS_TRACE_MAGIC, sizeof GS_TRACE_MAGIC) == 0)
         return "it is a recording; name another file";
@@ -67,8 +69,8 @@ static int fill(const struct output *output, int fd, const void *arg)
     FILE *file = (errno = 0, fdopen(fd, "w"));
     int error = 0;
 
-    if (!file || !output->write(file, arg) || fflush(file) != 0 || ferror(file) || fchmod(fd, output->mode) != 0 ||
-        fsync(fd) != 0)
+    if (!file || !output->write(file, arg) || fflush(file) != 0 || ferror(file) ||
+        fchmod(fd, output->mode) != 0 || fsync(fd) != 0)
         error = errno ? errno : EIO;
     if (file ? fclose(file) != 0 && !error : close(fd) != 0)
         error = errno;

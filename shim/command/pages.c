@@ -1,6 +1,6 @@
 /*
- * Writes gpushim(1) while building: what it is given, with a section of each command, from their table, in the place of
- * the line COMMANDS.
+ * Writes gpushim(1) while building: what it is given, with a section of each command, from their
+ * table, in the place of the line COMMANDS.
  *
  *     pages PAGE
  */

@@ -53,9 +53,9 @@ static void print_begin(const struct trace *trace)
     if (gmtime_r(&seconds, &utc))
         strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%SZ", &utc);
     command_say("program     %s, pid %d, recorded from %s on for %s", trace->header.program,
-           trace->header.pid, when, time_text(trace->duration_ns).text);
+                trace->header.pid, when, time_text(trace->duration_ns).text);
     command_say("events      %zu of %u thread%s; the program waited %s for the file", trace->count,
-           trace->threads, trace->threads == 1 ? "" : "s", time_text(trace->waited_ns).text);
+                trace->threads, trace->threads == 1 ? "" : "s", time_text(trace->waited_ns).text);
 }
 
 static void print_sums(const struct report *report)
@@ -63,29 +63,34 @@ static void print_sums(const struct report *report)
     const struct trace_sums *sums = &report->memory.sums;
 
     command_say("calls       %" PRIu64 " allocations, %" PRIu64 " frees, %s in them",
-           sums->allocations, sums->frees, time_text(sums->in_calls_ns).text);
+                sums->allocations, sums->frees, time_text(sums->in_calls_ns).text);
     if (sums->refused || sums->failed_frees)
-        command_say("failed      %" PRIu64 " allocations, %" PRIu64 " frees", sums->refused, sums->failed_frees);
+        command_say("failed      %" PRIu64 " allocations, %" PRIu64 " frees", sums->refused,
+                    sums->failed_frees);
     if (sums->unknown_frees)
-        command_say("unknown     %" PRIu64 " frees of blocks whose allocation is not in the file", sums->unknown_frees);
+        command_say("unknown     %" PRIu64 " frees of blocks whose allocation is not in the file",
+                    sums->unknown_frees);
     if (sums->replaced)
         command_say("no free     %" PRIu64 " blocks went with their context", sums->replaced);
     if (sums->exported || sums->opened)
         command_say("shared      %" PRIu64 " blocks exported, %" PRIu64 " of others opened",
-               sums->exported, sums->opened);
+                    sums->exported, sums->opened);
 }
 
-static void print_holders(const struct report *report, const struct report_holder *holders, size_t count, size_t left)
+static void print_holders(const struct report *report, const struct report_holder *holders,
+                          size_t count, size_t left)
 {
     char text[TRACE_FRAME_SIZE];
 
     for (size_t i = 0; i < count; i++) {
         report_holder_text(report, &holders[i], 0, text);
-        command_say("  %12s in %6" PRIu64 "  %s", bytes_text(holders[i].bytes).text, holders[i].count, text);
+        command_say("  %12s in %6" PRIu64 "  %s", bytes_text(holders[i].bytes).text,
+                    holders[i].count, text);
         for (unsigned n = 1; n < FRAMES && report_holder_text(report, &holders[i], n, text); n++)
             command_say("  %12s    %6s  %s", "", "", text);
         if (holders[i].example->frame_count > FRAMES)
-            command_say("  %12s    %6s  and %d more (--json)", "", "", holders[i].example->frame_count - FRAMES);
+            command_say("  %12s    %6s  and %d more (--json)", "", "",
+                        holders[i].example->frame_count - FRAMES);
     }
     if (left)
         command_say("  and %zu more", left);
@@ -97,7 +102,8 @@ static void print_device(const struct report *report, const struct report_device
 
     putchar('\n');
     command_say("GPU %u%s%s%s%s", row->device, row->told->name[0] ? ", " : "", row->told->name,
-                row->told->bytes ? ", " : "", row->told->bytes ? bytes_text(row->told->bytes).text : "");
+                row->told->bytes ? ", " : "",
+                row->told->bytes ? bytes_text(row->told->bytes).text : "");
     command_say("peaks       live %s (after %s), reserved %s, cached %s, retired %s, limbo %s",
                 bytes_text(sums->live_peak).text, time_text(row->live_peak_ns).text,
                 bytes_text(sums->reserved_peak).text, bytes_text(sums->cached_peak).text,
@@ -108,7 +114,8 @@ static void print_device(const struct report *report, const struct report_device
     }
     if (!sums->never_freed)
         return;
-    command_say("never freed: %" PRIu64 " blocks, %s", sums->never_freed, bytes_text(sums->live_end).text);
+    command_say("never freed: %" PRIu64 " blocks, %s", sums->never_freed,
+                bytes_text(sums->live_end).text);
     print_holders(report, row->never_freed, row->never_freed_count, row->never_freed_left);
 }
 
@@ -122,9 +129,11 @@ static void print_slowest(const struct report *report)
         char what[96] = "";
 
         if (trace_is_alloc(event))
-            snprintf(what, sizeof what, " of %s, %s", bytes_text(event->size).text, trace_outcome_name(event));
+            snprintf(what, sizeof what, " of %s, %s", bytes_text(event->size).text,
+                     trace_outcome_name(event));
         command_say("  %8s  %s%s, GPU %u, thread %u, after %s", time_text(event->took_ns).text,
-                    trace_call_name(event), what, event->device, event->thread, time_text(event->time_ns).text);
+                    trace_call_name(event), what, event->device, event->thread,
+                    time_text(event->time_ns).text);
     }
 }
 
@@ -142,8 +151,8 @@ static void print_report(const struct report *report)
 /* ---- The command ---------------------------------------------------------------------------- */
 
 /* Who may not read the recording may not read what is made of it. */
-static int write_file(const char *path, const char *head, size_t size, bool (*write)(FILE *, const void *),
-                      const struct report *report)
+static int write_file(const char *path, const char *head, size_t size,
+                      bool (*write)(FILE *, const void *), const struct report *report)
 {
     const struct output output = {head, size - 1, report->trace.is_private ? 0600 : 0644, write};
 
@@ -168,7 +177,8 @@ static int compare(const struct call *call, const struct report *report)
 
 int command_report(const struct call *call)
 {
-    const char *path = call->argv[0], *html = call_value(call, "html"), *viz = call_value(call, "memory-viz");
+    const char *path = call->argv[0], *html = call_value(call, "html"),
+               *viz = call_value(call, "memory-viz");
     struct report report;
     struct json *json;
     int status;
@@ -177,8 +187,9 @@ int command_report(const struct call *call)
         return COMMAND_WRONG;
     if (report_missing(&report))
         command_complain("'%s': %s", path, report_missing(&report));
-    status = write_file(html, REPORT_PAGE_HEAD, sizeof REPORT_PAGE_HEAD, report_page, &report) |
-             write_file(viz, REPORT_PICKLE_HEAD, sizeof REPORT_PICKLE_HEAD, report_memory_viz, &report);
+    status =
+        write_file(html, REPORT_PAGE_HEAD, sizeof REPORT_PAGE_HEAD, report_page, &report) |
+        write_file(viz, REPORT_PICKLE_HEAD, sizeof REPORT_PICKLE_HEAD, report_memory_viz, &report);
     if (call_has(call, "against") && status == COMMAND_WELL) {
         status = compare(call, &report);
     } else if (status == COMMAND_WELL && (json = call_json(call, false))) {
@@ -191,7 +202,8 @@ int command_report(const struct call *call)
     return status;
 }
 
-/* ---- The rows --------------------------------------------------------------------------------------- */
+/* ---- The rows
+ * --------------------------------------------------------------------------------------- */
 
 static void fill_holders(const struct report *report, unsigned device, size_t event,
                          struct report_holder ret[REPORT_TOP], size_t *ret_count, size_t *ret_left)
@@ -203,11 +215,13 @@ static void fill_holders(const struct report *report, unsigned device, size_t ev
     *ret_count = count < REPORT_TOP ? count : REPORT_TOP;
     *ret_left = count - *ret_count;
     for (size_t i = 0; i < *ret_count; i++)
-        ret[i] = (struct report_holder){
-            .bytes = holders[i].bytes,
-            .count = holders[i].count,
-            .example = &report->trace.events[memory->blocks[holders[i].first].from],
-            .last = &report->trace.events[memory->blocks[holders[i].last].from]};
+        ret[i] =
+            (struct report_holder){.bytes = holders[i].bytes,
+                                   .count = holders[i].count,
+                                   .example =
+                                       &report->trace.events[memory->blocks[holders[i].first].from],
+                                   .last =
+                                       &report->trace.events[memory->blocks[holders[i].last].from]};
     free(holders);
 }
 
@@ -221,8 +235,10 @@ static void fill_device(struct report *report, struct report_device *row, unsign
     if (row->sums.live_peak_at == TRACE_NEVER)
         return;
     row->live_peak_ns = trace->events[row->sums.live_peak_at].at_ns;
-    fill_holders(report, device, row->sums.live_peak_at, row->holders, &row->holder_count, &row->holders_left);
-    fill_holders(report, device, trace->count - 1, row->never_freed, &row->never_freed_count, &row->never_freed_left);
+    fill_holders(report, device, row->sums.live_peak_at, row->holders, &row->holder_count,
+                 &row->holders_left);
+    fill_holders(report, device, trace->count - 1, row->never_freed, &row->never_freed_count,
+                 &row->never_freed_left);
 }
 
 static void fill_devices(struct report *report)
@@ -332,21 +348,34 @@ struct number {
     size_t offset;
 };
 
-static void write_numbers(struct json *json, const void *of, const struct number *numbers, size_t count)
+static void write_numbers(struct json *json, const void *of, const struct number *numbers,
+                          size_t count)
 {
     for (size_t i = 0; i < count; i++)
-        json_number(json, numbers[i].key, *(const uint64_t *)((const char *)of + numbers[i].offset));
+        json_number(json, numbers[i].key,
+                    *(const uint64_t *)((const char *)of + numbers[i].offset));
 }
 
-static void write_device(struct json *json, const struct report *report, const struct report_device *row)
+static void write_device(struct json *json, const struct report *report,
+                         const struct report_device *row)
 {
-#define SUM(key, member) {key, offsetof(struct report_device, sums.member)}
-    static const struct number numbers[] = {
-        SUM("allocations", allocations), SUM("allocated_bytes", bytes), SUM("frees", frees), SUM("refused", refused),
-        SUM("live_peak_bytes", live_peak), {"live_peak_ns", offsetof(struct report_device, live_peak_ns)},
-        SUM("reserved_peak_bytes", reserved_peak), SUM("cached_peak_bytes", cached_peak),
-        SUM("retired_peak_bytes", retired_peak), SUM("limbo_peak_bytes", limbo_peak), SUM("never_freed", never_freed),
-        SUM("never_freed_bytes", live_end)};
+#define SUM(key, member)                                 \
+    {                                                    \
+        key, offsetof(struct report_device, sums.member) \
+    }
+    static const struct number numbers[] = {SUM("allocations", allocations),
+                                            SUM("allocated_bytes", bytes),
+                                            SUM("frees", frees),
+                                            SUM("refused", refused),
+                                            SUM("live_peak_bytes", live_peak),
+                                            {"live_peak_ns",
+                                             offsetof(struct report_device, live_peak_ns)},
+                                            SUM("reserved_peak_bytes", reserved_peak),
+                                            SUM("cached_peak_bytes", cached_peak),
+                                            SUM("retired_peak_bytes", retired_peak),
+                                            SUM("limbo_peak_bytes", limbo_peak),
+                                            SUM("never_freed", never_freed),
+                                            SUM("never_freed_bytes", live_end)};
 #undef SUM
     char uuid[33];
 
@@ -377,11 +406,19 @@ static void write_call(struct json *json, const struct trace_event *event)
 
 void report_write(struct json *json, const struct report *report)
 {
-#define SUM(key, member) {key, offsetof(struct trace_sums, member)}
-    static const struct number numbers[] = {
-        SUM("allocations", allocations), SUM("frees", frees), SUM("refused", refused), SUM("failed_frees", failed_frees),
-        SUM("unknown_frees", unknown_frees), SUM("gone_with_their_context", replaced), SUM("exported", exported),
-        SUM("opened", opened), SUM("in_calls_ns", in_calls_ns)};
+#define SUM(key, member)                         \
+    {                                            \
+        key, offsetof(struct trace_sums, member) \
+    }
+    static const struct number numbers[] = {SUM("allocations", allocations),
+                                            SUM("frees", frees),
+                                            SUM("refused", refused),
+                                            SUM("failed_frees", failed_frees),
+                                            SUM("unknown_frees", unknown_frees),
+                                            SUM("gone_with_their_context", replaced),
+                                            SUM("exported", exported),
+                                            SUM("opened", opened),
+                                            SUM("in_calls_ns", in_calls_ns)};
 #undef SUM
     const struct trace *trace = &report->trace;
 

@@ -56,8 +56,8 @@ void report_against(const struct report *report, const struct report *before, st
 
 /* For output_write: false, and errno, where it fails. `arg` is the struct report. Each writes
  * what nothing else begins with. */
-#define REPORT_PAGE_HEAD     "<!DOCTYPE html>\n<!-- Made by gpushim report -->\n"
-#define REPORT_PICKLE_HEAD   "\x80\x02}(X\x07\0\0\0made_byq\0X\x0e\0\0\0gpushim report"
+#define REPORT_PAGE_HEAD   "<!DOCTYPE html>\n<!-- Made by gpushim report -->\n"
+#define REPORT_PICKLE_HEAD "\x80\x02}(X\x07\0\0\0made_byq\0X\x0e\0\0\0gpushim report"
 bool report_page(FILE *file, const void *arg);
 bool report_memory_viz(FILE *file, const void *arg);
 

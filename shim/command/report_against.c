@@ -9,7 +9,7 @@
 #include "shim/command/command.h"
 #include "shim/command/show.h"
 
-#define FRAMES   8    /* of a call stack, by which holders of both are the same */
+#define FRAMES   8 /* of a call stack, by which holders of both are the same */
 #define KEY_SIZE 1024
 #define MOST     2000 /* holders of each, the largest */
 
@@ -21,11 +21,13 @@ struct change {
 
 static uint64_t size_of(const struct change *change)
 {
-    return change->now > change->before ? change->now - change->before : change->before - change->now;
+    return change->now > change->before ? change->now - change->before
+                                        : change->before - change->now;
 }
 
 /* By functions: where they lie in their files another build has otherwise. */
-static void make_key(const struct report *report, const struct report_holder *holder, char ret_key[KEY_SIZE])
+static void make_key(const struct report *report, const struct report_holder *holder,
+                     char ret_key[KEY_SIZE])
 {
     char text[TRACE_FRAME_SIZE];
     size_t length = 0;
@@ -41,12 +43,14 @@ static void make_key(const struct report *report, const struct report_holder *ho
     ret_key[length] = 0;
 }
 
-static size_t add_changes(const struct report *report, unsigned device, bool is_now, struct change *changes)
+static size_t add_changes(const struct report *report, unsigned device, bool is_now,
+                          struct change *changes)
 {
     const struct trace_memory *memory = &report->memory;
     const size_t peak = memory->devices[device].live_peak_at;
     size_t count = 0;
-    struct trace_holder *holders = peak == TRACE_NEVER ? NULL : trace_holders(memory, device, peak, &count);
+    struct trace_holder *holders =
+        peak == TRACE_NEVER ? NULL : trace_holders(memory, device, peak, &count);
 
     count = !holders ? 0 : count < MOST ? count : MOST;
     for (size_t i = 0; i < count; i++) {
@@ -74,8 +78,8 @@ static int by_size(const void *left, const void *right)
 }
 
 /* Those that differ, the largest change first. */
-static struct change *find_changes(const struct report *report, const struct report *before, unsigned device,
-                                   size_t *ret_count)
+static struct change *find_changes(const struct report *report, const struct report *before,
+                                   unsigned device, size_t *ret_count)
 {
     struct change *changes = command_need(calloc(2 * MOST, sizeof *changes));
     size_t count = add_changes(report, device, true, changes), kept = 0;
@@ -96,30 +100,40 @@ static struct change *find_changes(const struct report *report, const struct rep
     return changes;
 }
 
-/* ---- Telling ------------------------------------------------------------------------------------ */
+/* ---- Telling
+ * ------------------------------------------------------------------------------------ */
 
 /* What is told of each GPU. */
 static const struct {
     const char *text, *json, *json_before;
     size_t offset; /* in its sums */
 } numbers[] = {
-    {"live peak", "live_peak_bytes", "live_peak_bytes_before", offsetof(struct trace_device_sums, live_peak)},
-    {"reserved", "reserved_peak_bytes", "reserved_peak_bytes_before", offsetof(struct trace_device_sums, reserved_peak)},
-    {"never freed", "never_freed_bytes", "never_freed_bytes_before", offsetof(struct trace_device_sums, live_end)},
+    {"live peak", "live_peak_bytes", "live_peak_bytes_before",
+     offsetof(struct trace_device_sums, live_peak)},
+    {"reserved", "reserved_peak_bytes", "reserved_peak_bytes_before",
+     offsetof(struct trace_device_sums, reserved_peak)},
+    {"never freed", "never_freed_bytes", "never_freed_bytes_before",
+     offsetof(struct trace_device_sums, live_end)},
 };
 
-static void tell_numbers(const struct report *report, const struct report *before, unsigned device, struct json *json)
+static void tell_numbers(const struct report *report, const struct report *before, unsigned device,
+                         struct json *json)
 {
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
-        const uint64_t now = *(const uint64_t *)((const char *)&report->memory.devices[device] + numbers[i].offset);
-        const uint64_t then = *(const uint64_t *)((const char *)&before->memory.devices[device] + numbers[i].offset);
+        const uint64_t now =
+            *(const uint64_t *)((const char *)&report->memory.devices[device] + numbers[i].offset);
+        const uint64_t then =
+            *(const uint64_t *)((const char *)&before->memory.devices[device] + numbers[i].offset);
         char a[SHOWN], b[SHOWN], c[SHOWN];
 
         json_number(json, numbers[i].json, now);
         json_number(json, numbers[i].json_before, then);
         if (!json)
-            command_say("%-11s %s, %s before: %s%s", numbers[i].text, show_size(now, a), show_size(then, b),
-                        now == then ? "the same" : now > then ? "+" : "-",
+            command_say("%-11s %s, %s before: %s%s", numbers[i].text, show_size(now, a),
+                        show_size(then, b),
+                        now == then  ? "the same"
+                        : now > then ? "+"
+                                     : "-",
                         now == then ? "" : show_size(now > then ? now - then : then - now, c));
     }
 }
@@ -140,13 +154,15 @@ static void tell_change(const struct change *change, struct json *json)
         else if (follows)
             command_say("  %11s %s", "", frame);
         else
-            command_say("  %c%-10s %s, %s before  %s", change->now > change->before ? '+' : '-', show_size(size_of(change), by),
-                        show_size(change->now, now), show_size(change->before, before), frame);
+            command_say("  %c%-10s %s, %s before  %s", change->now > change->before ? '+' : '-',
+                        show_size(size_of(change), by), show_size(change->now, now),
+                        show_size(change->before, before), frame);
     json_close(json, ']');
     json_close(json, '}');
 }
 
-static void tell_device(const struct report *report, const struct report *before, unsigned device, struct json *json)
+static void tell_device(const struct report *report, const struct report *before, unsigned device,
+                        struct json *json)
 {
     size_t count;
     struct change *changes = find_changes(report, before, device, &count);
@@ -177,8 +193,9 @@ void report_against(const struct report *report, const struct report *before, st
         json_number(json, "allocations_before", then->allocations);
         json_open(json, "devices", '[');
     } else {
-        command_say("%s, pid %d, against %s, pid %d", report->trace.header.program, report->trace.header.pid,
-                    before->trace.header.program, before->trace.header.pid);
+        command_say("%s, pid %d, against %s, pid %d", report->trace.header.program,
+                    report->trace.header.pid, before->trace.header.program,
+                    before->trace.header.pid);
         command_say("calls       %llu allocations, %llu before; %llu frees, %llu before",
                     (unsigned long long)now->allocations, (unsigned long long)then->allocations,
                     (unsigned long long)now->frees, (unsigned long long)then->frees);

@@ -26,7 +26,8 @@ struct page {
 
 static int by_size(const void *a, const void *b)
 {
-    const struct trace_block *x = *(const struct trace_block *const *)a, *y = *(const struct trace_block *const *)b;
+    const struct trace_block *x = *(const struct trace_block *const *)a,
+                             *y = *(const struct trace_block *const *)b;
 
     return x->size > y->size ? -1 : x->size < y->size;
 }
@@ -73,7 +74,8 @@ static void write_moments(struct page *page)
 
 static int by_stack(const void *a, const void *b)
 {
-    const struct trace_block *x = *(const struct trace_block *const *)a, *y = *(const struct trace_block *const *)b;
+    const struct trace_block *x = *(const struct trace_block *const *)a,
+                             *y = *(const struct trace_block *const *)b;
 
     return x->stack < y->stack ? -1 : x->stack > y->stack;
 }
@@ -165,7 +167,8 @@ static void write_blocks(struct page *page)
 
 static void write_figure(struct json *json, const struct trace_event *event)
 {
-    const uint64_t numbers[] = {event->at_ns, event->device, event->figures.live, event->figures.cached,
+    const uint64_t numbers[] = {event->at_ns,           event->device,
+                                event->figures.live,    event->figures.cached,
                                 event->figures.retired, event->figures.limbo};
 
     json_open(json, NULL, '[');

@@ -103,7 +103,9 @@ static void put_frames(struct pickle *pickle, const struct trace_event *event)
         snprintf(offset, sizeof offset, "+0x%llx", (unsigned long long)place.offset);
         put_code(pickle, DICT);
         put_word(pickle, "filename");
-        put_text(pickle, json_takes(place.file) ? place.is_named && !place.file[0] ? "label" : place.file : "?");
+        put_text(pickle, json_takes(place.file)
+                             ? place.is_named && !place.file[0] ? "label" : place.file
+                             : "?");
         put_pair(pickle, "line", place.line);
         put_word(pickle, "name");
         put_text(pickle, place.function[0] && json_takes(place.function) ? place.function : offset);
@@ -172,7 +174,8 @@ static void put_traces(struct pickle *pickle)
     for (unsigned device = 0; device <= last; device++) {
         put_code(pickle, LIST);
         for (size_t i = 0; i < report->trace.count; i++)
-            if (report->memory.begins[i] || report->memory.ends[i] || trace_is_alloc(&report->trace.events[i]))
+            if (report->memory.begins[i] || report->memory.ends[i] ||
+                trace_is_alloc(&report->trace.events[i]))
                 put_event(pickle, device, i);
         put_code(pickle, NEXT);
     }
@@ -180,7 +183,8 @@ static void put_traces(struct pickle *pickle)
 
 /* ---- Segments, as they are at the end ------------------------------------------------------- */
 
-static void put_block(struct pickle *pickle, const struct trace_block *block, uint64_t address, uint64_t size)
+static void put_block(struct pickle *pickle, const struct trace_block *block, uint64_t address,
+                      uint64_t size)
 {
     put_code(pickle, DICT);
     put_pair(pickle, "address", address);
@@ -236,7 +240,8 @@ static int by_piece(const void *a, const void *b)
 static void put_segments(struct pickle *pickle)
 {
     const struct trace_memory *memory = &pickle->report->memory;
-    const struct trace_block **left = command_need(malloc((memory->block_count + 1) * sizeof *left));
+    const struct trace_block **left =
+        command_need(malloc((memory->block_count + 1) * sizeof *left));
     size_t count = 0, at = 0;
 
     for (size_t i = 0; i < memory->block_count; i++)

@@ -27,8 +27,10 @@ static bool find_library(char ret_path[PATH_MAX])
     if (!ret_path[0])
         library_complain();
     else
-        command_complain("the library's path is '%s', and LD_PRELOAD cannot name one with a space or a colon in it; install "
-                         "this program and the library in a folder without", ret_path);
+        command_complain(
+            "the library's path is '%s', and LD_PRELOAD cannot name one with a space or a colon in it; install "
+            "this program and the library in a folder without",
+            ret_path);
     return false;
 }
 
@@ -42,7 +44,8 @@ static bool stays(const char *entry, const char *library)
         return false;
     if (strcmp(basename(entry), LIBRARY) != 0)
         return true;
-    command_complain("warning: LD_PRELOAD names '%s'; this program's own '%s' goes there instead", entry, library);
+    command_complain("warning: LD_PRELOAD names '%s'; this program's own '%s' goes there instead",
+                     entry, library);
     return false;
 }
 
@@ -50,7 +53,8 @@ static void preload(const char *library)
 {
     const char *others = getenv("LD_PRELOAD");
     char *list = command_need(strdup(others ? others : "")), *rest = list, *entry;
-    char *all = command_need(malloc(strlen(library) + strlen(list) + 2)), *end = stpcpy(all, library);
+    char *all = command_need(malloc(strlen(library) + strlen(list) + 2)),
+         *end = stpcpy(all, library);
 
     while ((entry = strsep(&rest, " :")))
         if (stays(entry, library))
@@ -68,10 +72,13 @@ static int find_program(const char *name, char ret_path[PATH_MAX])
     int error = run_file_find(name, ret_path);
 
     if (error == -ENOENT)
-        command_complain("'%s' is not found%s; give its path, or install it", name, strchr(name, '/') ? "" : " in PATH");
+        command_complain("'%s' is not found%s; give its path, or install it", name,
+                         strchr(name, '/') ? "" : " in PATH");
     else if (error)
-        command_complain("'%s' may not be executed, or is a folder; look at its mode (chmod +x), its folders', and whether its "
-                         "file system is mounted noexec", ret_path);
+        command_complain(
+            "'%s' may not be executed, or is a folder; look at its mode (chmod +x), its folders', and whether its "
+            "file system is mounted noexec",
+            ret_path);
     return !error ? 0 : error == -ENOENT ? NOT_FOUND : CANNOT_START;
 }
 
@@ -103,7 +110,8 @@ static int start(const char *path, int argc, char **argv)
     return CANNOT_START;
 }
 
-/* ---- Options ---------------------------------------------------------------------------------------- */
+/* ---- Options
+ * ---------------------------------------------------------------------------------------- */
 
 static uint64_t were_set; /* by index in gs_options */
 
@@ -114,7 +122,8 @@ static void complain_of_name(const char *before, struct gs_text text)
 
     gs_quote(text, quoted);
     if (!meant) {
-        command_complain("%sno option has the name %s; 'gpushim config' lists them", before, quoted);
+        command_complain("%sno option has the name %s; 'gpushim config' lists them", before,
+                         quoted);
         return;
     }
     gs_option_name(meant, name);
@@ -133,7 +142,8 @@ static bool set(const struct gs_option *option, const char *value)
     return true;
 }
 
-static bool check(const char *before, const struct gs_option *option, const char *value, struct gs_config *ret)
+static bool check(const char *before, const struct gs_option *option, const char *value,
+                  struct gs_config *ret)
 {
     const struct gs_text text = gs_text_of(value);
     const char *wrong = gs_value_parse(ret, option, text);
@@ -143,13 +153,15 @@ static bool check(const char *before, const struct gs_option *option, const char
         return true;
     gs_option_name(option, name);
     gs_option_allowed(option, allowed);
-    command_complain("%s%s = %s %s; allowed: %s", before, name, gs_quote(text, quoted), wrong, allowed);
+    command_complain("%s%s = %s %s; allowed: %s", before, name, gs_quote(text, quoted), wrong,
+                     allowed);
     return false;
 }
 
-/* The option of that name ("pool.decay", "log", or "general.log", as files know it), or one that had it before, which is
- * said; what it was called then is in *ret_old. */
-static const struct gs_option *find(const char *before, struct gs_text name, const struct gs_old_name **ret_old)
+/* The option of that name ("pool.decay", "log", or "general.log", as files know it), or one that
+ * had it before, which is said; what it was called then is in *ret_old. */
+static const struct gs_option *find(const char *before, struct gs_text name,
+                                    const struct gs_old_name **ret_old)
 {
     const struct gs_option *option = gs_option_find(name, gs_option_name, ret_old);
 
@@ -158,15 +170,18 @@ static const struct gs_option *find(const char *before, struct gs_text name, con
     if (!option)
         complain_of_name(before, name);
     else if (*ret_old)
-        command_complain("%s%.*s is called %s now, and is taken for that", before, (int)name.size, name.at, (*ret_old)->now);
+        command_complain("%s%.*s is called %s now, and is taken for that", before, (int)name.size,
+                         name.at, (*ret_old)->now);
     return option;
 }
 
-const struct gs_option *run_option_read(const char *before, const char *text, struct gs_config *ret, const char **ret_value)
+const struct gs_option *run_option_read(const char *before, const char *text, struct gs_config *ret,
+                                        const char **ret_value)
 {
     static char changed[GS_QUOTE_SIZE];
     const char *equals = strchr(text, '=');
-    const struct gs_text name = gs_text_trim((struct gs_text){text, equals ? (size_t)(equals - text) : strlen(text)});
+    const struct gs_text name =
+        gs_text_trim((struct gs_text){text, equals ? (size_t)(equals - text) : strlen(text)});
     const struct gs_old_name *old;
     const struct gs_option *option = find(before, name, &old);
     char quoted[GS_QUOTE_SIZE];
@@ -255,7 +270,8 @@ static void say_what_comes_next(void)
     const char *file = getenv("GPUSHIM_RECORD"), *percent = file ? strstr(file, "%p") : NULL;
 
     if (percent)
-        command_complain("afterwards: gpushim report %.*s%d%s", (int)(percent - file), file, getpid(), percent + 2);
+        command_complain("afterwards: gpushim report %.*s%d%s", (int)(percent - file), file,
+                         getpid(), percent + 2);
     else if (file)
         command_complain("afterwards: gpushim report %s", file);
 }

@@ -1,7 +1,7 @@
 /*
- * What the parts of `gpushim run` share: run.c finds the library and starts the program,
- * and sets the library's options, run_file.c reads what kind of file a program is, and says what would
- * keep the library out of it.
+ * What the parts of `gpushim run` share: run.c finds the library and starts the program, and sets
+ * the library's options, run_file.c reads what kind of file a program is, and says what would keep
+ * the library out of it.
  */
 #ifndef GS_SHIM_COMMAND_RUN_H
 #define GS_SHIM_COMMAND_RUN_H
@@ -24,7 +24,7 @@ enum run_kind {
 
 struct run_file {
     enum run_kind kind;
-    int error; /* RUN_UNREADABLE: errno */
+    int error;    /* RUN_UNREADABLE: errno */
     bool is_ours; /* RUN_ELF: it is of the machine that this program is of */
     char interpreter[RUN_INTERPRETER_SIZE]; /* who starts it; "": nobody, or not to be seen */
     char argument[RUN_INTERPRETER_SIZE];    /* what a script gives it before its own name */
@@ -37,8 +37,8 @@ void run_file_read(const char *path, struct run_file *ret);
  * may not be executed. */
 int run_file_find(const char *name, char ret_path[PATH_MAX]);
 
-/* Why the library cannot be loaded with it: in words, after its name ("is no ELF file"); NULL: nothing is wrong with it. Of
- * a program also by who starts it. */
+/* Why the library cannot be loaded with it: in words, after its name ("is no ELF file"); NULL:
+ * nothing is wrong with it. Of a program also by who starts it. */
 const char *run_file_wrong(const struct run_file *file);
 const char *run_program_wrong(const char *path, const struct run_file *file);
 /* Warns on standard error of what will keep the library out of the program at `path`. */
@@ -47,9 +47,10 @@ void run_check(const char *path);
 struct gs_config;
 struct gs_option;
 
-/* The option of "pool.decay=5 s", whose value goes to *ret, and as text to *ret_value until the next is read; or NULL, and
- * said, after `before`: it is no option, or no value for it. */
-const struct gs_option *run_option_read(const char *before, const char *text, struct gs_config *ret, const char **ret_value);
+/* The option of "pool.decay=5 s", whose value goes to *ret, and as text to *ret_value until the
+ * next is read; or NULL, and said, after `before`: it is no option, or no value for it. */
+const struct gs_option *run_option_read(const char *before, const char *text, struct gs_config *ret,
+                                        const char **ret_value);
 /* Where the library lies that belongs to this program, and which version of it that is. */
 
 #define LIBRARY "libgpushim.so"
@@ -58,7 +59,8 @@ const struct gs_option *run_option_read(const char *before, const char *text, st
  * called by. */
 void library_own_folder(char ret_folder[PATH_MAX]);
 
-/* The real path of the first place where one lies (as built, as installed, as unpacked); "": there is none. */
+/* The real path of the first place where one lies (as built, as installed, as unpacked); "": there
+ * is none. */
 void library_find(char ret_path[PATH_MAX]);
 
 /* Says on standard error that there is none, and where it was looked for. */
@@ -67,7 +69,8 @@ void library_complain(void);
 /* What the file says that it is, "0.1.0"; "" where it cannot be told. */
 #define LIBRARY_VERSION 32
 void library_version_of(const char *path, char ret_version[LIBRARY_VERSION]);
-/* The protocol that it speaks with others (GS_WIRE_VERSION of its build); 0: that cannot be told. */
+/* The protocol that it speaks with others (GS_WIRE_VERSION of its build); 0: that cannot be
+ * told. */
 unsigned library_protocol_of(const char *path);
 
 #endif

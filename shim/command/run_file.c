@@ -34,7 +34,8 @@ static void read_linker(int fd, const Elf64_Ehdr *elf, struct run_file *ret)
     if (elf->e_phentsize != sizeof header)
         return;
     for (unsigned i = 0; i < elf->e_phnum && i < HEADERS_MAX; i++) {
-        if (gs_regular_read(fd, &header, sizeof header, elf->e_phoff + i * sizeof header) != sizeof header)
+        if (gs_regular_read(fd, &header, sizeof header, elf->e_phoff + i * sizeof header) !=
+            sizeof header)
             return;
         if (header.p_type != PT_INTERP)
             continue;
@@ -81,7 +82,8 @@ static void read_start(int fd, struct run_file *ret)
         read_line(start.bytes + 2, ret);
     } else if (size >= sizeof(Elf32_Ehdr) && memcmp(ident, ELFMAG, SELFMAG) == 0) {
         ret->kind = RUN_ELF;
-        ret->is_ours = ident[EI_CLASS] == ELFCLASS64 && ident[EI_DATA] == ELFDATA2LSB && start.elf.e_machine == MACHINE;
+        ret->is_ours = ident[EI_CLASS] == ELFCLASS64 && ident[EI_DATA] == ELFDATA2LSB &&
+                       start.elf.e_machine == MACHINE;
         if (ret->is_ours)
             read_linker(fd, &start.elf, ret);
     }
@@ -101,8 +103,9 @@ void run_file_read(const char *path, struct run_file *ret)
     close(fd);
 }
 
-/* 0, -EACCES or -ENOENT. In a folder of PATH the search goes on as if nothing were there past a folder, and past what lies
- * where this user may not look. So do shells; execvp would blame such a place for every name that is not found. */
+/* 0, -EACCES or -ENOENT. In a folder of PATH the search goes on as if nothing were there past a
+ * folder, and past what lies where this user may not look. So do shells; execvp would blame such a
+ * place for every name that is not found. */
 static int try_path(const char *path, bool in_folder)
 {
     struct stat status;
@@ -131,7 +134,8 @@ int run_file_find(const char *name, char ret_path[PATH_MAX])
         int length, tried;
 
         end = strchrnul(folders, ':');
-        length = snprintf(path, sizeof path, "%.*s%s%s", (int)(end - folders), folders, end > folders ? "/" : "", name);
+        length = snprintf(path, sizeof path, "%.*s%s%s", (int)(end - folders), folders,
+                          end > folders ? "/" : "", name);
         tried = length < (int)sizeof path ? try_path(path, true) : -ENOENT;
         if (tried == 0 || (tried == -EACCES && error == -ENOENT)) {
             error = tried;
@@ -142,7 +146,8 @@ int run_file_find(const char *name, char ret_path[PATH_MAX])
     }
 }
 
-/* ---- What keeps the library out --------------------------------------------------------------------- */
+/* ---- What keeps the library out
+ * --------------------------------------------------------------------- */
 
 const char *run_file_wrong(const struct run_file *file)
 {
@@ -179,12 +184,12 @@ const char *run_program_wrong(const char *path, const struct run_file *file)
 
 static void warn(const char *path, const char *script, const char *why, const char *way_out)
 {
-    command_complain("warning: %s%s%s%s %s: %s", path, script ? ", which runs " : "", script ? script : "", script ? "," : "",
-                     why, way_out);
+    command_complain("warning: %s%s%s%s %s: %s", path, script ? ", which runs " : "",
+                     script ? script : "", script ? "," : "", why, way_out);
 }
 
-/* By what mode the program gives its caller other rights than he has, as the kernel decides it: none where it is his own.
- * NULL: it does not. */
+/* By what mode the program gives its caller other rights than he has, as the kernel decides it:
+ * none where it is his own. NULL: it does not. */
 static const char *other_rights(const struct stat *file)
 {
     if ((file->st_mode & S_ISUID) && file->st_uid != getuid())
@@ -201,14 +206,17 @@ static void check_rights(const char *path, const char *script)
     struct stat file;
     const char *why;
 
-    if (fstatat(AT_FDCWD, path, &file, 0) != 0 || (statvfs(path, &system) == 0 && (system.f_flag & ST_NOSUID)))
+    if (fstatat(AT_FDCWD, path, &file, 0) != 0 ||
+        (statvfs(path, &system) == 0 && (system.f_flag & ST_NOSUID)))
         return;
     why = prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) == 1 ? NULL : other_rights(&file);
     if (!why && getuid() != 0 && getxattr(path, "security.capability", NULL, 0) > 0)
         why = "has file capabilities";
     if (why)
-        warn(path, script, why, "the dynamic linker ignores LD_PRELOAD in it and in what it starts; run it as who it belongs to, "
-                                "or a copy without these");
+        warn(
+            path, script, why,
+            "the dynamic linker ignores LD_PRELOAD in it and in what it starts; run it as who it belongs to, "
+            "or a copy without these");
 }
 
 /* Who runs this script. False: not to be told, as where env has options. */
@@ -236,7 +244,9 @@ void run_check(const char *path)
     }
     wrong = file.kind == RUN_ELF ? run_program_wrong(path, &file) : NULL;
     if (wrong)
-        warn(path, script, wrong, "the library cannot be loaded into it, only into programs that it starts; use a build of it for "
-                                  "this machine and glibc that is dynamically linked");
+        warn(
+            path, script, wrong,
+            "the library cannot be loaded into it, only into programs that it starts; use a build of it for "
+            "this machine and glibc that is dynamically linked");
     check_rights(path, script);
 }

@@ -55,8 +55,9 @@ static void text_of(const struct gs_option *option, uint64_t number, char ret[GS
     } else if (option->type == GS_OPTION_AMOUNT) {
         const bool by_percent = number >= GS_CONFIG_PERCENT && number <= GS_CONFIG_PERCENT + 100;
 
-        *(struct gs_config_amount *)field = (struct gs_config_amount){.bytes = by_percent ? 0 : number,
-                                                                      .percent = by_percent ? number - GS_CONFIG_PERCENT : 0};
+        *(struct gs_config_amount *)field =
+            (struct gs_config_amount){.bytes = by_percent ? 0 : number,
+                                      .percent = by_percent ? number - GS_CONFIG_PERCENT : 0};
     } else {
         memcpy(field, &number, sizeof number);
     }
@@ -99,7 +100,8 @@ static void tell_it(struct order *order, const struct who *who, int fd, const ch
     }
     text_of(setting->option, done.set.before, told.before);
     text_of(setting->option, done.set.after, told.after);
-    order_say(order, who, silent[0] ? silent : reason, write_it, &told, "%s %s -> %s", told.name, told.before, told.after);
+    order_say(order, who, silent[0] ? silent : reason, write_it, &told, "%s %s -> %s", told.name,
+              told.before, told.after);
 }
 
 /* ---- The command ---------------------------------------------------------------------------- */

@@ -13,7 +13,7 @@
 #include "core/base/printable.h"
 #include "shim/command/command.h"
 
-#define LINE_MOST 4096
+#define LINE_MOST    4096
 #define COLUMNS_MOST 16
 #define LAST_LEAST   18 /* columns that others go for */
 
@@ -23,7 +23,8 @@ const char *show_size(uint64_t bytes, char ret[SHOWN])
     double number = (double)bytes;
     unsigned unit = 0;
 
-    while (number >= 999.95 && (number /= 1024, ++unit) < 6) /* 1000.0 MiB would take one column more */
+    while (number >= 999.95 &&
+           (number /= 1024, ++unit) < 6) /* 1000.0 MiB would take one column more */
         continue;
     snprintf(ret, SHOWN, unit ? "%.1f %s" : "%.0f %s", number, units[unit]);
     return ret;
@@ -40,7 +41,8 @@ const char *show_age(uint64_t ns, char ret[SHOWN])
 
     while (i < 3 && seconds >= steps[i].most)
         i++;
-    snprintf(ret, SHOWN, "%llu %s", (unsigned long long)(seconds / steps[i].seconds), steps[i].unit);
+    snprintf(ret, SHOWN, "%llu %s", (unsigned long long)(seconds / steps[i].seconds),
+             steps[i].unit);
     return ret;
 }
 
@@ -49,13 +51,17 @@ const char *show_uuid(const char *kind, const unsigned char uuid[16], char ret[S
     int length = snprintf(ret, SHOWN_UUID, "%.12s", kind);
 
     for (unsigned i = 0; i < 16; i++)
-        length += sprintf(ret + length, i == 0 || i == 4 || i == 6 || i == 8 || i == 10 ? "-%02x" : "%02x", uuid[i]);
+        length +=
+            sprintf(ret + length,
+                    i == 0 || i == 4 || i == 6 || i == 8 || i == 10 ? "-%02x" : "%02x", uuid[i]);
     return ret;
 }
 
-/* ---- Width -------------------------------------------------------------------------------------- */
+/* ---- Width
+ * -------------------------------------------------------------------------------------- */
 
-/* As terminals have it, whatever the locale of who asks; one, where libc has no locale that knows. */
+/* As terminals have it, whatever the locale of who asks; one, where libc has no locale that
+ * knows. */
 static size_t width_of(uint32_t code)
 {
     static locale_t locale;
@@ -134,7 +140,8 @@ void show_terminal(unsigned otherwise, unsigned *ret_columns, unsigned *ret_line
     *ret_lines = known && size.ws_row ? size.ws_row : 24;
 }
 
-/* ---- Tables ------------------------------------------------------------------------------------- */
+/* ---- Tables
+ * ------------------------------------------------------------------------------------- */
 
 static void add(struct sheet *sheet, char *cell)
 {
@@ -170,7 +177,8 @@ void sheet_line(struct sheet *sheet, const char *format, ...)
     va_end(arguments);
 }
 
-/* The widths, and 0 of those that have gone; without that of the last one, which gets what is left. */
+/* The widths, and 0 of those that have gone; without that of the last one, which gets what is
+ * left. */
 static void measure(const struct sheet *sheet, unsigned width, size_t ret[COLUMNS_MOST])
 {
     const unsigned last = sheet->count - 1;
@@ -180,14 +188,16 @@ static void measure(const struct sheet *sheet, unsigned width, size_t ret[COLUMN
         ret[i] = show_width(sheet->columns[i].head);
     for (size_t at = 0; at < sheet->used; at += sheet->cells[at] ? sheet->count : 2)
         for (unsigned i = 0; sheet->cells[at] && i < last; i++)
-            ret[i] = show_width(sheet->cells[at + i]) > ret[i] ? show_width(sheet->cells[at + i]) : ret[i];
+            ret[i] = show_width(sheet->cells[at + i]) > ret[i] ? show_width(sheet->cells[at + i])
+                                                               : ret[i];
     for (unsigned i = 0; i < last; i++)
         all += ret[i] + 1;
     while (width && all + LAST_LEAST > width) {
         unsigned first = last;
 
         for (unsigned i = 0; i < last; i++)
-            if (ret[i] && sheet->columns[i].goes && (first == last || sheet->columns[i].goes > sheet->columns[first].goes))
+            if (ret[i] && sheet->columns[i].goes &&
+                (first == last || sheet->columns[i].goes > sheet->columns[first].goes))
                 first = i;
         if (first == last)
             break;
@@ -197,7 +207,8 @@ static void measure(const struct sheet *sheet, unsigned width, size_t ret[COLUMN
     ret[last] = width == 0 ? SIZE_MAX : all < width ? width - all : 0;
 }
 
-static void print_row(const struct sheet *sheet, const size_t *widths, char *const *cells, char ret[2 * LINE_MOST])
+static void print_row(const struct sheet *sheet, const size_t *widths, char *const *cells,
+                      char ret[2 * LINE_MOST])
 {
     size_t length = 0;
 
@@ -222,7 +233,8 @@ static void print_row(const struct sheet *sheet, const size_t *widths, char *con
     ret[length] = 0;
 }
 
-void sheet_print(const struct sheet *sheet, unsigned width, void (*line)(void *arg, const char *text), void *arg)
+void sheet_print(const struct sheet *sheet, unsigned width,
+                 void (*line)(void *arg, const char *text), void *arg)
 {
     size_t widths[COLUMNS_MOST], at = 0;
     char text[2 * LINE_MOST];

@@ -1,4 +1,5 @@
-/* How commands show things to people: sizes and ages each in one way, and tables that fit where they are read. */
+/* How commands show things to people: sizes and ages each in one way, and tables that fit where
+ * they are read. */
 #ifndef GS_SHIM_COMMAND_SHOW_H
 #define GS_SHIM_COMMAND_SHOW_H
 
@@ -14,13 +15,14 @@ const char *show_size(uint64_t bytes, char ret[SHOWN]);
 /* "59 s", "12 min", "47 h", "5 d". */
 const char *show_age(uint64_t ns, char ret[SHOWN]);
 
-/* "GPU-00112233-4455-...", as nvidia-smi and NVML have it; `kind` is GPU, or MIG for a part of one. */
+/* "GPU-00112233-4455-...", as nvidia-smi and NVML have it; `kind` is GPU, or MIG for a part of
+ * one. */
 const char *show_uuid(const char *kind, const unsigned char uuid[16], char ret[SHOWN_UUID]);
 
 /* The columns that printable text takes on a terminal. */
 size_t show_width(const char *text);
-/* The bytes of its first line, where lines have so many at most and end at a blank if they can; a blank, or a newline,
- * comes behind them. */
+/* The bytes of its first line, where lines have so many at most and end at a blank if they can; a
+ * blank, or a newline, comes behind them. */
 size_t show_line(const char *text, size_t columns);
 /* What of the text fits, with "..." where some does not; the columns it takes. */
 size_t show_cut(const char *text, size_t columns, char *ret, size_t size);
@@ -46,8 +48,10 @@ struct sheet {
 void sheet_put(struct sheet *sheet, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* A line between rows. */
 void sheet_line(struct sheet *sheet, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* The head, unless there is nothing, and the rows, each without its newline; `width` 0: as wide as they are. */
-void sheet_print(const struct sheet *sheet, unsigned width, void (*line)(void *arg, const char *text), void *arg);
+/* The head, unless there is nothing, and the rows, each without its newline; `width` 0: as wide as
+ * they are. */
+void sheet_print(const struct sheet *sheet, unsigned width,
+                 void (*line)(void *arg, const char *text), void *arg);
 /* On standard output, as wide as that is. False: it cannot be written. */
 bool sheet_say(const struct sheet *sheet);
 void sheet_free(struct sheet *sheet);

@@ -1,8 +1,8 @@
 /*
- * gpushim sleep, wake and swap: processes take their memory off the GPU, and get it back. Each begins with
- * it in a thread of its own when it is told so (core/share/order.c); from then on it is asked whether it is
- * at it still. Several take it in two steps (core/process/sleep.h), one after the other in each: so what they share
- * among themselves goes too.
+ * gpushim sleep, wake and swap: processes take their memory off the GPU, and get it back. Each
+ * begins with it in a thread of its own when it is told so (core/share/order.c); from then on it is
+ * asked whether it is at it still. Several take it in two steps (core/process/sleep.h), one after
+ * the other in each: so what they share among themselves goes too.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -17,8 +17,8 @@
 #include "shim/command/order.h"
 #include "shim/command/show.h"
 
-#define TIMEOUT_NS (30 * GS_NS_PER_S)
-#define MOVES_NS (600 * GS_NS_PER_S) /* for the copies, beside that */
+#define TIMEOUT_NS     (30 * GS_NS_PER_S)
+#define MOVES_NS       (600 * GS_NS_PER_S) /* for the copies, beside that */
 #define ASKED_AGAIN_NS (20 * GS_NS_PER_MS)
 
 /* A process that is meant. */
@@ -39,7 +39,8 @@ struct sleeping {
     char directory[GS_SLEEP_DIRECTORY], discard[GS_SLEEP_TAG];
 };
 
-/* One answer; about the order of that number for GS_SLEEP_STATE. False, and why in ret_reason: there is none. */
+/* One answer; about the order of that number for GS_SLEEP_STATE. False, and why in ret_reason:
+ * there is none. */
 static bool ask_it(int fd, const struct sleeping *sleeping, enum gs_sleep_verb verb, uint32_t order,
                    struct gs_wire_done *ret, char *ret_reason, size_t size)
 {
@@ -56,7 +57,8 @@ static bool ask_it(int fd, const struct sleeping *sleeping, enum gs_sleep_verb v
 }
 
 /* Until it is done with it. */
-static void have_it(int fd, const struct sleeping *sleeping, struct gs_wire_done *ret, char *ret_reason, size_t size)
+static void have_it(int fd, const struct sleeping *sleeping, struct gs_wire_done *ret,
+                    char *ret_reason, size_t size)
 {
     const uint64_t deadline = ask_deadline(sleeping->timeout_ns + MOVES_NS);
     bool told = ask_it(fd, sleeping, sleeping->verb, 0, ret, ret_reason, size);
@@ -74,8 +76,9 @@ static void have_it(int fd, const struct sleeping *sleeping, struct gs_wire_done
 static const char *const stays[GS_SLEEP_STAYS] = {"shared", "registered", "of ended contexts",
                                                   "that the driver did not unmap",
                                                   "of the program's own"};
-static const char *const stays_json[GS_SLEEP_STAYS] = {"shared_bytes", "registered_bytes", "ending_bytes",
-                                                       "refused_bytes", "own_bytes"};
+static const char *const stays_json[GS_SLEEP_STAYS] = {"shared_bytes", "registered_bytes",
+                                                       "ending_bytes", "refused_bytes",
+                                                       "own_bytes"};
 
 struct told {
     struct gs_wire_done done;
@@ -99,13 +102,14 @@ static void write_it(struct json *json, const void *answer)
 static void put_sizes(const struct gs_asleep_for *asleep, char *ret_text, size_t size)
 {
     char away[SHOWN], copied[SHOWN];
-    size_t used = (size_t)snprintf(ret_text, size, ": %s off the GPU, %s kept on the host", show_size(asleep->away, away),
-                                   show_size(asleep->copied, copied));
+    size_t used =
+        (size_t)snprintf(ret_text, size, ": %s off the GPU, %s kept on the host",
+                         show_size(asleep->away, away), show_size(asleep->copied, copied));
 
     for (int i = 0; i < GS_SLEEP_STAYS; i++)
         if (asleep->stays[i] && used < size)
-            used += (size_t)snprintf(ret_text + used, size - used, "; %s %s stay", show_size(asleep->stays[i], away),
-                                     stays[i]);
+            used += (size_t)snprintf(ret_text + used, size - used, "; %s %s stay",
+                                     show_size(asleep->stays[i], away), stays[i]);
 }
 
 /* There is more to come. */
@@ -131,8 +135,8 @@ static void tell_it(struct order *order, const struct who *who, int fd, const ch
         return;
     if (sleep->ns)
         put_sizes(sleep, sizes, sizeof sizes);
-    order_say(order, who, reason, write_it, &told, "%s, in %.2f s%s", sleep->ns ? "asleep" : "awake",
-              (double)told.took_ns / 1e9, sizes);
+    order_say(order, who, reason, write_it, &told, "%s, in %.2f s%s",
+              sleep->ns ? "asleep" : "awake", (double)told.took_ns / 1e9, sizes);
 }
 
 /* False: it was not done, which was said. */
@@ -154,7 +158,8 @@ static bool order_one(struct sleeping *sleeping, struct target *target, enum gs_
     return !order->failed;
 }
 
-/* ---- Who is meant -------------------------------------------------------------------------------- */
+/* ---- Who is meant
+ * -------------------------------------------------------------------------------- */
 
 static bool add_target(struct sleeping *sleeping, long pid, int word, bool in_group)
 {
@@ -169,8 +174,8 @@ static bool add_target(struct sleeping *sleeping, long pid, int word, bool in_gr
     return true;
 }
 
-/* Those of a control group, and of the ones below it, that have the library. False: it cannot be read, which was
- * said. */
+/* Those of a control group, and of the ones below it, that have the library. False: it cannot be
+ * read, which was said. */
 static bool add_group(struct sleeping *sleeping, const char *path, int word)
 {
     char name[PATH_MAX];
@@ -210,7 +215,8 @@ static bool add_word(struct sleeping *sleeping, const struct call *call, int n)
 {
     const char *word = call->argv[n];
 
-    return is_group(word) ? add_group(sleeping, word, n) : add_target(sleeping, call_pid(call, word), n, false);
+    return is_group(word) ? add_group(sleeping, word, n)
+                          : add_target(sleeping, call_pid(call, word), n, false);
 }
 
 /* All of them do it. One that fails at the first step takes no second. */
@@ -219,7 +225,8 @@ static bool order_targets(struct sleeping *sleeping, enum gs_sleep_verb verb)
     bool well = true;
 
     for (size_t i = 0; sleeping->count > 1 && i < sleeping->count; i++)
-        well &= order_one(sleeping, &sleeping->targets[i], verb == GS_SLEEP_WAKES ? GS_SLEEP_RETURNS : GS_SLEEP_LETS_GO);
+        well &= order_one(sleeping, &sleeping->targets[i],
+                          verb == GS_SLEEP_WAKES ? GS_SLEEP_RETURNS : GS_SLEEP_LETS_GO);
     for (size_t i = 0; i < sleeping->count; i++)
         if (sleeping->count == 1 || sleeping->targets[i].goes_on)
             well &= order_one(sleeping, &sleeping->targets[i], verb);
@@ -234,12 +241,14 @@ static bool has_found(const struct sleeping *sleeping, const struct call *call, 
     for (size_t i = 0; i < sleeping->count; i++)
         found |= sleeping->targets[i].word == n && sleeping->targets[i].found;
     if (!found)
-        command_complain("%s: no process in it has GPU memory of the library's that can be asked", call->argv[n]);
+        command_complain("%s: no process in it has GPU memory of the library's that can be asked",
+                         call->argv[n]);
     return found;
 }
 
 /* The words from the n-th on. False: not all was done, which was said. */
-static bool order_words(struct sleeping *sleeping, const struct call *call, int n, int count, enum gs_sleep_verb verb)
+static bool order_words(struct sleeping *sleeping, const struct call *call, int n, int count,
+                        enum gs_sleep_verb verb)
 {
     bool well = true;
 
@@ -257,11 +266,11 @@ static bool order_words(struct sleeping *sleeping, const struct call *call, int 
 /* Of all: the options, and what is asked. COMMAND_WELL: it can begin. */
 static int begin(const struct call *call, struct sleeping *ret, struct gs_share_options *options)
 {
-    const char *to = call_value(call, "to"),
-               *discard = call_value(call, "discard");
+    const char *to = call_value(call, "to"), *discard = call_value(call, "discard");
     char path[PATH_MAX];
 
-    *ret = (struct sleeping){.order = {.options = options, .tell = tell_it}, .timeout_ns = TIMEOUT_NS};
+    *ret =
+        (struct sleeping){.order = {.options = options, .tell = tell_it}, .timeout_ns = TIMEOUT_NS};
     if (!call_seconds(call, "timeout", 0, &ret->timeout_ns))
         return COMMAND_USAGE;
     for (int i = 0; i < call->argc; i++)
@@ -271,12 +280,16 @@ static int begin(const struct call *call, struct sleeping *ret, struct gs_share_
         command_complain("%s: %s", to, strerror(errno));
         return COMMAND_WRONG;
     }
-    if (to && snprintf(ret->directory, sizeof ret->directory, "%s", path) >= (int)sizeof ret->directory) {
-        command_complain("%s: its path is longer than %zu characters", to, sizeof ret->directory - 1);
+    if (to &&
+        snprintf(ret->directory, sizeof ret->directory, "%s", path) >= (int)sizeof ret->directory) {
+        command_complain("%s: its path is longer than %zu characters", to,
+                         sizeof ret->directory - 1);
         return COMMAND_WRONG;
     }
-    if (discard && snprintf(ret->discard, sizeof ret->discard, "%s", discard) >= (int)sizeof ret->discard)
-        return call_wrong(call, "--discard takes a tag of up to %zu characters", sizeof ret->discard - 1);
+    if (discard &&
+        snprintf(ret->discard, sizeof ret->discard, "%s", discard) >= (int)sizeof ret->discard)
+        return call_wrong(call, "--discard takes a tag of up to %zu characters",
+                          sizeof ret->discard - 1);
     return command_share_options(options) ? COMMAND_WELL : COMMAND_WRONG;
 }
 
@@ -314,7 +327,8 @@ int command_swap(const struct call *call)
 
     if (status != COMMAND_WELL)
         return status;
-    return order_words(&sleeping, call, 0, 1, GS_SLEEP_GOES) && order_words(&sleeping, call, 1, 1, GS_SLEEP_WAKES)
+    return order_words(&sleeping, call, 0, 1, GS_SLEEP_GOES) &&
+                   order_words(&sleeping, call, 1, 1, GS_SLEEP_WAKES)
                ? COMMAND_WELL
                : COMMAND_WRONG;
 }

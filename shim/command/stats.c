@@ -14,8 +14,8 @@
 #include "shim/command/figures.h"
 #include "shim/command/json.h"
 
-#define COMMAND_SHOWN 100 /* columns of a command line */
-#define EVERY_NS (2 * GS_NS_PER_S) /* top, where nobody says how often */
+#define COMMAND_SHOWN 100               /* columns of a command line */
+#define EVERY_NS      (2 * GS_NS_PER_S) /* top, where nobody says how often */
 
 void stats_rates(struct table *table, const struct table *before)
 {
@@ -29,7 +29,8 @@ void stats_rates(struct table *table, const struct table *before)
                 row->who.pid != old->who.pid || row->who.told != old->who.told ||
                 row->device != old->device || seconds <= 0)
                 continue;
-            row->rate = (double)(row->figures.hits + row->figures.misses - old->figures.hits - old->figures.misses) /
+            row->rate = (double)(row->figures.hits + row->figures.misses - old->figures.hits -
+                                 old->figures.misses) /
                         seconds;
             row->slow_rate = (double)(row->figures.slow - old->figures.slow) / seconds;
         }
@@ -37,10 +38,13 @@ void stats_rates(struct table *table, const struct table *before)
 
 /* ---- Telling -------------------------------------------------------------------------------- */
 
-static const struct sheet_column columns[] = {
-    {"PID", true, 0},      {"USER", false, 4}, {"GPU", true, 0},   {"RESERVED", true, 0}, {"LIVE", true, 0},
-    {"CACHED", true, 0},   {"RETIRED", true, 6}, {"LIMBO", true, 0}, {"OPENED", true, 5}, {"CALLS", true, 7},    {"SLOW", true, 8},
-    {"WAITS", true, 9},    {"COMMAND", false, 0}};
+static const struct sheet_column columns[] = {{"PID", true, 0},     {"USER", false, 4},
+                                              {"GPU", true, 0},     {"RESERVED", true, 0},
+                                              {"LIVE", true, 0},    {"CACHED", true, 0},
+                                              {"RETIRED", true, 6}, {"LIMBO", true, 0},
+                                              {"OPENED", true, 5},  {"CALLS", true, 7},
+                                              {"SLOW", true, 8},    {"WAITS", true, 9},
+                                              {"COMMAND", false, 0}};
 
 static void put_rate(struct sheet *sheet, double rate, uint64_t total)
 {
@@ -53,15 +57,16 @@ static void put_rate(struct sheet *sheet, double rate, uint64_t total)
 static void put_figures(struct sheet *sheet, const struct row *row)
 {
     const struct gs_figures *figures = &row->figures;
-    const uint64_t sizes[] = {figures->reserved, figures->live, figures->cached + figures->ordered, figures->retired,
-                              figures->limbo};
+    const uint64_t sizes[] = {figures->reserved, figures->live, figures->cached + figures->ordered,
+                              figures->retired, figures->limbo};
     char size[SHOWN];
 
     sheet_put(sheet, "%u", row->device);
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         sheet_put(sheet, "%s", sizes[i] ? show_size(sizes[i], size) : "0");
     if (row->is_first && row->answers) /* it is of no one GPU */
-        sheet_put(sheet, "%s", row->report.opened.bytes ? show_size(row->report.opened.bytes, size) : "0");
+        sheet_put(sheet, "%s",
+                  row->report.opened.bytes ? show_size(row->report.opened.bytes, size) : "0");
     else
         sheet_put(sheet, "-");
     put_rate(sheet, row->rate, figures->hits + figures->misses);
@@ -73,12 +78,14 @@ static void put_figures(struct sheet *sheet, const struct row *row)
 static void put_row(struct sheet *sheet, const struct row *row)
 {
     const struct who *who = &row->who;
-    char ended[SHOWN + 16] = "", age[SHOWN], command[COMMAND_SHOWN + 8], name[11 * sizeof who->name];
+    char ended[SHOWN + 16] = "", age[SHOWN], command[COMMAND_SHOWN + 8],
+                       name[11 * sizeof who->name];
     bool is_named;
 
     if (!row->has_figures) {
-        sheet_line(sheet, who->pid ? "%ld %s%s%s: %s%s" : "(%ld) %s%s%s: %s%s", who->pid ? who->pid : (long)who->told,
-                   who->name, who->place[0] ? " in " : "", who->place, row->silent, who->stopped ? " (stopped)" : "");
+        sheet_line(sheet, who->pid ? "%ld %s%s%s: %s%s" : "(%ld) %s%s%s: %s%s",
+                   who->pid ? who->pid : (long)who->told, who->name, who->place[0] ? " in " : "",
+                   who->place, row->silent, who->stopped ? " (stopped)" : "");
         return;
     }
     if (row->ended)
@@ -89,13 +96,13 @@ static void put_row(struct sheet *sheet, const struct row *row)
     show_cut(who->command, COMMAND_SHOWN, command, sizeof command);
     gs_printable(who->name, strlen(who->name), name, sizeof name);
     is_named = strncmp(command, name, strlen(name)) != 0; /* otherwise than its program */
-    sheet_put(sheet, "%s%s%s%s%s%s%s%s%s%s", command, is_named ? " [" : "", is_named ? name : "", is_named ? "]" : "",
-              who->place[0] ? " in " : "", who->place, ended, row->who.stopped ? " (stopped)" : "",
-              row->silent[0] ? ": " : "", row->silent);
+    sheet_put(sheet, "%s%s%s%s%s%s%s%s%s%s", command, is_named ? " [" : "", is_named ? name : "",
+              is_named ? "]" : "", who->place[0] ? " in " : "", who->place, ended,
+              row->who.stopped ? " (stopped)" : "", row->silent[0] ? ": " : "", row->silent);
 }
 
-/* Below its first row: for whom it keeps what is freed, that it sleeps, and what it has of others who have ended, which
- * nobody but it tells. */
+/* Below its first row: for whom it keeps what is freed, that it sleeps, and what it has of others
+ * who have ended, which nobody but it tells. */
 static void put_more(struct sheet *sheet, const struct row *row)
 {
     char who[WHO_TEXT], size[SHOWN], age[SHOWN];
@@ -104,13 +111,15 @@ static void put_more(struct sheet *sheet, const struct row *row)
         const struct limbo_holder *holder = &row->holders[i];
 
         sheet_line(sheet, "%8s limbo: %s for %s (%s)%s", "", show_size(holder->bytes, size),
-                   who_text(&holder->who, who), holder->who.name, holder->who.stopped ? ", which is stopped" : "");
+                   who_text(&holder->who, who), holder->who.name,
+                   holder->who.stopped ? ", which is stopped" : "");
     }
     if (row->holder_count > LIMBO_HOLDERS)
-        sheet_line(sheet, "%8s limbo: and for %u more (gpushim who)", "", row->holder_count - LIMBO_HOLDERS);
+        sheet_line(sheet, "%8s limbo: and for %u more (gpushim who)", "",
+                   row->holder_count - LIMBO_HOLDERS);
     if (row->answers && row->report.asleep.ns)
-        sheet_line(sheet, "%8s asleep: %s off the GPU for %s (gpushim wake)", "", show_size(row->report.asleep.bytes, size),
-                   show_age(row->report.asleep.ns, age));
+        sheet_line(sheet, "%8s asleep: %s off the GPU for %s (gpushim wake)", "",
+                   show_size(row->report.asleep.bytes, size), show_age(row->report.asleep.ns, age));
     if (row->answers && row->report.opened.ended_bytes)
         sheet_line(sheet, "%8s opened: %s of processes that have ended (gpushim who)", "",
                    show_size(row->report.opened.ended_bytes, size));
@@ -155,9 +164,12 @@ static void write_holders(struct json *json, const struct row *row)
 
 static void write_figures(struct json *json, const struct row *row, bool of_gpu)
 {
-    for (const struct figure *figure = figures_told; figure < figures_told + figures_told_count; figure++)
+    for (const struct figure *figure = figures_told; figure < figures_told + figures_told_count;
+         figure++)
         if (figure->json && figure->of_gpu == of_gpu)
-            json_number(json, figure->json, figures_number(row, figure) / (strstr(figure->json, "_seconds") ? GS_NS_PER_S : 1));
+            json_number(json, figure->json,
+                        figures_number(row, figure) /
+                            (strstr(figure->json, "_seconds") ? GS_NS_PER_S : 1));
 }
 
 static void write_row(struct json *json, const struct row *row)
@@ -166,7 +178,11 @@ static void write_row(struct json *json, const struct row *row)
 
     json_open(json, NULL, '{');
     who_write(json, &row->who);
-    json_text(json, "state", row->ended ? "ended" : row->who.stopped ? "stopped" : row->report.asleep.ns ? "asleep" : "running");
+    json_text(json, "state",
+              row->ended              ? "ended"
+              : row->who.stopped      ? "stopped"
+              : row->report.asleep.ns ? "asleep"
+                                      : "running");
     if (row->ended)
         json_number(json, "ended_seconds", row->ago_ns / GS_NS_PER_S);
     json_bool(json, "stopped", row->who.stopped);
@@ -241,12 +257,14 @@ int command_stats(const struct call *call)
 int command_top(const struct call *call)
 {
     const char *terminal = getenv("TERM");
-    const bool is_page = isatty(STDOUT_FILENO) && terminal && *terminal && strcmp(terminal, "dumb") != 0;
+    const bool is_page =
+        isatty(STDOUT_FILENO) && terminal && *terminal && strcmp(terminal, "dumb") != 0;
 
     return begin(call, isatty(STDOUT_FILENO) ? EVERY_NS : 0, is_page);
 }
 
-/* ---- GPUs ------------------------------------------------------------------------------------------- */
+/* ---- GPUs
+ * ------------------------------------------------------------------------------------------- */
 
 static struct gpu *gpu_of(const struct row *row, struct gpu *gpus, unsigned *count)
 {
@@ -282,7 +300,8 @@ static void ask_nvml(struct gpu *gpu)
     if (!nvml.init) /* an exporter may run before the driver is there */
         doctor_find_nvml(&nvml);
     handle = doctor_in_nvml(&nvml, gpu->uuid, &is_mig);
-    gpu->is_known = handle && nvml.memory && nvml.memory(handle, &gpu->memory) == 0 && gpu->memory.total > 0;
+    gpu->is_known =
+        handle && nvml.memory && nvml.memory(handle, &gpu->memory) == 0 && gpu->memory.total > 0;
 }
 
 static int by_device(const void *left, const void *right)

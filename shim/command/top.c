@@ -1,6 +1,7 @@
 /*
- * The page of gpushim top: a bar for each GPU and the rows of gpushim stats, those that have most on top, as much of it
- * as fits. A few sequences that every terminal knows do; no library knows more of what is needed here.
+ * The page of gpushim top: a bar for each GPU and the rows of gpushim stats, those that have most
+ * on top, as much of it as fits. A few sequences that every terminal knows do; no library knows
+ * more of what is needed here.
  */
 #include <errno.h>
 #include <langinfo.h>
@@ -39,7 +40,8 @@ static struct {
 
 static volatile sig_atomic_t ended, resumed;
 
-/* ---- The terminal ------------------------------------------------------------------------------- */
+/* ---- The terminal
+ * ------------------------------------------------------------------------------- */
 
 static void on_end(int number)
 {
@@ -83,13 +85,18 @@ static void hear_signals(void)
     static const struct {
         int number;
         void (*handler)(int);
-    } heard[] = {{SIGINT, on_end}, {SIGTERM, on_end}, {SIGHUP, on_end}, {SIGCONT, on_resume}, {SIGWINCH, look_up}};
+    } heard[] = {{SIGINT, on_end},
+                 {SIGTERM, on_end},
+                 {SIGHUP, on_end},
+                 {SIGCONT, on_resume},
+                 {SIGWINCH, look_up}};
 
     for (size_t i = 0; i < sizeof heard / sizeof *heard; i++)
         sigaction(heard[i].number, &(struct sigaction){.sa_handler = heard[i].handler}, NULL);
 }
 
-/* ---- The page ----------------------------------------------------------------------------------- */
+/* ---- The page
+ * ----------------------------------------------------------------------------------- */
 
 /* In a locale without UTF-8 a ? stands for each character that it may not have. */
 static void put_text(const struct page *page, const char *text)
@@ -152,7 +159,8 @@ static void put_bar(const struct page *page, const struct gpu *gpu, size_t width
 static void put_gpu(struct page *page, const struct gpu *gpu)
 {
     const uint64_t used = gpu->memory.used, others = used > gpu->own ? used - gpu->own : 0;
-    char name[32], uuid[SHOWN_UUID], text[160], shown[LINE_BYTES], a[SHOWN], b[SHOWN], c[SHOWN], d[SHOWN];
+    char name[32], uuid[SHOWN_UUID], text[160], shown[LINE_BYTES], a[SHOWN], b[SHOWN], c[SHOWN],
+        d[SHOWN];
     size_t bar = 0, taken;
 
     if (gpu->is_numbered)
@@ -160,10 +168,11 @@ static void put_gpu(struct page *page, const struct gpu *gpu)
     else
         snprintf(name, sizeof name, "%.12s", show_uuid("GPU", gpu->uuid, uuid));
     if (gpu->is_known)
-        snprintf(text, sizeof text, "] %s of %s: yours %s, others' %s", show_size(used, a), show_size(gpu->memory.total, b),
-                 show_size(gpu->own, c), show_size(others, d));
+        snprintf(text, sizeof text, "] %s of %s: yours %s, others' %s", show_size(used, a),
+                 show_size(gpu->memory.total, b), show_size(gpu->own, c), show_size(others, d));
     else
-        snprintf(text, sizeof text, ": its size is not known (no NVML); yours %s, others' %s with the library",
+        snprintf(text, sizeof text,
+                 ": its size is not known (no NVML); yours %s, others' %s with the library",
                  show_size(gpu->own, a), show_size(gpu->others, b));
     if (!next_line(page))
         return;
@@ -172,11 +181,14 @@ static void put_gpu(struct page *page, const struct gpu *gpu)
     if (gpu->is_known) {
         printf(" [");
         taken += 2;
-        bar = page->columns > taken + strlen(text) + BAR_LEAST ? page->columns - taken - strlen(text) : BAR_LEAST;
+        bar = page->columns > taken + strlen(text) + BAR_LEAST
+                  ? page->columns - taken - strlen(text)
+                  : BAR_LEAST;
         bar = bar < BAR_MOST ? bar : BAR_MOST;
         put_bar(page, gpu, bar);
     }
-    show_cut(text, page->columns > taken + bar ? page->columns - taken - bar : 0, shown, sizeof shown);
+    show_cut(text, page->columns > taken + bar ? page->columns - taken - bar : 0, shown,
+             sizeof shown);
     printf("%s\033[K", shown);
 }
 
@@ -203,8 +215,9 @@ static bool is_wanted(const struct row *row, const struct gpu *gpu)
     if (gpu && (!row->has_figures || memcmp(gpu->uuid, row->figures.uuid, sizeof gpu->uuid) != 0))
         return false;
     snprintf(pid, sizeof pid, "%ld", who->pid ? who->pid : (long)who->told);
-    return strcasestr(who->command, top.filter) || strcasestr(who->name, top.filter) || strcasestr(who->user, top.filter) ||
-           strcasestr(who->place, top.filter) || strcmp(pid, top.filter) == 0;
+    return strcasestr(who->command, top.filter) || strcasestr(who->name, top.filter) ||
+           strcasestr(who->user, top.filter) || strcasestr(who->place, top.filter) ||
+           strcmp(pid, top.filter) == 0;
 }
 
 /* The rows that are wanted; free ends them. */
@@ -220,8 +233,12 @@ static struct table choose(const struct table *table, const struct gpu *gpu)
 
 static void put_head(struct page *page, const struct gpu *gpu)
 {
-    const char *order = top.order == 'm' ? "memory" : top.order == 'c' ? "command" : top.order == 'p' ? "pid" : "rate";
-    char text[LINE_BYTES], now[16] = "", of[24] = "", shown[4 * sizeof top.filter], with[sizeof shown + 16] = "";
+    const char *order = top.order == 'm'   ? "memory"
+                        : top.order == 'c' ? "command"
+                        : top.order == 'p' ? "pid"
+                                           : "rate";
+    char text[LINE_BYTES], now[16] = "", of[24] = "", shown[4 * sizeof top.filter],
+                           with[sizeof shown + 16] = "";
     const time_t seconds = time(NULL);
     struct tm local;
 
@@ -229,10 +246,13 @@ static void put_head(struct page *page, const struct gpu *gpu)
         strftime(now, sizeof now, "%H:%M:%S", &local);
     if (gpu)
         snprintf(of, sizeof of, " of GPU %u", gpu->device);
-    gs_printable(top.filter, strlen(top.filter), shown, sizeof shown); /* a character may not be whole yet */
+    gs_printable(top.filter, strlen(top.filter), shown,
+                 sizeof shown); /* a character may not be whole yet */
     if (top.types || top.filter[0])
         snprintf(with, sizeof with, " with '%s%s", shown, top.types ? "_" : "'");
-    snprintf(text, sizeof text, "gpushim top %s%s%s by %s; keys: m c p r sort, g GPU, / filter, q ends", now, of, with, order);
+    snprintf(text, sizeof text,
+             "gpushim top %s%s%s by %s; keys: m c p r sort, g GPU, / filter, q ends", now, of, with,
+             order);
     put_line(page, text, "\033[1m");
 }
 
@@ -243,7 +263,8 @@ static void draw(const struct table *table)
     const struct gpu *gpu = top.gpu > 0 && top.gpu <= gpu_count ? &gpus[top.gpu - 1] : NULL;
     struct table chosen = choose(table, gpu);
     const char *no_colour = getenv("NO_COLOR");
-    struct page page = {.utf8 = strcmp(nl_langinfo(CODESET), "UTF-8") == 0, .colour = !no_colour || !*no_colour};
+    struct page page = {.utf8 = strcmp(nl_langinfo(CODESET), "UTF-8") == 0,
+                        .colour = !no_colour || !*no_colour};
     struct sheet sheet;
 
     if (!gpu)
@@ -257,7 +278,9 @@ static void draw(const struct table *table)
     sheet_print(&sheet, page.columns, put_next, &page);
     sheet_free(&sheet);
     if (!chosen.count)
-        put_line(&page, table->count ? "no such process (/ and Escape: all)" : "no process with the library that this user may see",
+        put_line(&page,
+                 table->count ? "no such process (/ and Escape: all)"
+                              : "no process with the library that this user may see",
                  "");
     free(chosen.rows);
     if (page.left)
@@ -265,7 +288,8 @@ static void draw(const struct table *table)
     printf("\033[J");
 }
 
-/* ---- Orders ------------------------------------------------------------------------------------- */
+/* ---- Orders
+ * ------------------------------------------------------------------------------------- */
 
 static int in_order(const void *left, const void *right)
 {
@@ -281,7 +305,8 @@ static int in_order(const void *left, const void *right)
     else if (top.order == 'r')
         order = (a->rate < b->rate) - (a->rate > b->rate);
     else if (top.order == 'm')
-        order = (a->figures.reserved < b->figures.reserved) - (a->figures.reserved > b->figures.reserved);
+        order = (a->figures.reserved < b->figures.reserved) -
+                (a->figures.reserved > b->figures.reserved);
     if (order)
         return order;
     if (a->who.pid != b->who.pid)

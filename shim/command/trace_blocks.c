@@ -41,7 +41,8 @@ static int by_address(const void *a, const void *b)
 }
 
 /* The block that this event ends; NULL: none is known there. */
-static struct trace_block *end_block(struct follower *follower, void **there, const struct trace_block *blocks,
+static struct trace_block *end_block(struct follower *follower, void **there,
+                                     const struct trace_block *blocks,
                                      const struct trace_event *event, size_t at)
 {
     const struct trace_block like = {.address = event->address};
@@ -56,8 +57,8 @@ static struct trace_block *end_block(struct follower *follower, void **there, co
     return block;
 }
 
-static void begin_block(struct follower *follower, void **there, struct trace_block *blocks, size_t *count,
-                        const struct trace_event *event, size_t at)
+static void begin_block(struct follower *follower, void **there, struct trace_block *blocks,
+                        size_t *count, const struct trace_event *event, size_t at)
 {
     struct trace_block *block = &blocks[(*count)++];
 
@@ -223,7 +224,8 @@ void trace_memory_free(struct trace_memory *memory)
     memset(memory, 0, sizeof *memory);
 }
 
-const struct trace_block *trace_piece_of(const struct trace_memory *memory, const struct trace_block *block)
+const struct trace_block *trace_piece_of(const struct trace_memory *memory,
+                                         const struct trace_block *block)
 {
     const struct trace_block *piece = block->piece ? &memory->pieces[block->piece - 1] : NULL;
 
@@ -254,7 +256,8 @@ static int by_key(const void *a, const void *b)
     return x->key < y->key ? -1 : x->key > y->key;
 }
 
-struct trace_holder *trace_holders(const struct trace_memory *memory, unsigned device, size_t event, size_t *ret_count)
+struct trace_holder *trace_holders(const struct trace_memory *memory, unsigned device, size_t event,
+                                   size_t *ret_count)
 {
     struct trace_holder *holders;
     void *tree = NULL;
@@ -270,8 +273,10 @@ struct trace_holder *trace_holders(const struct trace_memory *memory, unsigned d
 
         if (block->device != device || !trace_is_there(block, event))
             continue;
-        holders[count] = (struct trace_holder){
-            .key = block->stack ? block->stack : block->size ^ UINT64_C(1) << 63, .first = i};
+        holders[count] =
+            (struct trace_holder){.key =
+                                      block->stack ? block->stack : block->size ^ UINT64_C(1) << 63,
+                                  .first = i};
         found = command_need(tsearch(&holders[count], &tree, by_key));
         count += *found == &holders[count]; /* it is the first of its */
         (*found)->bytes += block->size;

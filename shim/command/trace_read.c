@@ -22,9 +22,9 @@ struct reader {
     const char *path;
     struct trace *trace;
     const unsigned char *bytes;
-    size_t size, at; /* of the file; of the block that is looked at */
-    size_t room;     /* for events */
-    size_t end;      /* behind it there are zeros alone */
+    size_t size, at;             /* of the file; of the block that is looked at */
+    size_t room;                 /* for events */
+    size_t end;                  /* behind it there are zeros alone */
     size_t modules, module_room; /* bytes of trace->modules */
     void *threads;               /* their numbers: a tree (tsearch) of pointers that are these */
 };
@@ -63,7 +63,8 @@ static bool damaged(const struct reader *reader, const char *what)
 }
 
 /* False, and said. */
-static bool __attribute__((format(printf, 2, 0))) refuse(const struct reader *reader, const char *format, unsigned number)
+static bool __attribute__((format(printf, 2, 0))) refuse(const struct reader *reader,
+                                                         const char *format, unsigned number)
 {
     char what[160];
 
@@ -79,13 +80,18 @@ static bool read_header(struct reader *reader)
     if (reader->size < sizeof header->magic || memcmp(reader->bytes, GS_TRACE_MAGIC, 8) != 0)
         return refuse(reader, "is no trace; gpushim record writes them", 0);
     if (reader->size < sizeof *header)
-        return refuse(reader, "ends within its first %u bytes: nothing was recorded", sizeof *header);
+        return refuse(reader, "ends within its first %u bytes: nothing was recorded",
+                      sizeof *header);
     memcpy(header, reader->bytes, sizeof *header);
     if (header->version != GS_TRACE_VERSION)
-        return refuse(reader, "is of another version, %u; use the gpushim of the version that recorded it", header->version);
+        return refuse(reader,
+                      "is of another version, %u; use the gpushim of the version that recorded it",
+                      header->version);
     if (header->header_size < sizeof *header || header->header_size > reader->size)
-        return refuse(reader, "is damaged: it says that its first block is at byte %u; record again, or bring the file over again",
-                      header->header_size);
+        return refuse(
+            reader,
+            "is damaged: it says that its first block is at byte %u; record again, or bring the file over again",
+            header->header_size);
     header->program[sizeof header->program - 1] = 0;
     reader->at = header->header_size;
     return true;
@@ -100,8 +106,8 @@ static bool can_be(const struct gs_trace_event *raw)
     if (raw->outcome > GS_TRACE_REFUSED || raw->time_ns > MOST_TIME)
         return false;
     if (raw->op == GS_TRACE_FIGURES)
-        return raw->figures.live <= most && raw->figures.cached <= most && raw->figures.retired <= most &&
-               raw->figures.limbo <= most;
+        return raw->figures.live <= most && raw->figures.cached <= most &&
+               raw->figures.retired <= most && raw->figures.limbo <= most;
     return raw->op >= GS_TRACE_ALLOC && raw->op < GS_TRACE_FIGURES &&
            (raw->call.result != 0 || raw->outcome == GS_TRACE_REFUSED ||
             (raw->call.size <= most && raw->call.address <= UINT64_MAX - most));
@@ -150,7 +156,7 @@ static void add_event(struct reader *reader, const struct gs_trace_event *raw,
 
 static int by_number(const void *a, const void *b)
 {
-    return (uintptr_t)a < (uintptr_t)b ? -1 : (uintptr_t)a > (uintptr_t)b;
+    return (uintptr_t)a<(uintptr_t)b ? -1 : (uintptr_t)a>(uintptr_t) b;
 }
 
 static void note_thread(struct reader *reader, uint32_t thread)
@@ -161,7 +167,8 @@ static void note_thread(struct reader *reader, uint32_t thread)
     command_need(tsearch(number, &reader->threads, by_number));
 }
 
-static bool read_events(struct reader *reader, const unsigned char *at, size_t left, uint32_t thread)
+static bool read_events(struct reader *reader, const unsigned char *at, size_t left,
+                        uint32_t thread)
 {
     struct gs_trace_event raw;
 
@@ -176,7 +183,8 @@ static bool read_events(struct reader *reader, const unsigned char *at, size_t l
         size = sizeof raw + raw.frames * sizeof(uint64_t);
         if (size > left)
             return damaged(reader, "ends within a call stack");
-        if (!can_be(&raw) || reader->trace->count == UINT32_MAX - 1) /* trace_blocks.c has places of 32 bits */
+        if (!can_be(&raw) ||
+            reader->trace->count == UINT32_MAX - 1) /* trace_blocks.c has places of 32 bits */
             return damaged(reader, "has an event that cannot be");
         add_event(reader, &raw, at + sizeof raw, thread);
         at += size, left -= size;
@@ -256,7 +264,8 @@ static bool read_names(struct reader *reader, const unsigned char *bytes, size_t
     const char *at = (const char *)bytes, *end;
 
     if (!reader->trace->names)
-        reader->trace->names = command_need(calloc(GS_TRACE_NAMES_MOST, sizeof *reader->trace->names));
+        reader->trace->names =
+            command_need(calloc(GS_TRACE_NAMES_MOST, sizeof *reader->trace->names));
     for (; left > 0 && (end = memchr(at, '\n', left)); left -= (size_t)(end + 1 - at), at = end + 1)
         read_name(reader->trace->names, at, end);
     return left == 0 || damaged(reader, "ends within a name");

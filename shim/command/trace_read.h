@@ -33,10 +33,11 @@ struct trace {
     bool has_device[256];                /* told, or in an event */
     char *modules;                       /* lines of /proc/PID/maps; "" */
     struct trace_name {
-        const char *function, *file; /* ended by control characters, in `bytes`; NULL: none was told */
-        unsigned line;               /* 0: a label */
-    } *names; /* GS_TRACE_NAMES_MOST by their numbers; NULL: the file has none */
-    uint64_t duration_ns;                /* until the last event's end */
+        const char *function,
+            *file;        /* ended by control characters, in `bytes`; NULL: none was told */
+        unsigned line;    /* 0: a label */
+    } *names;             /* GS_TRACE_NAMES_MOST by their numbers; NULL: the file has none */
+    uint64_t duration_ns; /* until the last event's end */
     uint64_t waited_ns;
     unsigned threads; /* that wrote events */
     bool ended;       /* the process said its end */
@@ -111,14 +112,16 @@ void trace_memory_free(struct trace_memory *memory);
  * or by size where none was recorded. */
 struct trace_holder {
     uint64_t key, bytes, count; /* the key: its stack, or its size with the highest bit changed */
-    size_t first, last; /* of its blocks, by their places in `blocks` */
+    size_t first, last;         /* of its blocks, by their places in `blocks` */
 };
 
 /* From the largest on; freed by free(). */
-struct trace_holder *trace_holders(const struct trace_memory *memory, unsigned device, size_t event, size_t *ret_count);
+struct trace_holder *trace_holders(const struct trace_memory *memory, unsigned device, size_t event,
+                                   size_t *ret_count);
 
 /* The piece that a block lies in for as long as it is there; NULL: none. */
-const struct trace_block *trace_piece_of(const struct trace_memory *memory, const struct trace_block *block);
+const struct trace_block *trace_piece_of(const struct trace_memory *memory,
+                                         const struct trace_block *block);
 
 /* *most is no less from now on. */
 void trace_raise(uint64_t *most, uint64_t now);

@@ -1,5 +1,5 @@
-/* Return addresses in words (trace_stack.h), by the modules of the trace and the files that lie there by
- * now. */
+/* Return addresses in words (trace_stack.h), by the modules of the trace and the files that lie
+ * there by now. */
 #include "shim/command/trace_stack.h"
 
 #include <elf.h>
@@ -52,12 +52,14 @@ static void add_module(struct trace_modules *modules, const char *line, size_t l
         return;
     memcpy(text, line, length);
     text[length] = 0;
-    if (sscanf(text, "%" SCNx64 "-%" SCNx64 " %*15s %" SCNx64 " %*15s %*20s %n", &module.start, &module.end,
-               &module.offset, &path) < 3 || path == 0 || !text[path] || module.start >= module.end)
+    if (sscanf(text, "%" SCNx64 "-%" SCNx64 " %*15s %" SCNx64 " %*15s %*20s %n", &module.start,
+               &module.end, &module.offset, &path) < 3 ||
+        path == 0 || !text[path] || module.start >= module.end)
         return;
     module.path = line + path;
     module.length = (int)length - path;
-    modules->modules = command_room(modules->modules, modules->count, &modules->room, sizeof module);
+    modules->modules =
+        command_room(modules->modules, modules->count, &modules->room, sizeof module);
     modules->modules[modules->count++] = module;
 }
 
@@ -128,7 +130,8 @@ static const struct functions *functions_of(struct trace_modules *modules, struc
         return module->functions;
     module->tried = true;
     while (image < modules->images + modules->image_count &&
-           (image->length != module->length || memcmp(image->path, module->path, (size_t)module->length) != 0))
+           (image->length != module->length ||
+            memcmp(image->path, module->path, (size_t)module->length) != 0))
         image++;
     if (image == modules->images + IMAGES_MAX)
         return NULL;
@@ -147,12 +150,14 @@ static void put_name(const char *text, char ret[TRACE_FRAME_SIZE])
 {
     size_t length = strcspn(text, "\t\n");
 
-    snprintf(ret, TRACE_FRAME_SIZE, "%.*s", (int)(length < TRACE_FRAME_SIZE ? length : TRACE_FRAME_SIZE - 1), text);
+    snprintf(ret, TRACE_FRAME_SIZE, "%.*s",
+             (int)(length < TRACE_FRAME_SIZE ? length : TRACE_FRAME_SIZE - 1), text);
 }
 
 static void look_up_name(const struct trace *trace, uint64_t number, struct trace_place *ret_place)
 {
-    const struct trace_name *name = number < GS_TRACE_NAMES_MOST && trace->names ? &trace->names[number] : NULL;
+    const struct trace_name *name =
+        number < GS_TRACE_NAMES_MOST && trace->names ? &trace->names[number] : NULL;
 
     *ret_place = (struct trace_place){.is_named = true, .function = "?"};
     if (!name || !name->function)
@@ -179,7 +184,8 @@ void trace_place(struct trace_modules *modules, uint64_t address, struct trace_p
     ret_place->offset = address - module->start + module->offset;
     slash = memrchr(module->path, '/', (size_t)module->length);
     name = slash ? slash + 1 : module->path;
-    snprintf(ret_place->file, sizeof ret_place->file, "%.*s", (int)(module->path + module->length - name), name);
+    snprintf(ret_place->file, sizeof ret_place->file, "%.*s",
+             (int)(module->path + module->length - name), name);
     /* The call is before the address to which it returns, which may be another function's. */
     functions = ret_place->offset > 0 ? functions_of(modules, module) : NULL;
     name = functions ? functions_find(functions, ret_place->offset - 1) : NULL;
@@ -187,35 +193,41 @@ void trace_place(struct trace_modules *modules, uint64_t address, struct trace_p
         snprintf(ret_place->function, sizeof ret_place->function, "%s", name);
 }
 
-void trace_frame_text(struct trace_modules *modules, uint64_t address, char ret_text[TRACE_FRAME_SIZE])
+void trace_frame_text(struct trace_modules *modules, uint64_t address,
+                      char ret_text[TRACE_FRAME_SIZE])
 {
     struct trace_place place;
 
     trace_place(modules, address, &place);
     if (place.is_named && place.file[0])
-        snprintf(ret_text, TRACE_FRAME_SIZE, "%.150s (%.300s:%u)", place.function, place.file, place.line);
+        snprintf(ret_text, TRACE_FRAME_SIZE, "%.150s (%.300s:%u)", place.function, place.file,
+                 place.line);
     else if (place.is_named)
         snprintf(ret_text, TRACE_FRAME_SIZE, "label %.400s", place.function);
     else if (!place.file[0])
         snprintf(ret_text, TRACE_FRAME_SIZE, "0x%" PRIx64, place.offset);
     else if (place.function[0])
-        snprintf(ret_text, TRACE_FRAME_SIZE, "%.300s (%.150s+0x%" PRIx64 ")", place.function, place.file, place.offset);
+        snprintf(ret_text, TRACE_FRAME_SIZE, "%.300s (%.150s+0x%" PRIx64 ")", place.function,
+                 place.file, place.offset);
     else
         snprintf(ret_text, TRACE_FRAME_SIZE, "%.400s+0x%" PRIx64, place.file, place.offset);
 }
 
-/* ---- Functions of an ELF file ----------------------------------------------------------------------- */
+/* ---- Functions of an ELF file
+ * ----------------------------------------------------------------------- */
 
-#define LOADS_MAX  256                   /* program headers that are looked at; linkers write some ten */
-#define TABLE_MAX  (UINT64_C(1) << 28) /* bytes of symbols, or of names; a larger table is passed over */
-#define NESTED_MAX 16 /* symbols before an address of which one may reach over it, as others that begin later do not */
+#define LOADS_MAX 256 /* program headers that are looked at; linkers write some ten */
+#define TABLE_MAX \
+    (UINT64_C(1) << 28) /* bytes of symbols, or of names; a larger table is passed over */
+#define NESTED_MAX \
+    16 /* symbols before an address of which one may reach over it, as others that begin later do not */
 
 struct functions {
     unsigned load_count;
     struct load {
         uint64_t place, size, address;
     } loads[LOADS_MAX];
-    ElfW(Sym) *symbols; /* by address */
+    ElfW(Sym) * symbols; /* by address */
     size_t count;
     char *names;
 };
@@ -226,11 +238,13 @@ struct file {
 };
 
 /* The n-th of a table of structs; false: it is not within the file. */
-static bool get(const struct file *file, uint64_t table, uint64_t step, uint64_t n, void *ret, size_t size)
+static bool get(const struct file *file, uint64_t table, uint64_t step, uint64_t n, void *ret,
+                size_t size)
 {
     uint64_t place;
 
-    return step >= size && !__builtin_mul_overflow(step, n, &place) && !__builtin_add_overflow(table, place, &place) &&
+    return step >= size && !__builtin_mul_overflow(step, n, &place) &&
+           !__builtin_add_overflow(table, place, &place) &&
            gs_regular_read(file->fd, ret, size, place) == size;
 }
 
@@ -248,12 +262,14 @@ static void *read_section(const struct file *file, const ElfW(Shdr) * section)
     return NULL;
 }
 
-static void read_loads(struct functions *functions, const struct file *file, const ElfW(Ehdr) * head)
+static void read_loads(struct functions *functions, const struct file *file,
+                       const ElfW(Ehdr) * head)
 {
     ElfW(Phdr) segment;
 
     for (unsigned i = 0; i < head->e_phnum && i < LOADS_MAX; i++)
-        if (get(file, head->e_phoff, head->e_phentsize, i, &segment, sizeof segment) && segment.p_type == PT_LOAD)
+        if (get(file, head->e_phoff, head->e_phentsize, i, &segment, sizeof segment) &&
+            segment.p_type == PT_LOAD)
             functions->loads[functions->load_count++] =
                 (struct load){segment.p_offset, segment.p_filesz, segment.p_vaddr};
 }
@@ -269,14 +285,16 @@ static int by_value(const void *a, const void *b)
 }
 
 /* The first table of this kind. */
-static void read_table(struct functions *functions, const struct file *file, const ElfW(Ehdr) * head, uint32_t kind)
+static void read_table(struct functions *functions, const struct file *file,
+                       const ElfW(Ehdr) * head, uint32_t kind)
 {
     ElfW(Shdr) section, names;
     unsigned i = 0;
     size_t kept = 0;
 
     do
-        if (i == head->e_shnum || !get(file, head->e_shoff, head->e_shentsize, i++, &section, sizeof section))
+        if (i == head->e_shnum ||
+            !get(file, head->e_shoff, head->e_shentsize, i++, &section, sizeof section))
             return;
     while (section.sh_type != kind);
     if (!get(file, head->e_shoff, head->e_shentsize, section.sh_link, &names, sizeof names))
@@ -286,8 +304,9 @@ static void read_table(struct functions *functions, const struct file *file, con
     for (size_t n = 0; functions->names && n < section.sh_size / sizeof *functions->symbols; n++) {
         const ElfW(Sym) *symbol = &functions->symbols[n];
 
-        if (ELF64_ST_TYPE(symbol->st_info) == STT_FUNC && symbol->st_shndx != SHN_UNDEF && symbol->st_size > 0 &&
-            symbol->st_name > 0 && symbol->st_name < names.sh_size && functions->names[symbol->st_name])
+        if (ELF64_ST_TYPE(symbol->st_info) == STT_FUNC && symbol->st_shndx != SHN_UNDEF &&
+            symbol->st_size > 0 && symbol->st_name > 0 && symbol->st_name < names.sh_size &&
+            functions->names[symbol->st_name])
             functions->symbols[kept++] = *symbol;
     }
     functions->count = kept;
@@ -313,12 +332,14 @@ struct functions *functions_make(const char *path)
     if (file.fd < 0)
         return NULL;
     file.size = (uint64_t)info.st_size;
-    if (get(&file, 0, sizeof head, 0, &head, sizeof head) && memcmp(head.e_ident, ELFMAG, SELFMAG) == 0 &&
+    if (get(&file, 0, sizeof head, 0, &head, sizeof head) &&
+        memcmp(head.e_ident, ELFMAG, SELFMAG) == 0 &&
         head.e_ident[EI_CLASS] == (sizeof(void *) == 8 ? ELFCLASS64 : ELFCLASS32)) {
         functions = command_need(calloc(1, sizeof *functions));
         read_loads(functions, &file, &head);
         read_table(functions, &file, &head, SHT_SYMTAB);
-        if (!functions->count) { /* the first has all that the second has, where it was not stripped */
+        if (!functions
+                 ->count) { /* the first has all that the second has, where it was not stripped */
             drop_table(functions);
             read_table(functions, &file, &head, SHT_DYNSYM);
         }
@@ -339,7 +360,8 @@ void functions_free(struct functions *functions)
 /* Where what is at that place of the file is in the module's own addresses. */
 static bool address_of(const struct functions *functions, uint64_t place, uint64_t *ret_address)
 {
-    for (const struct load *load = functions->loads; load < functions->loads + functions->load_count; load++)
+    for (const struct load *load = functions->loads;
+         load < functions->loads + functions->load_count; load++)
         if (place >= load->place && place - load->place < load->size) {
             *ret_address = load->address + (place - load->place);
             return true;

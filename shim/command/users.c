@@ -18,7 +18,8 @@
 
 static struct user user_of(const struct statx *owner)
 {
-    return (struct user){owner->stx_uid, owner->stx_gid || !owner->stx_uid ? owner->stx_gid : NOBODYS};
+    return (struct user){owner->stx_uid,
+                         owner->stx_gid || !owner->stx_uid ? owner->stx_gid : NOBODYS};
 }
 
 static void add_user(struct users *users, const struct statx *owner)
@@ -36,7 +37,8 @@ static void add_owner(struct users *users, int directory, const char *name)
 {
     struct statx info;
 
-    if (statx(directory, name, AT_SYMLINK_NOFOLLOW, STATX_TYPE | STATX_UID | STATX_GID, &info) == 0 &&
+    if (statx(directory, name, AT_SYMLINK_NOFOLLOW, STATX_TYPE | STATX_UID | STATX_GID, &info) ==
+            0 &&
         S_ISDIR(info.stx_mode))
         add_user(users, &info);
 }
@@ -50,7 +52,8 @@ static void add_users(struct users *users, const char *folder, const char *prefi
     const struct dirent *entry;
 
     while (names && (entry = readdir(names)))
-        if (strncmp(entry->d_name, prefix, length) == 0 && entry->d_name[length] >= '0' && entry->d_name[length] <= '9')
+        if (strncmp(entry->d_name, prefix, length) == 0 && entry->d_name[length] >= '0' &&
+            entry->d_name[length] <= '9')
             add_owner(users, dirfd(names), entry->d_name);
     if (names)
         closedir(names);
@@ -99,13 +102,15 @@ bool user_become(const struct user *user)
 
 void user_back(void)
 {
-    if (before.is_another && (seteuid(0) != 0 || setegid(before.gid) != 0 ||
+    if (before.is_another &&
+        (seteuid(0) != 0 || setegid(before.gid) != 0 ||
          (before.count > 0 && setgroups((size_t)before.count, before.groups) != 0)))
         abort(); /* the rest would be done as another */
     before.is_another = false;
 }
 
-/* ---- Without a socket here -------------------------------------------------------------------------- */
+/* ---- Without a socket here
+ * -------------------------------------------------------------------------- */
 
 #define ENVIRONMENT_MOST (4u << 20) /* bytes */
 
@@ -140,29 +145,36 @@ static bool has_own_mounts(long pid)
     return !command_is_same_file("/proc/self/ns/mnt", path);
 }
 
-static void say(long pid, bool apart, const struct gs_config *config, const char *here, char ret_why[QUIET_WHY])
+static void say(long pid, bool apart, const struct gs_config *config, const char *here,
+                char ret_why[QUIET_WHY])
 {
     const char *dir = config->share.dir.text;
     char path[PATH_MAX];
 
     snprintf(path, sizeof path, "/proc/%ld/root%s", pid, dir);
     if (apart && (!dir[0] || !command_is_same_file(here, path)))
-        snprintf(ret_why, QUIET_WHY, "is not known: it is in another container, with another folder than this: ask "
-                                     "there");
+        snprintf(ret_why, QUIET_WHY,
+                 "is not known: it is in another container, with another folder than this: ask "
+                 "there");
     else if (!apart && strcmp(dir, here) != 0)
-        snprintf(ret_why, QUIET_WHY, "is not known: it has another folder; ask with GPUSHIM_SHARE_DIR=%.*s",
+        snprintf(ret_why, QUIET_WHY,
+                 "is not known: it has another folder; ask with GPUSHIM_SHARE_DIR=%.*s",
                  (int)sizeof((struct gs_share_options *)NULL)->dir, /* longer ones are none */
                  dir[0] ? dir : "'', for none is set there");
     else if (!config->debug.reclaim_from_peers)
-        snprintf(ret_why, QUIET_WHY, "cannot be asked: debug.reclaim_from_peers is off there, and it neither shares nor opens "
-                                     "memory");
+        snprintf(
+            ret_why, QUIET_WHY,
+            "cannot be asked: debug.reclaim_from_peers is off there, and it neither shares nor opens "
+            "memory");
     else
-        snprintf(ret_why, QUIET_WHY, "holds too little to be asked, and neither shares nor opens memory");
+        snprintf(ret_why, QUIET_WHY,
+                 "holds too little to be asked, and neither shares nor opens memory");
 }
 
 bool quiet_config(long pid, char *const *environment, struct gs_config *ret_config)
 {
-    const struct gs_config_sources sources = {.environment = environment, .system_files = gs_config_system_files};
+    const struct gs_config_sources sources = {.environment = environment,
+                                              .system_files = gs_config_system_files};
     struct user user;
     const bool is = user_of_process(pid, &user) && user_become(&user);
 

@@ -1,8 +1,8 @@
 /*
- * gpushim who: the processes that share GPU memory, who holds what of theirs and since when, what is
- * freed and still held, and whose memory each has open, which its owner's end does not end. Each is asked at its socket in the folder (core/share/report.c
- * answers). Pids are as the reader sees them, by the kernel's word, or marked as what the process
- * calls itself.
+ * gpushim who: the processes that share GPU memory, who holds what of theirs and since when, what
+ * is freed and still held, and whose memory each has open, which its owner's end does not end. Each
+ * is asked at its socket in the folder (core/share/report.c answers). Pids are as the reader sees
+ * them, by the kernel's word, or marked as what the process calls itself.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -38,17 +38,20 @@ struct sharer {
 
 /* ---- Asking --------------------------------------------------------------------------------- */
 
-static void add_told(struct sharer *sharer, uint32_t index, const struct gs_wire_report *report, int pidfd)
+static void add_told(struct sharer *sharer, uint32_t index, const struct gs_wire_report *report,
+                     int pidfd)
 {
     struct told *told;
 
     sharer->told = command_room(sharer->told, sharer->count, &sharer->room, sizeof *told);
     told = &sharer->told[sharer->count++];
-    *told = (struct told){.of_holder = index < report->clients && (report->left || report->references),
-                          .of_owner = index < report->opened.owners,
-                          .report = *report};
+    *told =
+        (struct told){.of_holder = index < report->clients && (report->left || report->references),
+                      .of_owner = index < report->opened.owners,
+                      .report = *report};
     if (told->of_holder)
-        who_fill_told(&told->holder, &sharer->who, pidfd, report->client_seen, report->client_pid, report->client_name);
+        who_fill_told(&told->holder, &sharer->who, pidfd, report->client_seen, report->client_pid,
+                      report->client_name);
 }
 
 /* As this process sees it, which who answers may see otherwise; 0: it does not. */
@@ -96,16 +99,19 @@ static void print_holder(const struct told *told)
         command_say("  from %s (%s) for %s: %llu blocks left here", who, told->holder.name,
                     show_age(report->client_age_ns, age), (unsigned long long)report->left);
     if (report->references)
-        command_say("  held by %s (%s)%s%s: %llu blocks, %s, the longest for %s; of freed ones %llu, %s", who,
-                    told->holder.name, told->holder.stopped ? ", which is stopped" : "",
-                    report->client_hung_up ? ", which has hung up and not ended" : "",
-                    (unsigned long long)report->references, show_size(report->reference_bytes, all),
-                    show_age(report->reference_age_ns, age), (unsigned long long)report->limbo_references,
-                    show_size(report->limbo_reference_bytes, freed));
+        command_say(
+            "  held by %s (%s)%s%s: %llu blocks, %s, the longest for %s; of freed ones %llu, %s",
+            who, told->holder.name, told->holder.stopped ? ", which is stopped" : "",
+            report->client_hung_up ? ", which has hung up and not ended" : "",
+            (unsigned long long)report->references, show_size(report->reference_bytes, all),
+            show_age(report->reference_age_ns, age), (unsigned long long)report->limbo_references,
+            show_size(report->limbo_reference_bytes, freed));
     if (report->limbo_references)
         command_say("    the oldest of these, block %llu of %s: held for %s, freed %s ago",
-                    (unsigned long long)report->limbo_block.id, show_size(report->limbo_block.size, all),
-                    show_age(report->limbo_block.held_ns, age), show_age(report->limbo_block.freed_ns, since));
+                    (unsigned long long)report->limbo_block.id,
+                    show_size(report->limbo_block.size, all),
+                    show_age(report->limbo_block.held_ns, age),
+                    show_age(report->limbo_block.freed_ns, since));
 }
 
 static void print_owner(const struct sharer *sharer, const struct told *told)
@@ -118,7 +124,8 @@ static void print_owner(const struct sharer *sharer, const struct told *told)
                  pid ? "" : " of its PID namespace");
     command_say("  has open of %s%s: %llu blocks, %s; mapped with what lies around these, %s", who,
                 told->report.opened.owner_ended ? ", which has ended" : "",
-                (unsigned long long)told->report.opened.owner_blocks, show_size(told->report.opened.owner_bytes, size),
+                (unsigned long long)told->report.opened.owner_blocks,
+                show_size(told->report.opened.owner_bytes, size),
                 show_size(told->report.opened.owner_mapped, around));
 }
 
@@ -130,12 +137,14 @@ static void print_sharer(const struct sharer *sharer, const char *socket)
 
     who_text(&sharer->who, who);
     if (report->head.type == GS_WIRE_REPORT)
-        command_say("%s %s (%s): %llu blocks shared, %s; freed and kept %llu, %s, the oldest for %s", kind, who,
-                    sharer->who.name, (unsigned long long)report->exports, show_size(report->bytes, all),
-                    (unsigned long long)report->limbo, show_size(report->limbo_bytes, kept),
-                    show_age(report->limbo_age_ns, age));
+        command_say(
+            "%s %s (%s): %llu blocks shared, %s; freed and kept %llu, %s, the oldest for %s", kind,
+            who, sharer->who.name, (unsigned long long)report->exports,
+            show_size(report->bytes, all), (unsigned long long)report->limbo,
+            show_size(report->limbo_bytes, kept), show_age(report->limbo_age_ns, age));
     if (report->asleep.ns)
-        command_say("  asleep for %s: %s off the GPU", show_age(report->asleep.ns, age), show_size(report->asleep.bytes, all));
+        command_say("  asleep for %s: %s off the GPU", show_age(report->asleep.ns, age),
+                    show_size(report->asleep.bytes, all));
     show_cut(sharer->who.command, COMMAND_SHOWN, command, sizeof command);
     if (sharer->who.user[0] && !sharer->is_broker)
         command_say("  %s, of %s", command, sharer->who.user);
@@ -225,7 +234,8 @@ static void write_sharer(struct json *json, const struct sharer *sharer)
     json_close(json, '}');
 }
 
-/* ---- One block -------------------------------------------------------------------------------------- */
+/* ---- One block
+ * -------------------------------------------------------------------------------------- */
 
 #define HOLDERS_MAX 65536
 
@@ -299,7 +309,8 @@ static void add_holder(struct block *block, const struct gs_wire_report *report,
 
     block->holders = command_room(block->holders, block->count, &block->room, sizeof *more);
     more = &block->holders[block->count++];
-    who_fill_told(&more->who, &block->who, pidfd, report->client_seen, report->client_pid, report->client_name);
+    who_fill_told(&more->who, &block->who, pidfd, report->client_seen, report->client_pid,
+                  report->client_name);
     more->held_ns = report->reference_age_ns;
 }
 
@@ -337,15 +348,19 @@ static void print_block(const struct block *block)
     char who[WHO_TEXT], size[SHOWN], age[SHOWN], freed[64] = "";
 
     if (block->report.block.is_freed)
-        snprintf(freed, sizeof freed, "; freed %s ago and kept", show_age(block->report.block.freed_ns, age));
-    command_say("block %llu of %s, shared by %s %s (%s)%s%s", (unsigned long long)block->report.block.id,
-                show_size(block->report.block.size, size), block->report.is_broker ? "broker" : "process",
-                who_text(&block->who, who), block->who.name, freed, block->count ? "" : "; nobody has it open");
+        snprintf(freed, sizeof freed, "; freed %s ago and kept",
+                 show_age(block->report.block.freed_ns, age));
+    command_say("block %llu of %s, shared by %s %s (%s)%s%s",
+                (unsigned long long)block->report.block.id,
+                show_size(block->report.block.size, size),
+                block->report.is_broker ? "broker" : "process", who_text(&block->who, who),
+                block->who.name, freed, block->count ? "" : "; nobody has it open");
     for (size_t i = 0; i < block->count; i++) {
         const struct holding *holder = &block->holders[i];
 
         command_say("  open in %s (%s)%s for %s", who_text(&holder->who, who), holder->who.name,
-                    holder->who.stopped ? ", which is stopped," : "", show_age(holder->held_ns, age));
+                    holder->who.stopped ? ", which is stopped," : "",
+                    show_age(holder->held_ns, age));
     }
 }
 
@@ -400,12 +415,15 @@ static int who_block(const struct gs_wire_query *query, const struct call *call)
     if (wrong)
         command_complain("%s", wrong);
     else if (!search.found && query->about == GS_ABOUT_ADDRESS)
-        command_complain("no process that this user may ask shares memory at %s; an address is one of the process that shares "
-                         "it, not of those that have it open", call->argv[0]);
+        command_complain(
+            "no process that this user may ask shares memory at %s; an address is one of the process that shares "
+            "it, not of those that have it open",
+            call->argv[0]);
     else if (!search.found)
-        command_complain("nobody who may be asked has the block of that handle: it has been freed and is used again, its process "
-                         "has ended%s, or has another folder (GPUSHIM_SHARE_DIR)",
-                         geteuid() ? " or belongs to another user (ask as that one, or as root)" : "");
+        command_complain(
+            "nobody who may be asked has the block of that handle: it has been freed and is used again, its process "
+            "has ended%s, or has another folder (GPUSHIM_SHARE_DIR)",
+            geteuid() ? " or belongs to another user (ask as that one, or as root)" : "");
     return search.found ? COMMAND_WELL : COMMAND_WRONG;
 }
 
@@ -459,6 +477,8 @@ int command_who(const struct call *call)
     if (wrong)
         command_complain("%s", wrong);
     else if (listing.only && !listing.found)
-        command_complain("process %ld shares nothing that this user may see, and holds nothing of others", listing.only);
+        command_complain(
+            "process %ld shares nothing that this user may see, and holds nothing of others",
+            listing.only);
     return !wrong && (!listing.only || listing.found) ? COMMAND_WELL : COMMAND_WRONG;
 }

@@ -44,19 +44,19 @@ static gs_status allocate(bool entered, CUdeviceptr *dptr, size_t bytesize, CUme
 }
 
 #define GS_MAKES_ALLOCATES_ASYNC GS_TRACED(0)
-#define GS_MAKE_ALLOCATES_ASYNC(symbol, order, async, real)                                        \
-    gs_status status = allocate(gs_entered, ret, bytes, NULL, order);                                      \
-                                                                                                   \
+#define GS_MAKE_ALLOCATES_ASYNC(symbol, order, async, real)           \
+    gs_status status = allocate(gs_entered, ret, bytes, NULL, order); \
+                                                                      \
     return status == GS_OK ? CUDA_SUCCESS : GS_WITH_ROOM_AFTER(status, bytes, real);
-#define GS_RECORD_ALLOCATES_ASYNC(order)                                                           \
+#define GS_RECORD_ALLOCATES_ASYNC(order) \
     gs_record_alloc(&recorded, GS_TRACE_ALLOC_ASYNC, result, ret, bytes, order);
 
 #define GS_MAKES_ALLOCATES_FROM GS_TRACED(0)
-#define GS_MAKE_ALLOCATES_FROM(symbol, order, async, real)                                         \
-    gs_status status = pool ? allocate(gs_entered, ret, bytes, pool, order) : GS_NOT_OURS;         \
-                                                                                                   \
-    if (status == GS_OK)                                                                           \
-        return CUDA_SUCCESS;                                                                       \
+#define GS_MAKE_ALLOCATES_FROM(symbol, order, async, real)                                 \
+    gs_status status = pool ? allocate(gs_entered, ret, bytes, pool, order) : GS_NOT_OURS; \
+                                                                                           \
+    if (status == GS_OK)                                                                   \
+        return CUDA_SUCCESS;                                                               \
     return GS_WITH_ROOM_AFTER(status, bytes, real);
 #define GS_RECORD_ALLOCATES_FROM(order) GS_RECORD_ALLOCATES_ASYNC(order)
 
@@ -94,9 +94,9 @@ __attribute__((noinline)) static CUresult release(__typeof__(&cuMemFreeAsync) co
 }
 
 #define GS_MAKES_FREES_ASYNC GS_TRACED(ptr)
-#define GS_MAKE_FREES_ASYNC(symbol, order, async, real)                                            \
+#define GS_MAKE_FREES_ASYNC(symbol, order, async, real) \
     return is_the_drivers(ptr) ? real : release(&gs_real.symbol, ptr, stream, order);
-#define GS_RECORD_FREES_ASYNC(order)                                                               \
+#define GS_RECORD_FREES_ASYNC(order) \
     gs_record_free(&recorded, GS_TRACE_FREE_ASYNC, result, ptr, order);
 
 #include "made.h"

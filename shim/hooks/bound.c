@@ -1,5 +1,6 @@
 /*
- * The memory that a device has, to a program that is bounded (bound.h); cuMemGetInfo_v2 is in memory.c.
+ * The memory that a device has, to a program that is bounded (bound.h); cuMemGetInfo_v2 is in
+ * memory.c.
  */
 #include "bound.h"
 
@@ -86,8 +87,8 @@ GS_HOOK CUresult CUDAAPI cuDeviceTotalMem(unsigned int *bytes, CUdevice dev)
     CUresult result = gs_real.cuDeviceTotalMem(bytes, dev);
     size_t total = 0;
 
-    if (bounded && result == CUDA_SUCCESS &&
-        cuDeviceTotalMem_v2(&total, dev) == CUDA_SUCCESS && total < *bytes)
+    if (bounded && result == CUDA_SUCCESS && cuDeviceTotalMem_v2(&total, dev) == CUDA_SUCCESS &&
+        total < *bytes)
         *bytes = (unsigned int)total;
     return result;
 }

@@ -43,16 +43,19 @@ static inline struct gs_access_range gs_range_of(const struct gs_side *side,
     return range;
 }
 
-#define GS_SIDE(copy, which, its_height, its_z)                                                    \
-    {                                                                                              \
-        (copy)->which##MemoryType, (copy)->which##Device, (copy)->which##Pitch, its_height,        \
-            (copy)->which##XInBytes, (copy)->which##Y, its_z                                       \
-    }
+#define GS_SIDE(copy, which, its_height, its_z) \
+    {(copy)->which##MemoryType,                 \
+     (copy)->which##Device,                     \
+     (copy)->which##Pitch,                      \
+     its_height,                                \
+     (copy)->which##XInBytes,                   \
+     (copy)->which##Y,                          \
+     its_z}
 
 /* What a side of a box covers. */
-#define GS_RANGE_OF_BOX(copy, which)                                                               \
-    gs_range_of(&(const struct gs_side)GS_SIDE(copy, which, (copy)->which##Height,                 \
-                                               (copy)->which##Z),                                  \
+#define GS_RANGE_OF_BOX(copy, which)                                               \
+    gs_range_of(&(const struct gs_side)GS_SIDE(copy, which, (copy)->which##Height, \
+                                               (copy)->which##Z),                  \
                 &(const struct gs_extent){(copy)->WidthInBytes, (copy)->Height, (copy)->Depth})
 
 #endif

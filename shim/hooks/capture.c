@@ -22,8 +22,8 @@ CUresult gs_capture_begun(CUstream stream, bool noted, CUresult result)
     return result;
 }
 
-/* A refusal may leave it open (a stream that it did not begin on) or may have ended it (one that was
- * invalidated, one of another thread), so the stream is asked. */
+/* A refusal may leave it open (a stream that it did not begin on) or may have ended it (one that
+ * was invalidated, one of another thread), so the stream is asked. */
 CUresult gs_capture_ended(CUstream stream, CUresult result)
 {
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
@@ -39,17 +39,17 @@ CUresult gs_capture_ended(CUstream stream, CUresult result)
 }
 
 #define GS_MAKES_CAPTURES GS_ALWAYS
-#define GS_MAKE_CAPTURES(symbol, order, async, real)                                               \
-    const CUstream in = order;                                                                     \
-    bool noted;                                                                                    \
-                                                                                                   \
-    if (!gs_capture_may_begin(in, &noted))                                                         \
-        return CUDA_ERROR_OUT_OF_MEMORY;                                                           \
+#define GS_MAKE_CAPTURES(symbol, order, async, real) \
+    const CUstream in = order;                       \
+    bool noted;                                      \
+                                                     \
+    if (!gs_capture_may_begin(in, &noted))           \
+        return CUDA_ERROR_OUT_OF_MEMORY;             \
     return gs_capture_begun(in, noted, real);
 
 #define GS_MAKES_CAPTURED GS_ALWAYS
-#define GS_MAKE_CAPTURED(symbol, order, async, real)                                               \
-    gs_state_enter();                                                                              \
+#define GS_MAKE_CAPTURED(symbol, order, async, real) \
+    gs_state_enter();                                \
     return gs_capture_ended(order, real);
 
 #include "made.h"

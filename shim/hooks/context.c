@@ -19,8 +19,8 @@ static void end(CUcontext handle, struct gs_context *context)
     gs_core_sync_memops_due(gs_core); /* its captures have ended with it */
 }
 
-/* Ends a context by a call of the driver that names it; one that gives up a use (`may_stay`) ends it
- * with the last. */
+/* Ends a context by a call of the driver that names it; one that gives up a use (`may_stay`) ends
+ * it with the last. */
 static CUresult destroy(CUcontext ctx, CUresult(CUDAAPI **real)(CUcontext), bool may_stay)
 {
     struct gs_context *context;
@@ -153,23 +153,23 @@ static CUresult destroy_stream(CUstream stream, CUresult(CUDAAPI **real)(CUstrea
 /* ---- Made from rows ------------------------------------------------------------------------- */
 
 #define GS_MAKES_ENDS_CONTEXT GS_ALWAYS
-#define GS_MAKE_ENDS_CONTEXT(symbol, order, async, real)                                           \
+#define GS_MAKE_ENDS_CONTEXT(symbol, order, async, real) \
     return destroy(context, &gs_real.symbol, false);
 
 #define GS_MAKES_LEAVES_CONTEXT GS_ALWAYS
-#define GS_MAKE_LEAVES_CONTEXT(symbol, order, async, real)                                         \
+#define GS_MAKE_LEAVES_CONTEXT(symbol, order, async, real) \
     return destroy(context, &gs_real.symbol, true);
 
 #define GS_MAKES_RESETS_PRIMARY GS_ALWAYS
-#define GS_MAKE_RESETS_PRIMARY(symbol, order, async, real)                                         \
+#define GS_MAKE_RESETS_PRIMARY(symbol, order, async, real) \
     return end_primary(device, &gs_real.symbol, true);
 
 #define GS_MAKES_RELEASES_PRIMARY GS_ALWAYS
-#define GS_MAKE_RELEASES_PRIMARY(symbol, order, async, real)                                       \
+#define GS_MAKE_RELEASES_PRIMARY(symbol, order, async, real) \
     return end_primary(device, &gs_real.symbol, false);
 
 #define GS_MAKES_ENDS_STREAM GS_ALWAYS
-#define GS_MAKE_ENDS_STREAM(symbol, order, async, real)                                            \
+#define GS_MAKE_ENDS_STREAM(symbol, order, async, real) \
     return destroy_stream(stream, &gs_real.symbol);
 
 #include "made.h"

@@ -63,26 +63,27 @@ static void also_touches(const void *host, CUstream order)
 }
 
 #define GS_MAKES_COPIES GS_UNLESS(gs_foreign_both(dst, src))
-#define GS_MAKE_COPIES(symbol, order, async, real)                                                 \
-    enum gs_way way = gs_way_copy(dst, src, bytes, order, async);                                  \
+#define GS_MAKE_COPIES(symbol, order, async, real)                \
+    enum gs_way way = gs_way_copy(dst, src, bytes, order, async); \
     return way == GS_WAY_CLEAR ? real : around(way, dst, src, bytes, order, async);
 
 #define GS_MAKES_COPIES_IN GS_UNLESS(gs_foreign_both(dst, (CUdeviceptr)src))
-#define GS_MAKE_COPIES_IN(symbol, order, async, real)                                              \
-    enum gs_way way = gs_way_copy(dst, 0, bytes, order, async);                                    \
-    also_touches(src, order);                                                                      \
+#define GS_MAKE_COPIES_IN(symbol, order, async, real)           \
+    enum gs_way way = gs_way_copy(dst, 0, bytes, order, async); \
+    also_touches(src, order);                                   \
     return way == GS_WAY_CLEAR ? real : around_in(way, dst, src, bytes, order);
 
 #define GS_MAKES_COPIES_OUT GS_UNLESS(gs_foreign_both((CUdeviceptr)dst, src))
-#define GS_MAKE_COPIES_OUT(symbol, order, async, real)                                             \
-    enum gs_way way = gs_way_copy(0, src, bytes, order, async);                                    \
-    also_touches(dst, order);                                                                      \
+#define GS_MAKE_COPIES_OUT(symbol, order, async, real)          \
+    enum gs_way way = gs_way_copy(0, src, bytes, order, async); \
+    also_touches(dst, order);                                   \
     return way == GS_WAY_CLEAR ? real : around_out(way, dst, src, bytes, order);
 
 /* ---- Between contexts that are named -------------------------------------------------------- */
 
 /* So any device's memory is reached; ranges are checked alone. Of memory of cuMemAlloc the driver
- * takes any context, or none; of VMM memory one of a device that has access (measured on two H200s).
+ * takes any context, or none; of VMM memory one of a device that has access (measured on two
+ * H200s).
  */
 __attribute__((noinline)) static bool may_copy_named(CUdeviceptr dst, CUcontext *dst_context,
                                                      CUdeviceptr src, CUcontext *src_context,
@@ -99,15 +100,17 @@ __attribute__((noinline)) static bool may_copy_named(CUdeviceptr dst, CUcontext 
 }
 
 #define GS_MAKES_COPIES_PEER GS_UNLESS(gs_foreign_both(dst, src))
-#define GS_MAKE_COPIES_PEER(symbol, order, async, real)                                            \
-    return may_copy_named(dst, &dst_context, src, &src_context, bytes, order) ? real               \
-           : CUDA_ERROR_INVALID_VALUE;
+#define GS_MAKE_COPIES_PEER(symbol, order, async, real)                       \
+    return may_copy_named(dst, &dst_context, src, &src_context, bytes, order) \
+               ? real                                                         \
+               : CUDA_ERROR_INVALID_VALUE;
 
 /* ---- Between an array of this device and memory --------------------------------------------- */
 
 #define GS_MAKES_COPIES_ARRAY GS_UNLESS(gs_foreign(device))
-#define GS_MAKE_COPIES_ARRAY(symbol, order, async, real)                                           \
-    return gs_way_copy(device, 0, bytes, order, true) != GS_WAY_REFUSED ? real                     \
-           : CUDA_ERROR_INVALID_VALUE;
+#define GS_MAKE_COPIES_ARRAY(symbol, order, async, real)                \
+    return gs_way_copy(device, 0, bytes, order, true) != GS_WAY_REFUSED \
+               ? real                                                   \
+               : CUDA_ERROR_INVALID_VALUE;
 
 #include "made.h"

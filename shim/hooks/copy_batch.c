@@ -1,7 +1,7 @@
 /*
- * Several copies at once, also over a fabric, and copies with attributes. What is refused is refused before anything is
- * copied; memory of another device is made reachable, and where that cannot be, the driver says so.
- * Several are told of as other work is, not one by one.
+ * Several copies at once, also over a fabric, and copies with attributes. What is refused is
+ * refused before anything is copied; memory of another device is made reachable, and where that
+ * cannot be, the driver says so. Several are told of as other work is, not one by one.
  */
 #include "box.h"
 #include "way.h"
@@ -96,32 +96,32 @@ static bool within_boxes(const CUDA_MEMCPY3D_BATCH_OP *boxes, size_t count, CUst
 /* ---- The hooks ---- */
 
 #define GS_MAKES_COPIES_LIST GS_ALWAYS
-#define GS_MAKE_COPIES_LIST(symbol, order, async, real)                                            \
+#define GS_MAKE_COPIES_LIST(symbol, order, async, real) \
     return within_batch(dst, src, sizes, count, order, failed) ? real : CUDA_ERROR_INVALID_VALUE;
 
 #define GS_MAKES_COPIES_LIST_V2 GS_ALWAYS
-#define GS_MAKE_COPIES_LIST_V2(symbol, order, async, real)                                         \
+#define GS_MAKE_COPIES_LIST_V2(symbol, order, async, real) \
     return within_batch(dst, src, sizes, count, order, NULL) ? real : CUDA_ERROR_INVALID_VALUE;
 
 #define GS_MAKES_COPIES_BOXES GS_ALWAYS
-#define GS_MAKE_COPIES_BOXES(symbol, order, async, real)                                           \
+#define GS_MAKE_COPIES_BOXES(symbol, order, async, real) \
     return within_boxes(boxes, count, order, failed) ? real : CUDA_ERROR_INVALID_VALUE;
 
 #define GS_MAKES_COPIES_BOXES_V2 GS_ALWAYS
-#define GS_MAKE_COPIES_BOXES_V2(symbol, order, async, real)                                        \
+#define GS_MAKE_COPIES_BOXES_V2(symbol, order, async, real) \
     return within_boxes(boxes, count, order, NULL) ? real : CUDA_ERROR_INVALID_VALUE;
 
 #define GS_MAKES_COPIES_WITH GS_ALWAYS
-#define GS_MAKE_COPIES_WITH(symbol, order, async, real)                                            \
+#define GS_MAKE_COPIES_WITH(symbol, order, async, real) \
     return within(dst, src, bytes, order) ? real : CUDA_ERROR_INVALID_VALUE;
 
 #define GS_MAKES_COPIES_BOX GS_ALWAYS
-#define GS_MAKE_COPIES_BOX(symbol, order, async, real)                                             \
+#define GS_MAKE_COPIES_BOX(symbol, order, async, real) \
     return within_box(box, order) ? real : CUDA_ERROR_INVALID_VALUE;
 
 #define GS_MAKES_COPIES_FABRIC GS_ALWAYS
-#define GS_MAKE_COPIES_FABRIC(symbol, order, async, real)                                          \
-    gs_submits(order);                                                                             \
+#define GS_MAKE_COPIES_FABRIC(symbol, order, async, real) \
+    gs_submits(order);                                    \
     return gs_way_fabric(list, count) ? real : CUDA_ERROR_INVALID_VALUE;
 
 #include "made.h"

@@ -6,15 +6,13 @@
 #include "way.h"
 
 /* The first byte of a side, whatever kind of memory it is said to be. */
-#define FIRST(copy, which, row)                                                                    \
+#define FIRST(copy, which, row) \
     (copy)->which##Device + (row) * (copy)->which##Pitch + (copy)->which##XInBytes
-#define FOREIGN_2D(copy)                                                                           \
-    ((copy) &&                                                                                     \
-     gs_foreign_both(FIRST(copy, dst, (copy)->dstY), FIRST(copy, src, (copy)->srcY)))
-#define FOREIGN_3D(copy)                                                                           \
-    ((copy) &&                                                                                     \
-     gs_foreign_both(FIRST(copy, dst, (copy)->dstZ * (copy)->dstHeight + (copy)->dstY),            \
-                     FIRST(copy, src, (copy)->srcZ * (copy)->srcHeight + (copy)->srcY)))
+#define FOREIGN_2D(copy) \
+    ((copy) && gs_foreign_both(FIRST(copy, dst, (copy)->dstY), FIRST(copy, src, (copy)->srcY)))
+#define FOREIGN_3D(copy)                                                                          \
+    ((copy) && gs_foreign_both(FIRST(copy, dst, (copy)->dstZ * (copy)->dstHeight + (copy)->dstY), \
+                               FIRST(copy, src, (copy)->srcZ * (copy)->srcHeight + (copy)->srcY)))
 
 static enum gs_way way_2d(const CUDA_MEMCPY2D *copy, CUstream order, bool async)
 {
@@ -54,9 +52,9 @@ static bool within_3d_peer(const CUDA_MEMCPY3D_PEER *copy, CUstream order,
 }
 
 /* The same side of a copy of another kind. */
-#define SAME(copy, which)                                                                          \
-    .which##XInBytes = (copy)->which##XInBytes, .which##Y = (copy)->which##Y,                      \
-    .which##MemoryType = (copy)->which##MemoryType, .which##Device = (copy)->which##Device,        \
+#define SAME(copy, which)                                                                   \
+    .which##XInBytes = (copy)->which##XInBytes, .which##Y = (copy)->which##Y,               \
+    .which##MemoryType = (copy)->which##MemoryType, .which##Device = (copy)->which##Device, \
     .which##Pitch = (copy)->which##Pitch
 
 /* Devices that cannot reach each other: between two contexts, or in the owner's. */
@@ -110,24 +108,24 @@ static CUresult around_2d(enum gs_way way, const CUDA_MEMCPY2D *copy, CUstream s
 /* ---- The hooks ------------------------------------------------------------------------------ */
 
 #define GS_MAKES_COPIES_2D GS_UNLESS(FOREIGN_2D(copy))
-#define GS_MAKE_COPIES_2D(symbol, order, async, real)                                              \
-    enum gs_way way = way_2d(copy, order, async);                                                  \
+#define GS_MAKE_COPIES_2D(symbol, order, async, real) \
+    enum gs_way way = way_2d(copy, order, async);     \
     return way == GS_WAY_CLEAR ? real : around_2d(way, copy, order, async);
 
 #define GS_MAKES_COPIES_3D GS_UNLESS(FOREIGN_3D(copy))
-#define GS_MAKE_COPIES_3D(symbol, order, async, real)                                              \
-    enum gs_way way = way_3d(copy, order, async);                                                  \
+#define GS_MAKE_COPIES_3D(symbol, order, async, real) \
+    enum gs_way way = way_3d(copy, order, async);     \
     return way == GS_WAY_CLEAR ? real : around_3d(way, copy, order, async);
 
 #define GS_MAKES_COPIES_3D_PEER GS_UNLESS(FOREIGN_3D(copy))
-#define GS_MAKE_COPIES_3D_PEER(symbol, order, async, real)                                         \
-    CUDA_MEMCPY3D_PEER owned;                                                                      \
-                                                                                                   \
-    if (gs_state_enter() && copy) {                                                                \
-        if (!within_3d_peer(copy, order, &owned))                                                  \
-            return CUDA_ERROR_INVALID_VALUE;                                                       \
-        copy = &owned;                                                                             \
-    }                                                                                              \
+#define GS_MAKE_COPIES_3D_PEER(symbol, order, async, real) \
+    CUDA_MEMCPY3D_PEER owned;                              \
+                                                           \
+    if (gs_state_enter() && copy) {                        \
+        if (!within_3d_peer(copy, order, &owned))          \
+            return CUDA_ERROR_INVALID_VALUE;               \
+        copy = &owned;                                     \
+    }                                                      \
     return real;
 
 #include "made.h"

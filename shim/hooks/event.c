@@ -1,11 +1,13 @@
 /*
- * CUDA IPC of events (core/share/event.h has the picture). The driver keeps them in files of /dev/shm, which it
- * makes and opens by shm_open: so the library exports that name. All that is not a file of the driver's events
- * goes on untouched to the next one of the name, libc's mostly, and of those files all but two: of one that is
- * made here another descriptor is kept, close-on-exec, for processes that are to have it; and one that is
- * asked for under a pid that no process has, in a call of cuIpcOpenEventHandle, is what was had for that.
+ * CUDA IPC of events (core/share/event.h has the picture). The driver keeps them in files of
+ * /dev/shm, which it makes and opens by shm_open: so the library exports that name. All that is not
+ * a file of the driver's events goes on untouched to the next one of the name, libc's mostly, and
+ * of those files all but two: of one that is made here another descriptor is kept, close-on-exec,
+ * for processes that are to have it; and one that is asked for under a pid that no process has, in
+ * a call of cuIpcOpenEventHandle, is what was had for that.
  *
- * Where the library came when libcuda was there (dlopen) it is not asked: then events are the driver's alone.
+ * Where the library came when libcuda was there (dlopen) it is not asked: then events are the
+ * driver's alone.
  */
 #include "hook.h"
 #include "shim/log.h"

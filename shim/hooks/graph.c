@@ -47,9 +47,9 @@ static bool may_set(const CUDA_MEMSET_NODE_PARAMS *fill, CUcontext ctx)
 }
 
 /* A fill that names no context is done in the one that owns the memory, where that is cuMemAlloc's.
- * The driver knows it from the address, and refuses such a node for VMM memory, as for memory of its
- * pools; a change of a node would take the current one, and what is instantiated stays in its own. A
- * copy and a kernel need none (measured on H200s). */
+ * The driver knows it from the address, and refuses such a node for VMM memory, as for memory of
+ * its pools; a change of a node would take the current one, and what is instantiated stays in its
+ * own. A copy and a kernel need none (measured on H200s). */
 static CUcontext filling_context(CUdeviceptr dst, CUcontext named)
 {
     struct gs_block_info info;
@@ -136,36 +136,36 @@ static bool may_add(const CUgraphNodeParams *params)
 }
 
 #define GS_MAKES_NODE_COPIES GS_ALWAYS
-#define GS_MAKE_NODE_COPIES(symbol, order, async, real)                                            \
+#define GS_MAKE_NODE_COPIES(symbol, order, async, real) \
     return may_copy(copy, ctx) ? real : CUDA_ERROR_INVALID_VALUE;
 
 #define GS_MAKES_NODE_COPY_CHANGED GS_ALWAYS
-#define GS_MAKE_NODE_COPY_CHANGED(symbol, order, async, real)                                      \
+#define GS_MAKE_NODE_COPY_CHANGED(symbol, order, async, real) \
     return may_copy(copy, NULL) ? real : CUDA_ERROR_INVALID_VALUE;
 
 #define GS_MAKES_NODE_FILLS GS_ALWAYS
-#define GS_MAKE_NODE_FILLS(symbol, order, async, real)                                             \
-    if (fill)                                                                                      \
-        ctx = filling_context(fill->dst, ctx);                                                     \
+#define GS_MAKE_NODE_FILLS(symbol, order, async, real) \
+    if (fill)                                          \
+        ctx = filling_context(fill->dst, ctx);         \
     return may_set(fill, ctx) ? real : CUDA_ERROR_INVALID_VALUE;
 
 #define GS_MAKES_NODE_FILL_CHANGED GS_ALWAYS
-#define GS_MAKE_NODE_FILL_CHANGED(symbol, order, async, real)                                      \
+#define GS_MAKE_NODE_FILL_CHANGED(symbol, order, async, real) \
     return may_set(fill, NULL) ? real : CUDA_ERROR_INVALID_VALUE;
 
 /* It may be memory. */
 #define GS_MAKES_NODE_ADDED GS_ALWAYS
-#define GS_MAKE_NODE_ADDED(symbol, order, async, real)                                             \
-    CUgraphNodeParams copy;                                                                        \
-                                                                                                   \
-    params = in_a_context(params, &copy);                                                          \
+#define GS_MAKE_NODE_ADDED(symbol, order, async, real) \
+    CUgraphNodeParams copy;                            \
+                                                       \
+    params = in_a_context(params, &copy);              \
     return may_add(params) ? GS_WITH_ROOM(-1, 0, real) : CUDA_ERROR_INVALID_VALUE;
 
 #define GS_MAKES_NODE_CHANGED GS_ALWAYS
-#define GS_MAKE_NODE_CHANGED(symbol, order, async, real)                                           \
-    CUgraphNodeParams copy;                                                                        \
-                                                                                                   \
-    params = in_a_context(params, &copy);                                                          \
+#define GS_MAKE_NODE_CHANGED(symbol, order, async, real) \
+    CUgraphNodeParams copy;                              \
+                                                         \
+    params = in_a_context(params, &copy);                \
     return may_add(params) ? real : CUDA_ERROR_INVALID_VALUE;
 
 #include "made.h"

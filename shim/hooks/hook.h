@@ -1,8 +1,8 @@
 /*
- * What every hook is written with. A hook has the exact name and prototype of the entry point that it
- * takes the place of. One that stops at the gate of a sleeping process begins with GS_AT_GATE (gate.h). It asks
- * gs_state_enter first; where that says no it returns what gs_real.NAME says,
- * and else keeps errno (GS_KEEP_ERRNO).
+ * What every hook is written with. A hook has the exact name and prototype of the entry point that
+ * it takes the place of. One that stops at the gate of a sleeping process begins with GS_AT_GATE
+ * (gate.h). It asks gs_state_enter first; where that says no it returns what gs_real.NAME says, and
+ * else keeps errno (GS_KEEP_ERRNO).
  *
  * gs_real.X is always callable: before libcuda is found it answers CUDA_ERROR_NOT_INITIALIZED, and
  * where the program's driver has no X, CUDA_ERROR_NOT_SUPPORTED.
@@ -44,21 +44,21 @@ static inline void gs_errno_restore(int *saved)
 }
 
 /* The same, and the thread is not cancelled meanwhile. */
-#define GS_KEEP_CALLER                                                                             \
-    GS_KEEP_ERRNO;                                                                                 \
+#define GS_KEEP_CALLER \
+    GS_KEEP_ERRNO;     \
     GS_UNCANCELLED
 
 /* The result of the driver's call, of which core is told where it went well. */
-#define GS_NOTED(call, told)                                                                       \
-    ({                                                                                             \
-        const bool gs_tells = gs_state_enter();                                                    \
-        const CUresult gs_result_of = (call);                                                      \
-                                                                                                   \
-        if (gs_tells && gs_result_of == CUDA_SUCCESS) {                                            \
-            GS_KEEP_CALLER;                                                                        \
-            told;                                                                                  \
-        }                                                                                          \
-        gs_result_of;                                                                              \
+#define GS_NOTED(call, told)                            \
+    ({                                                  \
+        const bool gs_tells = gs_state_enter();         \
+        const CUresult gs_result_of = (call);           \
+                                                        \
+        if (gs_tells && gs_result_of == CUDA_SUCCESS) { \
+            GS_KEEP_CALLER;                             \
+            told;                                       \
+        }                                               \
+        gs_result_of;                                   \
     })
 
 #endif

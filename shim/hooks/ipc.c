@@ -36,9 +36,9 @@ static CUresult get_handle(CUipcMemHandle *pHandle, CUdeviceptr dptr)
     return gs_result(status);
 }
 
-#define GS_MAKES_EXPORTS GS_TRACED(ptr)
+#define GS_MAKES_EXPORTS                            GS_TRACED(ptr)
 #define GS_MAKE_EXPORTS(symbol, order, async, real) return get_handle(ret, ptr);
-#define GS_RECORD_EXPORTS(order) record(&recorded, GS_TRACE_EXPORTED, result, ptr);
+#define GS_RECORD_EXPORTS(order)                    record(&recorded, GS_TRACE_EXPORTED, result, ptr);
 
 /* True: the handle is one of ours and *ret_result is the outcome. */
 static bool open_token(CUdeviceptr *pdptr, const CUipcMemHandle *handle, unsigned int flags,
@@ -75,11 +75,11 @@ static bool open_token(CUdeviceptr *pdptr, const CUipcMemHandle *handle, unsigne
 }
 
 #define GS_MAKES_OPENS GS_TRACED(0)
-#define GS_MAKE_OPENS(symbol, order, async, real)                                                  \
-    CUresult outcome;                                                                              \
-                                                                                                   \
+#define GS_MAKE_OPENS(symbol, order, async, real) \
+    CUresult outcome;                             \
+                                                  \
     return open_token(ret, &handle, flags, &outcome) ? outcome : real;
-#define GS_RECORD_OPENS(order)                                                                     \
+#define GS_RECORD_OPENS(order) \
     record(&recorded, GS_TRACE_OPENED, result, result == CUDA_SUCCESS ? *ret : 0);
 
 /* Of the block that has the address, or, where it is none of ours, of that alone. */

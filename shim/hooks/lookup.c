@@ -38,7 +38,7 @@ static void *lead(const char *symbol, void *found, int version, cuuint64_t flags
 }
 
 #define GS_MAKES_LEADS GS_ALWAYS
-#define GS_MAKE_LEADS(symbol, order, async, real)                                                  \
-    return GS_NOTED(real, if (ret) *ret = lead(name, *ret, version, flags));
+#define GS_MAKE_LEADS(symbol, order, async, real) \
+    return GS_NOTED(real, if (ret) * ret = lead(name, *ret, version, flags));
 
 #include "made.h"

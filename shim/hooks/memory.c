@@ -45,8 +45,7 @@ GS_DOES CUresult allocate(bool entered, CUdeviceptr *dptr, size_t bytesize)
 GS_DOES CUresult allocate_pitch(CUdeviceptr *dptr, size_t *pPitch, size_t WidthInBytes,
                                 size_t Height, unsigned int ElementSizeBytes)
 {
-    bool element_valid =
-        ElementSizeBytes == 4 || ElementSizeBytes == 8 || ElementSizeBytes == 16;
+    bool element_valid = ElementSizeBytes == 4 || ElementSizeBytes == 8 || ElementSizeBytes == 16;
     CUdeviceptr address;
     size_t pitch, bytes;
     gs_status status;
@@ -58,9 +57,9 @@ GS_DOES CUresult allocate_pitch(CUdeviceptr *dptr, size_t *pPitch, size_t WidthI
     GS_KEEP_ERRNO;
     status = gs_core_alloc(gs_core, bytes, &address);
     if (status != GS_OK)
-        return GS_UNLESS_BOUNDED(
-            status, bytes,
-            gs_real.cuMemAllocPitch_v2(dptr, pPitch, WidthInBytes, Height, ElementSizeBytes));
+        return GS_UNLESS_BOUNDED(status, bytes,
+                                 gs_real.cuMemAllocPitch_v2(dptr, pPitch, WidthInBytes, Height,
+                                                            ElementSizeBytes));
     gs_tell_allocated(address, bytes);
     *dptr = address;
     *pPitch = pitch & ~(size_t)(PITCH_ALIGNMENT - 1);
@@ -86,21 +85,21 @@ GS_DOES CUresult free_block(bool entered, CUdeviceptr dptr)
     return gs_real.cuMemFree_v2(dptr);
 }
 
-#define GS_MAKES_ALLOCATES GS_TRACED(0)
+#define GS_MAKES_ALLOCATES                            GS_TRACED(0)
 #define GS_MAKE_ALLOCATES(symbol, order, async, real) return allocate(gs_entered, ret, bytes);
-#define GS_RECORD_ALLOCATES(order)                                                                 \
+#define GS_RECORD_ALLOCATES(order) \
     gs_record_alloc(&recorded, GS_TRACE_ALLOC, result, ret, bytes, NULL);
 
 #define GS_MAKES_ALLOCATES_ROWS GS_TRACED(0)
-#define GS_MAKE_ALLOCATES_ROWS(symbol, order, async, real)                                         \
+#define GS_MAKE_ALLOCATES_ROWS(symbol, order, async, real) \
     return allocate_pitch(ret, pitch, width, height, element);
-#define GS_RECORD_ALLOCATES_ROWS(order)                                                            \
-    gs_record_alloc(&recorded, GS_TRACE_ALLOC, result, ret,                                        \
+#define GS_RECORD_ALLOCATES_ROWS(order)                     \
+    gs_record_alloc(&recorded, GS_TRACE_ALLOC, result, ret, \
                     (result == CUDA_SUCCESS ? *pitch : width) * height, NULL);
 
-#define GS_MAKES_FREES GS_TRACED(ptr)
+#define GS_MAKES_FREES                            GS_TRACED(ptr)
 #define GS_MAKE_FREES(symbol, order, async, real) return free_block(gs_entered, ptr);
-#define GS_RECORD_FREES(order) gs_record_free(&recorded, GS_TRACE_FREE, result, ptr, NULL);
+#define GS_RECORD_FREES(order)                    gs_record_free(&recorded, GS_TRACE_FREE, result, ptr, NULL);
 
 #include "made.h"
 

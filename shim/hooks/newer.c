@@ -1,8 +1,9 @@
 /*
  * Calls of a driver that is newer than this library. What they submit is not seen, so single-stream
- * mode ends when the first is looked up, and one line says so. Those that by their names begin or end
- * a stream's capture are led through stand-ins, since no event may be recorded meanwhile
- * (core/gpu/fence.h): their first argument is the stream, and all others are words that are passed on.
+ * mode ends when the first is looked up, and one line says so. Those that by their names begin or
+ * end a stream's capture are led through stand-ins, since no event may be recorded meanwhile
+ * (core/gpu/fence.h): their first argument is the stream, and all others are words that are passed
+ * on.
  */
 #include "newer.h"
 #include "hook.h"
@@ -18,8 +19,9 @@
 
 /* More than any call has: where it takes fewer, the rest are read from the caller's stack and
  * ignored. */
-#define WORDS uintptr_t a, uintptr_t b, uintptr_t c, uintptr_t d, uintptr_t e, uintptr_t f,        \
-              uintptr_t g, uintptr_t h, uintptr_t i
+#define WORDS                                                                                  \
+    uintptr_t a, uintptr_t b, uintptr_t c, uintptr_t d, uintptr_t e, uintptr_t f, uintptr_t g, \
+        uintptr_t h, uintptr_t i
 #define PASSED a, b, c, d, e, f, g, h, i
 
 typedef CUresult CUDAAPI call_fn(CUstream, WORDS);
@@ -48,10 +50,10 @@ static CUresult stand_in(const struct stand_in *in, CUstream stream, WORDS)
 }
 
 #define EACH_STAND_IN(DO) DO(0) DO(1) DO(2) DO(3) DO(4) DO(5) DO(6) DO(7)
-#define STAND_IN(n)                                                                                \
-    static CUresult CUDAAPI stand_in_##n(CUstream stream, WORDS)                                   \
-    {                                                                                              \
-        return stand_in(&stand_ins.of[n], stream, PASSED);                                         \
+#define STAND_IN(n)                                              \
+    static CUresult CUDAAPI stand_in_##n(CUstream stream, WORDS) \
+    {                                                            \
+        return stand_in(&stand_ins.of[n], stream, PASSED);       \
     }
 EACH_STAND_IN(STAND_IN)
 #define ADDRESS(n) stand_in_##n,
@@ -89,10 +91,11 @@ void *gs_newer_found(const char *symbol, int version, void *found, bool per_thre
     if (version)
         snprintf(form, sizeof form, " for CUDA %d.%d", version / 1000, version % 1000 / 10);
     if (!__atomic_exchange_n(&said, true, __ATOMIC_RELAXED))
-        gs_log(GS_LOG_WARNING,
-               "this driver's %s%s is newer than this library, which knows CUDA %d.%d: what it does "
-               "is not seen, so freed memory waits for the GPU; install a newer libgpushim",
-               symbol, form, GS_KNOWN_CUDA / 1000, GS_KNOWN_CUDA % 1000 / 10);
+        gs_log(
+            GS_LOG_WARNING,
+            "this driver's %s%s is newer than this library, which knows CUDA %d.%d: what it does "
+            "is not seen, so freed memory waits for the GPU; install a newer libgpushim",
+            symbol, form, GS_KNOWN_CUDA / 1000, GS_KNOWN_CUDA % 1000 / 10);
     snprintf(why, sizeof why, "%s is newer than this library", symbol);
     gs_gate_unknown(symbol);
     gs_single_drain(gs_single, why);

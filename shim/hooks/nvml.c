@@ -1,6 +1,6 @@
 /*
- * NVML's figures of a device's memory, to a program that is bounded (bound.h). A process may ask NVML
- * that never calls CUDA: then nothing of ours has started, and it has nothing of the device.
+ * NVML's figures of a device's memory, to a program that is bounded (bound.h). A process may ask
+ * NVML that never calls CUDA: then nothing of ours has started, and it has nothing of the device.
  */
 #include "bound.h"
 
@@ -13,7 +13,7 @@
 #include "shim/start.h"
 
 #define NVML_NOT_FOUND 12 /* NVML_ERROR_LIBRARY_NOT_FOUND */
-#define UUID_TEXT 96
+#define UUID_TEXT      96
 
 typedef int uuid_fn(void *device, char *uuid, unsigned length);
 
@@ -84,16 +84,16 @@ static bool bound(void *device, unsigned long long *free, unsigned long long *to
     return true;
 }
 
-#define MEMORY_INFO(symbol, type, told)                                                            \
-    GS_HOOK int symbol(void *device, struct type *memory)                                          \
-    {                                                                                              \
-        __typeof__(&symbol) real = GS_PIN_REAL(symbol);                                            \
-        int error = real ? real(device, memory) : NVML_NOT_FOUND;                                  \
-                                                                                                   \
-        if (!error && bound(device, &memory->free, &memory->total)) {                              \
-            told;                                                                                  \
-        }                                                                                          \
-        return error;                                                                              \
+#define MEMORY_INFO(symbol, type, told)                               \
+    GS_HOOK int symbol(void *device, struct type *memory)             \
+    {                                                                 \
+        __typeof__(&symbol) real = GS_PIN_REAL(symbol);               \
+        int error = real ? real(device, memory) : NVML_NOT_FOUND;     \
+                                                                      \
+        if (!error && bound(device, &memory->free, &memory->total)) { \
+            told;                                                     \
+        }                                                             \
+        return error;                                                 \
     }
 
 MEMORY_INFO(nvmlDeviceGetMemoryInfo, gs_nvml_memory, memory->used = memory->total - memory->free)

@@ -1,8 +1,8 @@
 /*
- * The program's own virtual memory: its handles. Each call goes to the driver, and what comes of it is
- * noted (core/process/own.h; mappings: vmm.c). Memory of which it wants no descriptors is asked for
- * with them where the device can, so that it can be shared by CUDA IPC. The program cannot tell: its
- * properties are what it asked for, and an export is refused as the driver refuses it.
+ * The program's own virtual memory: its handles. Each call goes to the driver, and what comes of it
+ * is noted (core/process/own.h; mappings: vmm.c). Memory of which it wants no descriptors is asked
+ * for with them where the device can, so that it can be shared by CUDA IPC. The program cannot
+ * tell: its properties are what it asked for, and an export is refused as the driver refuses it.
  */
 #include "hook.h"
 #include "room.h"
@@ -74,7 +74,7 @@ GS_HOOK CUresult CUDAAPI cuMemRetainAllocationHandle(CUmemGenericAllocationHandl
     if (gs_state_enter() && gs_ours((CUdeviceptr)addr))
         return CUDA_ERROR_INVALID_VALUE;
     return GS_NOTED(gs_real.cuMemRetainAllocationHandle(handle, addr),
-                    if (own()) *handle = gs_own_retained(own(), *handle, (CUdeviceptr)addr));
+                    if (own()) * handle = gs_own_retained(own(), *handle, (CUdeviceptr)addr));
 }
 
 GS_HOOK CUresult CUDAAPI cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle,
@@ -83,7 +83,7 @@ GS_HOOK CUresult CUDAAPI cuMemImportFromShareableHandle(CUmemGenericAllocationHa
 {
     GS_AT_GATE(cuMemImportFromShareableHandle);
     return GS_NOTED(gs_real.cuMemImportFromShareableHandle(handle, osHandle, shHandleType),
-                    if (own()) *handle = gs_core_own_made(gs_core, *handle, 0, NULL, false));
+                    if (own()) * handle = gs_core_own_made(gs_core, *handle, 0, NULL, false));
 }
 
 /* Whether the handle has descriptors that the program did not ask for. */
@@ -104,20 +104,22 @@ GS_HOOK CUresult CUDAAPI cuMemExportToShareableHandle(void *shareableHandle,
     if (gs_state_enter() && handleType == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR &&
         is_added(handle))
         return CUDA_ERROR_INVALID_VALUE;
-    return GS_NOTED(gs_real.cuMemExportToShareableHandle(shareableHandle, gs_own_real(own(), handle), handleType,
+    return GS_NOTED(gs_real.cuMemExportToShareableHandle(shareableHandle,
+                                                         gs_own_real(own(), handle), handleType,
                                                          flags),
                     if (own()) gs_own_used(own(), handle, GS_OWN_LENT));
 }
 
-GS_HOOK CUresult CUDAAPI
-cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop,
-                                       CUmemGenericAllocationHandle handle)
+GS_HOOK CUresult CUDAAPI cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop,
+                                                                CUmemGenericAllocationHandle handle)
 {
-    const CUmemGenericAllocationHandle real = gs_own_real(own(), handle); /* first: it finds the driver */
+    const CUmemGenericAllocationHandle real =
+        gs_own_real(own(), handle); /* first: it finds the driver */
     CUresult result = gs_real.cuMemGetAllocationPropertiesFromHandle(prop, real);
 
     GS_KEEP_CALLER;
-    if (result == CUDA_ERROR_INVALID_VALUE && prop && own() && gs_own_properties(own(), handle, prop))
+    if (result == CUDA_ERROR_INVALID_VALUE && prop && own() &&
+        gs_own_properties(own(), handle, prop))
         result = CUDA_SUCCESS;
     if (result == CUDA_SUCCESS && is_added(handle))
         prop->requestedHandleTypes = CU_MEM_HANDLE_TYPE_NONE;

@@ -21,7 +21,8 @@
 /* Marks our buffer ids: the driver counts its own up from small numbers. */
 #define BUFFER_ID_MARK (UINT64_C(0x6753) << 48)
 
-GS_HOOK CUresult CUDAAPI cuMemGetAddressRange_v2(CUdeviceptr *pbase, size_t *psize, CUdeviceptr dptr)
+GS_HOOK CUresult CUDAAPI cuMemGetAddressRange_v2(CUdeviceptr *pbase, size_t *psize,
+                                                 CUdeviceptr dptr)
 {
     GS_AT_GATE_ABOUT(cuMemGetAddressRange_v2, dptr);
     struct gs_block_info info;
@@ -49,9 +50,10 @@ static bool ask_driver(void *data, CUpointer_attribute attribute, CUdeviceptr ad
     return gs_real.cuPointerGetAttribute(data, attribute, address) == CUDA_SUCCESS;
 }
 
-/* All that the block lies in, of which the driver knows each piece. False: it does not, or is asked for
- * something else. */
-static bool answer_mapping(const struct gs_block_info *info, CUpointer_attribute attribute, void *data)
+/* All that the block lies in, of which the driver knows each piece. False: it does not, or is asked
+ * for something else. */
+static bool answer_mapping(const struct gs_block_info *info, CUpointer_attribute attribute,
+                           void *data)
 {
     CUdeviceptr last = info->base + info->size - 1, first_base, base;
     size_t size;
@@ -141,16 +143,18 @@ static void note_tokens(CUpointer_attribute attribute)
 }
 
 /*
- * The program's own memory may have descriptors that it did not ask for. They are not told of; and where
- * they are why it can be shared by CUDA IPC, that is. (Memory of which it asked for descriptors it may
- * share by them, and takes this for the way that the driver has: that stays as it is.)
+ * The program's own memory may have descriptors that it did not ask for. They are not told of; and
+ * where they are why it can be shared by CUDA IPC, that is. (Memory of which it asked for
+ * descriptors it may share by them, and takes this for the way that the driver has: that stays as
+ * it is.)
  */
 static void answer_of_own(CUpointer_attribute attribute, void *data, CUdeviceptr ptr)
 {
     struct gs_own *own = gs_core_own(gs_core);
     CUmemAllocationHandleType types;
 
-    if (attribute == CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE && gs_own_is_shared_at(own, ptr))
+    if (attribute == CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE &&
+        gs_own_is_shared_at(own, ptr))
         *(unsigned char *)data = 1; /* the driver has written one byte, or more */
     if (attribute != CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES || !gs_own_is_added_at(own, ptr))
         return;

@@ -38,8 +38,10 @@ static void put(const struct gs_recorded *recorded, struct gs_record_call *call,
 void gs_record_alloc(struct gs_recorded *recorded, enum gs_trace_op op, CUresult result,
                      const CUdeviceptr *address, size_t size, CUstream stream)
 {
-    struct gs_record_call call = {
-        .op = op, .outcome = GS_TRACE_REFUSED, .size = size, .result = result};
+    struct gs_record_call call = {.op = op,
+                                  .outcome = GS_TRACE_REFUSED,
+                                  .size = size,
+                                  .result = result};
 
     GS_KEEP_ERRNO;
     if (result == CUDA_SUCCESS) {

@@ -1,6 +1,6 @@
 /*
- * Hooks that are recorded (general.record): what they do is a function of its own (made.h), so that a
- * process that records nothing pays for one look.
+ * Hooks that are recorded (general.record): what they do is a function of its own (made.h), so that
+ * a process that records nothing pays for one look.
  */
 #ifndef GPUSHIM_SHIM_RECORD_H
 #define GPUSHIM_SHIM_RECORD_H
@@ -11,7 +11,7 @@
 #include "core/process/record.h"
 
 /* What a hook does; inline in it and in what records it. And what records it. */
-#define GS_DOES static inline __attribute__((always_inline))
+#define GS_DOES    static inline __attribute__((always_inline))
 #define GS_RECORDS __attribute__((cold, noinline)) static
 
 /* Where the program called the hook. */

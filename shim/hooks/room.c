@@ -1,8 +1,8 @@
 /*
  * Calls by which the driver takes device memory that is not the arenas': arrays, streams, limits,
  * contexts, graphs, and code, which it loads when somebody first asks for a function, a variable or
- * what a kernel needs, or launches one. Each goes to the driver, and again when a full device has got
- * some memory back.
+ * what a kernel needs, or launches one. Each goes to the driver, and again when a full device has
+ * got some memory back.
  */
 #include "hook.h"
 #include "room.h"
@@ -113,9 +113,10 @@ static const CUlaunchConfig *in_order(const CUlaunchConfig *config, CUstream ord
     return copy;
 }
 
-__attribute__((noinline)) static CUresult
-launch_special(__typeof__(&cuLaunchKernelEx) const *real, const CUlaunchConfig *config,
-               CUfunction f, void **kernelParams, void **extra, CUstream order)
+__attribute__((noinline)) static CUresult launch_special(__typeof__(&cuLaunchKernelEx) const *real,
+                                                         const CUlaunchConfig *config, CUfunction f,
+                                                         void **kernelParams, void **extra,
+                                                         CUstream order)
 {
     CUlaunchAttribute room[ATTRIBUTES_MOST];
     CUlaunchConfig copy;
@@ -189,42 +190,41 @@ static CUresult graph_launched(CUresult result)
 
 /* ---- Made from rows ------------------------------------------------------------------------- */
 
-#define GS_MAKES_ROOM GS_ALWAYS
-#define GS_MAKE_ROOM(symbol, order, async, real)                                                   \
-    return GS_WITH_ROOM(-1, 0, real);
+#define GS_MAKES_ROOM                            GS_ALWAYS
+#define GS_MAKE_ROOM(symbol, order, async, real) return GS_WITH_ROOM(-1, 0, real);
 
 /* The values of the settings are outputs too: a second call would take them for inputs. */
 #define GS_MAKES_LOADS GS_ALWAYS
-#define GS_MAKE_LOADS(symbol, order, async, real)                                                  \
+#define GS_MAKE_LOADS(symbol, order, async, real) \
     return GS_WITH_ROOM_IF(settings == 0, -1, 0, real);
 
 #define GS_MAKES_MAKES_CONTEXT GS_ALWAYS
-#define GS_MAKE_MAKES_CONTEXT(symbol, order, async, real)                                          \
+#define GS_MAKE_MAKES_CONTEXT(symbol, order, async, real) \
     return context_made(GS_WITH_ROOM(device, 0, real), made);
 
 #define GS_MAKES_LAUNCHES GS_ALWAYS
-#define GS_MAKE_LAUNCHES(symbol, order, async, real)                                               \
-    gs_submits_if(gs_entered, order);                                                              \
+#define GS_MAKE_LAUNCHES(symbol, order, async, real) \
+    gs_submits_if(gs_entered, order);                \
     return GS_WITH_ROOM(-1, 0, real);
 
 #define GS_MAKES_LAUNCHES_EX GS_ALWAYS
-#define GS_MAKE_LAUNCHES_EX(symbol, order, async, real)                                            \
+#define GS_MAKE_LAUNCHES_EX(symbol, order, async, real) \
     return launch(gs_entered, &gs_real.symbol, config, function, params, extra, order);
 
 #define GS_MAKES_MAKES_GRAPH GS_ALWAYS
-#define GS_MAKE_MAKES_GRAPH(symbol, order, async, real)                                            \
-    gs_graph_room();                                                                               \
+#define GS_MAKE_MAKES_GRAPH(symbol, order, async, real) \
+    gs_graph_room();                                    \
     return graph_made(GS_WITH_ROOM(-1, 0, real));
 
 #define GS_MAKES_UPLOADS_GRAPH GS_ALWAYS
-#define GS_MAKE_UPLOADS_GRAPH(symbol, order, async, real)                                          \
-    gs_graph_room();                                                                               \
+#define GS_MAKE_UPLOADS_GRAPH(symbol, order, async, real) \
+    gs_graph_room();                                      \
     return GS_WITH_ROOM(-1, 0, real);
 
 #define GS_MAKES_LAUNCHES_GRAPH GS_ALWAYS
-#define GS_MAKE_LAUNCHES_GRAPH(symbol, order, async, real)                                         \
-    gs_submits_if(gs_entered, order);                                                              \
-    gs_graph_room();                                                                               \
+#define GS_MAKE_LAUNCHES_GRAPH(symbol, order, async, real) \
+    gs_submits_if(gs_entered, order);                      \
+    gs_graph_room();                                       \
     return graph_launched(GS_WITH_ROOM(-1, 0, real));
 
 #include "made.h"

@@ -25,58 +25,59 @@ __attribute__((cold)) bool gs_room_is_bounded(gs_status status);
 /* The result of a call of the driver that was refused so, and is made again as long as that may
  * help. `device` below 0: the current one; `bytes` 0: not known, or not to be waited for without
  * end. */
-#define GS_AGAIN_WITH_ROOM_FROM(from, device, bytes, asked, call)                                  \
-    ({                                                                                             \
-        CUresult gs_result = CUDA_ERROR_OUT_OF_MEMORY;                                             \
-        unsigned gs_step = (from);                                                                 \
-                                                                                                   \
-        while (gs_result == CUDA_ERROR_OUT_OF_MEMORY &&                                            \
-               (gs_step = gs_room_step(device, bytes, gs_step)) > 0)                               \
-            gs_result = (call);                                                                    \
-        if (gs_result == CUDA_ERROR_OUT_OF_MEMORY)                                                 \
-            gs_room_refused(device, asked);                                                        \
-        gs_result;                                                                                 \
+#define GS_AGAIN_WITH_ROOM_FROM(from, device, bytes, asked, call)    \
+    ({                                                               \
+        CUresult gs_result = CUDA_ERROR_OUT_OF_MEMORY;               \
+        unsigned gs_step = (from);                                   \
+                                                                     \
+        while (gs_result == CUDA_ERROR_OUT_OF_MEMORY &&              \
+               (gs_step = gs_room_step(device, bytes, gs_step)) > 0) \
+            gs_result = (call);                                      \
+        if (gs_result == CUDA_ERROR_OUT_OF_MEMORY)                   \
+            gs_room_refused(device, asked);                          \
+        gs_result;                                                   \
     })
-#define GS_AGAIN_WITH_ROOM(device, bytes, call)                                                    \
+#define GS_AGAIN_WITH_ROOM(device, bytes, call) \
     GS_AGAIN_WITH_ROOM_FROM(0, device, bytes, bytes, call)
 
 /* The same from the first call on; made again only if it `may` be. `asked`: what the call is for,
  * which is said, also where it is not waited for. */
-#define GS_WITH_ROOM_FROM(may, from, device, bytes, asked, call)                                   \
-    ({                                                                                             \
-        CUresult gs_first = (call);                                                                \
-                                                                                                   \
-        if (__builtin_expect(gs_first == CUDA_ERROR_OUT_OF_MEMORY, 0) && (may))                    \
-            gs_first = GS_AGAIN_WITH_ROOM_FROM(from, device, bytes, asked, call);                  \
-        gs_first;                                                                                  \
+#define GS_WITH_ROOM_FROM(may, from, device, bytes, asked, call)                  \
+    ({                                                                            \
+        CUresult gs_first = (call);                                               \
+                                                                                  \
+        if (__builtin_expect(gs_first == CUDA_ERROR_OUT_OF_MEMORY, 0) && (may))   \
+            gs_first = GS_AGAIN_WITH_ROOM_FROM(from, device, bytes, asked, call); \
+        gs_first;                                                                 \
     })
-#define GS_WITH_ROOM_IF(may, device, bytes, call)                                                  \
+#define GS_WITH_ROOM_IF(may, device, bytes, call) \
     GS_WITH_ROOM_FROM(may, 0, device, bytes, bytes, call)
 #define GS_WITH_ROOM(device, bytes, call) GS_WITH_ROOM_IF(true, device, bytes, call)
 
 /* The driver's answer to what core itself has answered with `status`, where it may be asked. */
-#define GS_UNLESS_BOUNDED(status, asked, call)                                                     \
-    ({                                                                                             \
-        CUresult gs_answer = gs_room_is_bounded(status) ? CUDA_ERROR_OUT_OF_MEMORY : (call);       \
-                                                                                                   \
-        if (gs_answer == CUDA_ERROR_OUT_OF_MEMORY)                                                 \
-            gs_room_refused(-1, asked);                                                            \
-        gs_answer;                                                                                 \
+#define GS_UNLESS_BOUNDED(status, asked, call)                                               \
+    ({                                                                                       \
+        CUresult gs_answer = gs_room_is_bounded(status) ? CUDA_ERROR_OUT_OF_MEMORY : (call); \
+                                                                                             \
+        if (gs_answer == CUDA_ERROR_OUT_OF_MEMORY)                                           \
+            gs_room_refused(-1, asked);                                                      \
+        gs_answer;                                                                           \
     })
 
-/* The same for memory in the order of a stream, with room for it. What the driver is asked for may be
- * of another device than the current one, to whose work it owes nothing: so the bytes are not said
- * to who makes room, and a full device is not waited for without end. */
-#define GS_WITH_ROOM_AFTER(status, asked, call)                                                    \
-    ({                                                                                             \
-        CUresult gs_after = CUDA_ERROR_OUT_OF_MEMORY;                                              \
-                                                                                                   \
-        if (gs_room_is_bounded(status))                                                            \
-            gs_room_refused(-1, asked);                                                            \
-        else                                                                                       \
-            gs_after = GS_WITH_ROOM_FROM(                                                          \
-                true, (status) == GS_NO_MEMORY ? GS_ROOM_AFTER_REFUSAL : 0, -1, 0, asked, call);   \
-        gs_after;                                                                                  \
+/* The same for memory in the order of a stream, with room for it. What the driver is asked for may
+ * be of another device than the current one, to whose work it owes nothing: so the bytes are not
+ * said to who makes room, and a full device is not waited for without end. */
+#define GS_WITH_ROOM_AFTER(status, asked, call)                                                   \
+    ({                                                                                            \
+        CUresult gs_after = CUDA_ERROR_OUT_OF_MEMORY;                                             \
+                                                                                                  \
+        if (gs_room_is_bounded(status))                                                           \
+            gs_room_refused(-1, asked);                                                           \
+        else                                                                                      \
+            gs_after =                                                                            \
+                GS_WITH_ROOM_FROM(true, (status) == GS_NO_MEMORY ? GS_ROOM_AFTER_REFUSAL : 0, -1, \
+                                  0, asked, call);                                                \
+        gs_after;                                                                                 \
     })
 
 /* Before a graph is instantiated, uploaded or launched. */

@@ -1,19 +1,19 @@
 /*
  * Work that needs nothing of the hooks but to be told of: the forms of a launch that CUDA 4 and 9
- * left behind, values written and waited for in a stream, decompression; and what touches no memory,
- * but may stop a stream.
+ * left behind, values written and waited for in a stream, decompression; and what touches no
+ * memory, but may stop a stream.
  */
 #include "submit.h"
 
 #define GS_MAKES_SUBMITS GS_ALWAYS
-#define GS_MAKE_SUBMITS(symbol, order, async, real)                                                \
-    gs_submits_if(gs_entered, order);                                                                          \
+#define GS_MAKE_SUBMITS(symbol, order, async, real) \
+    gs_submits_if(gs_entered, order);               \
     return real;
 
 #define GS_MAKES_STALLS GS_UNMARKED
-#define GS_MAKE_STALLS(symbol, order, async, real)                                                 \
-    if (gs_entered)                                                                                \
-        gs_single_stalls(gs_single);                                                               \
+#define GS_MAKE_STALLS(symbol, order, async, real) \
+    if (gs_entered)                                \
+        gs_single_stalls(gs_single);               \
     return real;
 
 #include "made.h"

@@ -48,8 +48,8 @@ static inline void gs_submits_at(CUstream stream, CUdeviceptr dst, CUdeviceptr s
         gs_core_touches(gs_core, stream, dst, src);
 }
 
-/* Whether what is submitted to the stream is recorded into a graph. A stream whose state cannot be told is
- * left to the driver as well. The state was entered. */
+/* Whether what is submitted to the stream is recorded into a graph. A stream whose state cannot be
+ * told is left to the driver as well. The state was entered. */
 static inline bool gs_captures(CUstream stream)
 {
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;

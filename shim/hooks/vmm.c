@@ -1,8 +1,8 @@
 /*
  * Virtual memory management, where a program points it at memory of ours: the driver refuses these
  * calls for memory of cuMemAlloc, so they are refused here. The program's own mappings are passed
- * on, and noted (core/process/own.h). And what lets others than the program's own work come to memory
- * of ours.
+ * on, and noted (core/process/own.h). And what lets others than the program's own work come to
+ * memory of ours.
  */
 #include "hook.h"
 #include "room.h"
@@ -112,8 +112,8 @@ static void lent(CUdeviceptr base, size_t size, enum gs_own_use use)
 }
 
 /* What a dma-buf stands for is noted, for when it is registered with a device. */
-static CUresult export_range(void *handle, CUdeviceptr dptr, size_t size,
-                             CUmemRangeHandleType type, unsigned long long flags)
+static CUresult export_range(void *handle, CUdeviceptr dptr, size_t size, CUmemRangeHandleType type,
+                             unsigned long long flags)
 {
     CUresult result = gs_real.cuMemGetHandleForAddressRange(handle, dptr, size, type, flags);
 
@@ -168,17 +168,17 @@ static bool may_bind(CUdeviceptr ptr, size_t size)
 }
 
 #define GS_MAKES_BINDS GS_ALWAYS
-#define GS_MAKE_BINDS(symbol, order, async, real)                                                  \
-    if (!may_bind((CUdeviceptr)address, (size_t)bytes))                                            \
-        return CUDA_ERROR_INVALID_VALUE;                                                           \
+#define GS_MAKE_BINDS(symbol, order, async, real)       \
+    if (!may_bind((CUdeviceptr)address, (size_t)bytes)) \
+        return CUDA_ERROR_INVALID_VALUE;                \
     return GS_NOTED(real, lent((CUdeviceptr)address, (size_t)bytes, GS_OWN_BOUND));
 
 /* A handle of the program's own; by its number for the driver. */
 #define GS_MAKES_BINDS_HANDLE GS_ALWAYS
-#define GS_MAKE_BINDS_HANDLE(symbol, order, async, real)                                           \
-    const CUmemGenericAllocationHandle number = memory;                                            \
-                                                                                                   \
-    memory = gs_own_real(own(), number);                                                           \
+#define GS_MAKE_BINDS_HANDLE(symbol, order, async, real) \
+    const CUmemGenericAllocationHandle number = memory;  \
+                                                         \
+    memory = gs_own_real(own(), number);                 \
     return GS_NOTED(GS_WITH_ROOM(-1, 0, real), if (own()) gs_own_used(own(), number, GS_OWN_BOUND));
 
 #include "made.h"

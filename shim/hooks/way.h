@@ -1,7 +1,7 @@
 /*
  * Which way a copy or a fill takes: the short question that every such hook asks first. Memory that
- * is not ours costs one look at the allocation map for each side. Work on what is ours is told of on
- * the way (submit.h).
+ * is not ours costs one look at the allocation map for each side. Work on what is ours is told of
+ * on the way (submit.h).
  */
 #ifndef GPUSHIM_SHIM_WAY_H
 #define GPUSHIM_SHIM_WAY_H
@@ -67,15 +67,15 @@ static inline enum gs_way gs_way_ranges(struct gs_access_range dst, struct gs_ac
 }
 
 /* The result of a copy that is made in the context that owns the memory at an address. */
-#define GS_WAY_IN_OWNER(address, stream, copy)                                                     \
-    ({                                                                                             \
-        CUresult gs_made = gs_core_owner_enter(gs_core, address, stream);                          \
-                                                                                                   \
-        if (gs_made == CUDA_SUCCESS) {                                                             \
-            gs_made = (copy);                                                                      \
-            gs_core_owner_leave(gs_core);                                                          \
-        }                                                                                          \
-        gs_made;                                                                                   \
+#define GS_WAY_IN_OWNER(address, stream, copy)                            \
+    ({                                                                    \
+        CUresult gs_made = gs_core_owner_enter(gs_core, address, stream); \
+                                                                          \
+        if (gs_made == CUDA_SUCCESS) {                                    \
+            gs_made = (copy);                                             \
+            gs_core_owner_leave(gs_core);                                 \
+        }                                                                 \
+        gs_made;                                                          \
     })
 
 /* A copy of `bytes`; 0 for a side in host memory. */
@@ -99,8 +99,8 @@ static inline bool gs_way_within(CUdeviceptr dst, CUdeviceptr src, size_t bytes,
     return gs_core_within(gs_core, to) && gs_core_within(gs_core, from);
 }
 
-/* Whether each side of copies over a fabric that is at an address is all right; what is at none is an
- * endpoint's. */
+/* Whether each side of copies over a fabric that is at an address is all right; what is at none is
+ * an endpoint's. */
 __attribute__((unused)) static bool gs_way_fabric(const CUDA_FABRIC_COPY_BATCH_OP *list,
                                                   size_t count)
 {

@@ -1,7 +1,7 @@
 /*
  * libcuda's own functions. They are always taken from its symbol table, never through dlsym: a hook
- * then reaches the driver whatever other interposers are in the process, and none of them can end in
- * a loop with us.
+ * then reaches the driver whatever other interposers are in the process, and none of them can end
+ * in a loop with us.
  */
 #include "driver.h"
 #include "elf_symbols.h"

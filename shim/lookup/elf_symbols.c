@@ -17,11 +17,11 @@ extern struct r_debug _r_debug __attribute__((weak));
 extern ElfW(Dyn) _DYNAMIC[] __attribute__((visibility("hidden")));
 
 struct symbols {
-    const ElfW(Sym) *table;
+    const ElfW(Sym) * table;
     const char *strings;
-    const ElfW(Half) *versions; /* NULL: the object has none */
-    const uint32_t *gnu_hash;   /* NULL: it has the old table alone */
-    const ElfW(Word) *hash;
+    const ElfW(Half) * versions; /* NULL: the object has none */
+    const uint32_t *gnu_hash;    /* NULL: it has the old table alone */
+    const ElfW(Word) * hash;
     ElfW(Addr) base;
 };
 
@@ -32,7 +32,7 @@ static const void *at(ElfW(Addr) base, ElfW(Addr) value)
     return (const void *)(value < base ? base + value : value);
 }
 
-static bool symbols_read(struct symbols *s, ElfW(Addr) base, const ElfW(Dyn) *dynamic)
+static bool symbols_read(struct symbols *s, ElfW(Addr) base, const ElfW(Dyn) * dynamic)
 {
     *s = (struct symbols){.base = base};
     for (const ElfW(Dyn) *d = dynamic; d->d_tag != DT_NULL; d++) {
@@ -134,7 +134,7 @@ static uint32_t find_sysv(const struct symbols *s, const char *name)
     return other;
 }
 
-void *gs_elf_symbol(ElfW(Addr) base, const ElfW(Dyn) *dynamic, const char *name)
+void *gs_elf_symbol(ElfW(Addr) base, const ElfW(Dyn) * dynamic, const char *name)
 {
     struct symbols s;
     if (!dynamic || !symbols_read(&s, base, dynamic))
@@ -143,7 +143,7 @@ void *gs_elf_symbol(ElfW(Addr) base, const ElfW(Dyn) *dynamic, const char *name)
     return index ? (void *)(base + s.table[index].st_value) : NULL;
 }
 
-bool gs_elf_is_self(const ElfW(Dyn) *dynamic)
+bool gs_elf_is_self(const ElfW(Dyn) * dynamic)
 {
     return dynamic == _DYNAMIC;
 }
@@ -252,7 +252,7 @@ int gs_elf_each(int (*visit)(struct dl_phdr_info *info, size_t size, void *data)
     return each ? each(visit, data) : 0;
 }
 
-const ElfW(Dyn) *gs_elf_dynamic(const struct dl_phdr_info *info)
+const ElfW(Dyn) * gs_elf_dynamic(const struct dl_phdr_info *info)
 {
     for (size_t i = 0; i < info->dlpi_phnum; i++) {
         if (info->dlpi_phdr[i].p_type == PT_DYNAMIC)

@@ -10,7 +10,7 @@
 
 /* The address of the function or object that the dynamic table of one loaded object defines under a
  * name, its default version if there are several; NULL if none. base is the object's load bias. */
-void *gs_elf_symbol(ElfW(Addr) base, const ElfW(Dyn) *dynamic, const char *name);
+void *gs_elf_symbol(ElfW(Addr) base, const ElfW(Dyn) * dynamic, const char *name);
 
 /* The same for a name in the first object that has it among those loaded after this library, or,
  * where this library came last, among all others. Takes no lock: only for names that an object has
@@ -22,27 +22,27 @@ void *gs_elf_next(const char *name);
  * there at the program's start. Takes no lock. */
 void *gs_elf_first(const char *name);
 
-/* The path by which this library was loaded, "" where it is not among the program's (dlmopen). Takes
- * no lock. */
+/* The path by which this library was loaded, "" where it is not among the program's (dlmopen).
+ * Takes no lock. */
 const char *gs_elf_path(void);
 
 /* Whether this library was loaded by dlopen or dlmopen, after the program's start; false where that
  * cannot be known. */
 bool gs_elf_came_late(void);
 
-/* An object by the dlopen that gs_elf_next finds, past interposers and sanitizers, with these flags of it;
- * it stays loaded. NULL: there is none. */
+/* An object by the dlopen that gs_elf_next finds, past interposers and sanitizers, with these flags
+ * of it; it stays loaded. NULL: there is none. */
 struct link_map *gs_elf_open(const char *name, int flags);
 
 /* libc's dl_iterate_phdr: what the last visit returned. */
 int gs_elf_each(int (*visit)(struct dl_phdr_info *info, size_t size, void *data), void *data);
 
 /* Whether that is this library's dynamic table. */
-bool gs_elf_is_self(const ElfW(Dyn) *dynamic);
+bool gs_elf_is_self(const ElfW(Dyn) * dynamic);
 
 /* An object that dl_iterate_phdr shows: its dynamic table, NULL if it has none, and whether an
  * address lies in it. */
-const ElfW(Dyn) *gs_elf_dynamic(const struct dl_phdr_info *info);
+const ElfW(Dyn) * gs_elf_dynamic(const struct dl_phdr_info *info);
 bool gs_elf_contains(const struct dl_phdr_info *info, const void *address);
 
 #endif

@@ -1,9 +1,9 @@
 /*
  * _exit and _Exit: the end without exit handlers, by which workers that a program has forked, and
- * Python's multiprocessing, mostly end. In a process that uses CUDA its figures are said before; all
- * else is left to the next one of that name: libc's, or a tool's (a sanitizer). As resolve.c without
- * instrumentation and libc, for the children of every program that is started with the library end
- * here.
+ * Python's multiprocessing, mostly end. In a process that uses CUDA its figures are said before;
+ * all else is left to the next one of that name: libc's, or a tool's (a sanitizer). As resolve.c
+ * without instrumentation and libc, for the children of every program that is started with the
+ * library end here.
  */
 #include "elf_symbols.h"
 #include "leave.h"
@@ -57,9 +57,9 @@ void _Exit(int status)
     leave(&found, "_Exit", status);
 }
 
-/* A library that came when the program had begun is asked by nobody: it says so, once. The only code
- * that runs when the library is loaded, and in a program that was started with it, it compares two
- * or three addresses. */
+/* A library that came when the program had begun is asked by nobody: it says so, once. The only
+ * code that runs when the library is loaded, and in a program that was started with it, it compares
+ * two or three addresses. */
 __attribute__((constructor)) static void look_when_it_was_loaded(void)
 {
     if (gs_elf_came_late())

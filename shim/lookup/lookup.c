@@ -1,7 +1,8 @@
 /*
- * What a look-up of one of our names answers. What the program asks goes through the real dlsym first,
- * and only an answer that is the driver's function (or our own export, which stands in for it)
- * becomes the hook. So the handle, the scope and other interposers decide as they would without us.
+ * What a look-up of one of our names answers. What the program asks goes through the real dlsym
+ * first, and only an answer that is the driver's function (or our own export, which stands in for
+ * it) becomes the hook. So the handle, the scope and other interposers decide as they would without
+ * us.
  */
 #include "lookup.h"
 #include "driver.h"
@@ -161,7 +162,8 @@ static int libcuda_visit(struct dl_phdr_info *info, size_t size, void *found)
  * business with it. */
 bool gs_lookup_newer(const struct gs_lookup *lookup, void **ret_answer)
 {
-    const bool next = lookup->handle == RTLD_NEXT; /* the real function would take us for the caller */
+    const bool next =
+        lookup->handle == RTLD_NEXT; /* the real function would take us for the caller */
     void *const found = next ? gs_driver_symbol(lookup->name) : ask_real(lookup, lookup->handle);
 
     if (!found || !gs_elf_each(libcuda_visit, found) || !gs_state_enter_lookup() ||

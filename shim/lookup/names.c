@@ -1,5 +1,6 @@
 /*
- * Which names are ours, and the real look-ups. Without instrumentation and libc calls, as resolve.c.
+ * Which names are ours, and the real look-ups. Without instrumentation and libc calls, as
+ * resolve.c.
  */
 #include "names.h"
 #include "elf_symbols.h"
@@ -17,10 +18,11 @@ const char *const gs_row_names[GS_ROWS] = {
 static const char known[] = GS_KNOWN_NAMES;
 
 /* Names by hash, open addressing: row + 1, or where a known name begins in that text, GS_ROWS + 1
- * further on; 0 for an empty slot. Filled by whoever comes first; threads that come together write the
- * same values. */
+ * further on; 0 for an empty slot. Filled by whoever comes first; threads that come together write
+ * the same values. */
 #define SLOTS 2048 /* as many as name_hash tells apart */
-_Static_assert(GS_ROWS + sizeof known / 20 <= SLOTS / 2, "the name table is too full: double SLOTS");
+_Static_assert(GS_ROWS + sizeof known / 20 <= SLOTS / 2,
+               "the name table is too full: double SLOTS");
 _Static_assert(GS_ROWS + sizeof known <= UINT16_MAX, "a place in the text and a row are a slot");
 static _Atomic uint16_t slots[SLOTS];
 static atomic_bool slots_filled;

@@ -32,7 +32,8 @@ void *gs_next(_Atomic(void *) *cache, const char *name);
  * after us. NULL only where the process has none. */
 typedef void *gs_dlsym_fn(void *handle, const char *name);
 typedef void *gs_dlvsym_fn(void *handle, const char *name, const char *version);
-GS_INSIDE extern _Atomic(void *) gs_next_dlsym_found, gs_next_dlvsym_found; /* NULL: not asked yet */
+GS_INSIDE extern _Atomic(void *) gs_next_dlsym_found,
+    gs_next_dlvsym_found; /* NULL: not asked yet */
 gs_dlsym_fn *gs_next_dlsym(void);
 gs_dlvsym_fn *gs_next_dlvsym(void);
 

@@ -36,8 +36,9 @@ static int visit(struct dl_phdr_info *info, size_t size, void *data)
 }
 
 /* The process's function of that name, the first in load order as the dynamic linker would have it
- * (a sanitizer must see our threads); NULL if there is none. The start of the library asks for some,
- * and takes the linker's lock only where libpthread came when the program had begun (state.h). */
+ * (a sanitizer must see our threads); NULL if there is none. The start of the library asks for
+ * some, and takes the linker's lock only where libpthread came when the program had begun
+ * (state.h). */
 static void *process_function(_Atomic(void *) *cache, const char *name)
 {
     void *found = atomic_load_explicit(cache, memory_order_relaxed);
@@ -52,15 +53,15 @@ static void *process_function(_Atomic(void *) *cache, const char *name)
 }
 
 /* A function of libpthread that answers an error number, EAGAIN in a process without it. */
-#define FORWARD(name, parameters, arguments)                                                       \
-    int __wrap_##name parameters;                                                                  \
-    int __wrap_##name parameters                                                                   \
-    {                                                                                              \
-        static _Atomic(void *) cache;                                                              \
-        int(*real) parameters = process_function(&cache, #name);                                   \
-        if (!real)                                                                                 \
-            return EAGAIN;                                                                         \
-        return real arguments;                                                                     \
+#define FORWARD(name, parameters, arguments)                     \
+    int __wrap_##name parameters;                                \
+    int __wrap_##name parameters                                 \
+    {                                                            \
+        static _Atomic(void *) cache;                            \
+        int(*real) parameters = process_function(&cache, #name); \
+        if (!real)                                               \
+            return EAGAIN;                                       \
+        return real arguments;                                   \
     }
 
 FORWARD(pthread_create,
@@ -96,16 +97,16 @@ int __wrap_pthread_sigmask(int how, const sigset_t *set, sigset_t *old)
     return result;
 }
 
-#define STAND_IN(name, parameters, result)                                                         \
-    int __wrap_##name parameters;                                                                  \
-    int __wrap_##name parameters                                                                   \
-    {                                                                                              \
-        return result;                                                                             \
+#define STAND_IN(name, parameters, result) \
+    int __wrap_##name parameters;          \
+    int __wrap_##name parameters           \
+    {                                      \
+        return result;                     \
     }
 
-/* On the 64-bit ABIs there are, struct stat is the kernel's. With 64-bit file offsets the headers say
- * ...64 where such an ABI has one function. */
-#define FSTATAT(name, parameters, dir, flags)                                                      \
+/* On the 64-bit ABIs there are, struct stat is the kernel's. With 64-bit file offsets the headers
+ * say ...64 where such an ABI has one function. */
+#define FSTATAT(name, parameters, dir, flags) \
     STAND_IN(name, parameters, (int)syscall(SYS_newfstatat, dir, path, status, flags))
 FSTATAT(fstatat, (int dir, const char *path, struct stat *status, int flags), dir, flags)
 FSTATAT(fstatat64, (int dir, const char *path, struct stat *status, int flags), dir, flags)
@@ -117,17 +118,18 @@ STAND_IN(fstat64, (int fd, struct stat *status), (int)syscall(SYS_fstat, fd, sta
 STAND_IN(statx, (int dir, const char *path, int flags, unsigned mask, struct statx *status),
          (int)syscall(SYS_statx, dir, path, flags, mask, status))
 
-/* Other libcs have no such names, and a strong reference would keep their programs from starting. */
+/* Other libcs have no such names, and a strong reference would keep their programs from
+ * starting. */
 extern int old_fcntl(int, int, ...) __asm__("fcntl");
 STAND_IN(fcntl64, (int fd, int command, void *argument), old_fcntl(fd, command, argument))
 
 /* glibc 2.38's headers turn strtol and its kin into these, which read binary constants as well. */
-#define FORWARD_STRTO(name, type)                                                                  \
-    extern type old_##name(const char *, char **, int) __asm__(#name);                             \
-    type __wrap___isoc23_##name(const char *text, char **end, int base);                           \
-    type __wrap___isoc23_##name(const char *text, char **end, int base)                            \
-    {                                                                                              \
-        return old_##name(text, end, base);                                                        \
+#define FORWARD_STRTO(name, type)                                        \
+    extern type old_##name(const char *, char **, int) __asm__(#name);   \
+    type __wrap___isoc23_##name(const char *text, char **end, int base); \
+    type __wrap___isoc23_##name(const char *text, char **end, int base)  \
+    {                                                                    \
+        return old_##name(text, end, base);                              \
     }
 
 FORWARD_STRTO(strtol, long)

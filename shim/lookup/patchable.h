@@ -14,11 +14,11 @@
 
 #if defined(__x86_64__)
 /* rax holds nothing at a call: none of these functions takes a variable number of arguments. */
-#define GS_PATCHABLE_NOP "movl $0, %eax\n"
+#define GS_PATCHABLE_NOP  "movl $0, %eax\n"
 #define GS_PATCHABLE_NOPS GS_PATCHABLE_NOP GS_PATCHABLE_NOP GS_PATCHABLE_NOP
 #define GS_PATCHABLE_JUMP "jmp "
 #elif defined(__aarch64__)
-#define GS_PATCHABLE_NOP "mov x0, x0\n"
+#define GS_PATCHABLE_NOP  "mov x0, x0\n"
 #define GS_PATCHABLE_NOPS GS_PATCHABLE_NOP GS_PATCHABLE_NOP GS_PATCHABLE_NOP GS_PATCHABLE_NOP
 #define GS_PATCHABLE_JUMP "b "
 #else
@@ -27,15 +27,15 @@
 
 /* Before the definition of a hook, in its file: from here on the name means the hook's body, and
  * everywhere else these instructions, which go on to it. */
-#define GS_PATCHABLE(symbol)                                                                       \
-    extern __typeof__(symbol) symbol __asm__("gs_body_" #symbol);                                  \
-    __asm__(".pushsection .text\n"                                                                 \
-            ".globl " #symbol "\n"                                                                 \
-            ".type " #symbol ", %function\n"                                                       \
-            ".p2align 4\n" #symbol ":\n"                                                           \
-            ".cfi_startproc\n" GS_PATCHABLE_NOPS GS_PATCHABLE_JUMP "gs_body_" #symbol "\n"         \
-            ".cfi_endproc\n"                                                                       \
-            ".size " #symbol ", . - " #symbol "\n"                                                 \
+#define GS_PATCHABLE(symbol)                                                               \
+    extern __typeof__(symbol) symbol __asm__("gs_body_" #symbol);                          \
+    __asm__(".pushsection .text\n"                                                         \
+            ".globl " #symbol "\n"                                                         \
+            ".type " #symbol ", %function\n"                                               \
+            ".p2align 4\n" #symbol ":\n"                                                   \
+            ".cfi_startproc\n" GS_PATCHABLE_NOPS GS_PATCHABLE_JUMP "gs_body_" #symbol "\n" \
+            ".cfi_endproc\n"                                                               \
+            ".size " #symbol ", . - " #symbol "\n"                                         \
             ".popsection\n")
 
 #endif

@@ -30,7 +30,8 @@ static struct {
 
 unsigned gs_listeners;
 
-/* ---- Pinners ------------------------------------------------------------------------------------ */
+/* ---- Pinners
+ * ------------------------------------------------------------------------------------ */
 
 static int pin(const struct gs_reg_key *key, uint64_t base, size_t size, void *arg,
                void **ret_handle)
@@ -52,15 +53,15 @@ GS_HOOK int gpushim_pinner_add(const struct gpushim_pinner *pinner)
 {
     int error = 0;
 
-    if (!pinner || pinner->size < sizeof *pinner || !pinner->name || !pinner->pin ||
-        !pinner->unpin)
+    if (!pinner || pinner->size < sizeof *pinner || !pinner->name || !pinner->pin || !pinner->unpin)
         return EINVAL;
     pthread_mutex_lock(&added.mutex);
     if (added.pinners == MOST) {
         error = ENOSPC;
     } else {
-        added.pinner[added.pinners] = (struct pinner){
-            .backend = {.name = pinner->name, .pin = pin, .unpin = unpin}, .pinner = pinner};
+        added.pinner[added.pinners] =
+            (struct pinner){.backend = {.name = pinner->name, .pin = pin, .unpin = unpin},
+                            .pinner = pinner};
         __atomic_store_n(&added.pinners, added.pinners + 1, __ATOMIC_RELEASE);
     }
     pthread_mutex_unlock(&added.mutex);
@@ -133,7 +134,8 @@ GS_HOOK void gpushim_flush(const struct gpushim_pinner *pinner, uintptr_t domain
         gs_regcache_flush(gs_core_regcache(gs_core), of_domain, &which);
 }
 
-/* ---- Listeners ---------------------------------------------------------------------------------- */
+/* ---- Listeners
+ * ---------------------------------------------------------------------------------- */
 
 static void unmapping(uint64_t address, size_t size)
 {
@@ -187,7 +189,8 @@ void gs_listeners_freeing(uint64_t address)
             added.listener[i]->freed(added.listener[i]->arg, address, info.size);
 }
 
-/* ---- Asking ------------------------------------------------------------------------------------- */
+/* ---- Asking
+ * ------------------------------------------------------------------------------------- */
 
 GS_HOOK size_t gpushim_registrations(struct gpushim_registration *registration, size_t room)
 {
@@ -285,9 +288,11 @@ GS_HOOK int gpushim_memory(int device, struct gpushim_memory *memory)
     return 0;
 }
 
-/* ---- Versions ----------------------------------------------------------------------------------- */
+/* ---- Versions
+ * ----------------------------------------------------------------------------------- */
 
-_Static_assert(GPUSHIM_VERSION_MAJOR == GS_VERSION_MAJOR && GPUSHIM_VERSION_MINOR == GS_VERSION_MINOR &&
+_Static_assert(GPUSHIM_VERSION_MAJOR == GS_VERSION_MAJOR &&
+                   GPUSHIM_VERSION_MINOR == GS_VERSION_MINOR &&
                    GPUSHIM_VERSION_PATCH == GS_VERSION_PATCH,
                "gpushim.h has another version than meson.build");
 

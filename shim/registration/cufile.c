@@ -7,13 +7,13 @@
 #include "shim/start.h"
 
 /* Of cufile.h. */
-#define CU_FILE_NVFS_DRIVER_ERROR 5010
-#define CU_FILE_CUDA_POINTER_RANGE_ERROR 5014
-#define CU_FILE_INVALID_MAPPING_RANGE 5017
-#define CU_FILE_MEMORY_NOT_REGISTERED 5024
-#define CU_FILE_INTERNAL_ERROR 5030
+#define CU_FILE_NVFS_DRIVER_ERROR         5010
+#define CU_FILE_CUDA_POINTER_RANGE_ERROR  5014
+#define CU_FILE_INVALID_MAPPING_RANGE     5017
+#define CU_FILE_MEMORY_NOT_REGISTERED     5024
+#define CU_FILE_INTERNAL_ERROR            5030
 #define CU_FILE_GPU_MEMORY_PINNING_FAILED 5036
-#define CU_FILE_NOT_INITIALIZED 5001
+#define CU_FILE_NOT_INITIALIZED           5001
 
 struct call {
     int flags;
@@ -30,8 +30,8 @@ static bool is_of_memory(int err)
            err == CU_FILE_GPU_MEMORY_PINNING_FAILED;
 }
 
-/* Its kernel module pins one of the driver's allocations. What lies across several passes for registered:
- * the library moves what is not by a buffer of its own. */
+/* Its kernel module pins one of the driver's allocations. What lies across several passes for
+ * registered: the library moves what is not by a buffer of its own. */
 static int pin(const struct gs_reg_key *key, uint64_t base, size_t size, void *arg,
                void **ret_handle)
 {

@@ -66,8 +66,10 @@ static int unpin(const struct gs_reg_key *key, void *handle)
     return error;
 }
 
-static const struct gs_reg_backend gdrcopy = {
-    .name = "libgdrapi", .lends = true, .pin = pin, .unpin = unpin};
+static const struct gs_reg_backend gdrcopy = {.name = "libgdrapi",
+                                              .lends = true,
+                                              .pin = pin,
+                                              .unpin = unpin};
 
 static struct gs_reg *find(struct gs_gdr_handle handle)
 {
@@ -150,8 +152,8 @@ GS_HOOK int gdr_unpin_buffer(struct gdr *g, struct gs_gdr_handle handle)
             gs_reg_drop(reg);
         return gs_core_unpin(gs_core, reg);
     }
-    if (gs_pin_active() && gs_regcache_knows(gs_core_regcache(gs_core), &gdrcopy,
-                                             (void *)(uintptr_t)handle.h))
+    if (gs_pin_active() &&
+        gs_regcache_knows(gs_core_regcache(gs_core), &gdrcopy, (void *)(uintptr_t)handle.h))
         return EINVAL; /* it was unpinned already */
     return real(g, handle);
 }

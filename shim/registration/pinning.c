@@ -56,9 +56,10 @@ static void find_library(unsigned library)
 
     for (unsigned i = 0; map && i < GS_ROWS - GS_DRIVER_ROWS; i++)
         if (library_of[i] == library)
-            atomic_store_explicit(
-                &reals[i], gs_elf_symbol(map->l_addr, map->l_ld, gs_row_names[GS_DRIVER_ROWS + i]),
-                memory_order_release);
+            atomic_store_explicit(&reals[i],
+                                  gs_elf_symbol(map->l_addr, map->l_ld,
+                                                gs_row_names[GS_DRIVER_ROWS + i]),
+                                  memory_order_release);
 }
 
 void *gs_pin_find(int row)
@@ -84,7 +85,8 @@ void gs_pin_say_across(const char *library, uint64_t base, size_t size)
            library, size, (unsigned long long)base);
 }
 
-/* ---- What dma-bufs stand for --------------------------------------------------------------------- */
+/* ---- What dma-bufs stand for
+ * --------------------------------------------------------------------- */
 
 /*
  * Which range each descriptor was made of, by the inode that all copies of it share. When the last
@@ -126,8 +128,8 @@ static bool dmabuf_key(int fd, struct dmabuf_key *ret_key)
     return true;
 }
 
-/* Not by the hook, which gives a block's own: this is the mapping's, the newest of several, as the driver
- * counts them up. 0: it is not memory. */
+/* Not by the hook, which gives a block's own: this is the mapping's, the newest of several, as the
+ * driver counts them up. 0: it is not memory. */
 static unsigned long long mapping_id(uint64_t address, size_t size)
 {
     CUpointer_attribute what[] = {CU_POINTER_ATTRIBUTE_BUFFER_ID,
@@ -152,8 +154,8 @@ static unsigned long long mapping_id(uint64_t address, size_t size)
 /* Called with the mutex held. */
 static struct dmabuf *dmabuf_add(const struct dmabuf_key *key)
 {
-    struct dmabuf *made = HASH_COUNT(dmabufs.table) < DMABUFS_MOST ? calloc(1, sizeof *made)
-                                                                  : dmabufs.table;
+    struct dmabuf *made =
+        HASH_COUNT(dmabufs.table) < DMABUFS_MOST ? calloc(1, sizeof *made) : dmabufs.table;
 
     if (!made)
         return NULL;

@@ -24,7 +24,8 @@
 #include "shim/gate.h"
 #include "shim/process.h"
 
-/* ---- libibverbs -------------------------------------------------------------------------------- */
+/* ---- libibverbs
+ * -------------------------------------------------------------------------------- */
 
 struct ibv_context;
 struct ibv_pd {
@@ -61,7 +62,8 @@ int ibv_dereg_mr(struct ibv_mr *mr);
 int ibv_dealloc_pd(struct ibv_pd *pd);
 int ibv_close_device(struct ibv_context *context);
 
-/* ---- libgdrapi --------------------------------------------------------------------------------- */
+/* ---- libgdrapi
+ * --------------------------------------------------------------------------------- */
 
 struct gdr;
 struct gs_gdr_handle { /* gdr_mh_t */
@@ -78,7 +80,8 @@ int gdr_map(struct gdr *g, struct gs_gdr_handle handle, void **va, size_t size);
 int gdr_unmap(struct gdr *g, struct gs_gdr_handle handle, void *va, size_t size);
 int gdr_close(struct gdr *g);
 
-/* ---- libcufile --------------------------------------------------------------------------------- */
+/* ---- libcufile
+ * --------------------------------------------------------------------------------- */
 
 struct gs_cufile_error { /* CUfileError_t */
     int err;
@@ -90,10 +93,11 @@ struct gs_cufile_error cuFileBufDeregister(const void *base);
 struct gs_cufile_error cuFileDriverClose(void);
 struct gs_cufile_error cuFileDriverClose_v2(void);
 
-/* ---- libnvidia-ml ------------------------------------------------------------------------------ */
+/* ---- libnvidia-ml
+ * ------------------------------------------------------------------------------ */
 
-/* It registers nothing: a program that pool.limit bounds is told of no more memory by it than by the
- * driver (shim/hooks/bound.h), and of any other program its calls are not hooked. */
+/* It registers nothing: a program that pool.limit bounds is told of no more memory by it than by
+ * the driver (shim/hooks/bound.h), and of any other program its calls are not hooked. */
 
 struct gs_nvml_memory { /* nvmlMemory_t, bytes */
     unsigned long long total, free, used;
@@ -106,7 +110,8 @@ struct gs_nvml_memory_v2 { /* nvmlMemory_v2_t */
 int nvmlDeviceGetMemoryInfo(void *device, struct gs_nvml_memory *memory);
 int nvmlDeviceGetMemoryInfo_v2(void *device, struct gs_nvml_memory_v2 *memory);
 
-/* ---- Their rows of the table (shim/entry_points.h) ---------------------------------------------- */
+/* ---- Their rows of the table (shim/entry_points.h)
+ * ---------------------------------------------- */
 
 /* The library's own function, or NULL where it is not loaded or has none. Preserves errno. */
 void *gs_pin_find(int row);
@@ -118,24 +123,25 @@ extern __thread unsigned gs_pin_inside __attribute__((tls_model("initial-exec"))
 /* Whether a call is to be looked at: the shim works in this process, and it is the program's. */
 bool gs_pin_active(void);
 
-/* The hook of a call that ends what `of` finds for its argument. The library may refuse it while there
- * is any: what only the cache knows of must not be why. Where it does not refuse, all of it is gone. */
-#define GS_PIN_ENDS(symbol, type, of)                                                              \
-    GS_HOOK int symbol(type *ended)                                                                \
-    {                                                                                              \
-        GS_AROUND_AT_GATE(symbol);                                                                 \
-        __typeof__(&symbol) real = GS_PIN_REAL(symbol);                                            \
-        const bool active = gs_pin_active();                                                       \
-        int error;                                                                                 \
-                                                                                                   \
-        if (!real)                                                                                 \
-            return ENOSYS;                                                                         \
-        if (active)                                                                                \
-            gs_regcache_flush(gs_core_regcache(gs_core), of, ended);                               \
-        error = real(ended);                                                                       \
-        if (active && !error)                                                                      \
-            gs_regcache_abandon(gs_core_regcache(gs_core), of, ended);                             \
-        return error;                                                                              \
+/* The hook of a call that ends what `of` finds for its argument. The library may refuse it while
+ * there is any: what only the cache knows of must not be why. Where it does not refuse, all of it
+ * is gone. */
+#define GS_PIN_ENDS(symbol, type, of)                                  \
+    GS_HOOK int symbol(type *ended)                                    \
+    {                                                                  \
+        GS_AROUND_AT_GATE(symbol);                                     \
+        __typeof__(&symbol) real = GS_PIN_REAL(symbol);                \
+        const bool active = gs_pin_active();                           \
+        int error;                                                     \
+                                                                       \
+        if (!real)                                                     \
+            return ENOSYS;                                             \
+        if (active)                                                    \
+            gs_regcache_flush(gs_core_regcache(gs_core), of, ended);   \
+        error = real(ended);                                           \
+        if (active && !error)                                          \
+            gs_regcache_abandon(gs_core_regcache(gs_core), of, ended); \
+        return error;                                                  \
     }
 
 /* Called before something is registered; the first time it asks how large BAR1 is. No lock. */
@@ -160,7 +166,8 @@ static inline void gs_pin_foreign_going(uint64_t address)
         gs_pin_end_over(address);
 }
 
-/* Memory in several of the driver's allocations could not be registered: the log says so, and what helps. */
+/* Memory in several of the driver's allocations could not be registered: the log says so, and what
+ * helps. */
 void gs_pin_say_across(const char *library, uint64_t base, size_t size);
 
 /* A dma-buf descriptor was made of device memory, so that what it stands for is known later. */

@@ -14,31 +14,38 @@
 #include "pinning.h"
 #include "shim/start.h"
 
-#define ACCESS_REMOTE (2u | 4u | 8u)       /* remote write, read, atomic */
-#define ACCESS_APART (16u | 32u | 64u)     /* window binding, zero based, on demand: never kept */
-#define ACCESS_DMABUF (UINT64_C(1) << 32)  /* not the library's: tells the two kinds apart, */
+#define ACCESS_REMOTE  (2u | 4u | 8u)      /* remote write, read, atomic */
+#define ACCESS_APART   (16u | 32u | 64u)   /* window binding, zero based, on demand: never kept */
+#define ACCESS_DMABUF  (UINT64_C(1) << 32) /* not the library's: tells the two kinds apart, */
 #define ACCESS_ADOPTED (UINT64_C(1) << 33) /* and what was registered otherwise from what is kept */
 
 #define REREG_TRANSLATION 1
-#define REREG_PD 2
-#define REREG_ACCESS 4
+#define REREG_PD          2
+#define REREG_ACCESS      4
 
-#define ATTR_IOVA 1u
-#define ATTR_ADDR 2u
-#define ATTR_FD 4u
+#define ATTR_IOVA      1u
+#define ATTR_ADDR      2u
+#define ATTR_FD        4u
 #define ATTR_FD_OFFSET 8u
 
 /* One registration on its way: what the program asked, and by which call. */
 struct call {
-    enum { REG_MR, REG_IOVA, REG_IOVA2, REG_EX, REG_DMABUF, REG_ADOPT } how; /* the first four by address */
+    enum {
+        REG_MR,
+        REG_IOVA,
+        REG_IOVA2,
+        REG_EX,
+        REG_DMABUF,
+        REG_ADOPT
+    } how; /* the first four by address */
     struct ibv_pd *pd;
     uint64_t addr; /* of the GPU memory */
     size_t length;
     uint64_t iova;
     unsigned access;
     const struct ibv_mr_init_attr *attr;
-    int fd;          /* of a dma-buf */
-    uint64_t offset; /* into it */
+    int fd;            /* of a dma-buf */
+    uint64_t offset;   /* into it */
     struct ibv_mr *mr; /* REG_ADOPT: it is registered already */
 };
 
@@ -81,8 +88,8 @@ static struct ibv_mr *call_library(const struct call *call, uint64_t base, size_
 }
 
 /*
- * The kernel's way to GPU memory by its address takes one of the driver's allocations, and a block may lie
- * across several; a dma-buf may be of them all. NULL: errno is of what was tried last.
+ * The kernel's way to GPU memory by its address takes one of the driver's allocations, and a block
+ * may lie across several; a dma-buf may be of them all. NULL: errno is of what was tried last.
  */
 static struct ibv_mr *register_across(const struct call *call, uint64_t base, size_t size)
 {
@@ -131,8 +138,10 @@ static int unpin(const struct gs_reg_key *key, void *handle)
     return error < 0 ? (errno ? errno : EIO) : error;
 }
 
-static const struct gs_reg_backend verbs = {
-    .name = "libibverbs", .lends = true, .pin = pin, .unpin = unpin};
+static const struct gs_reg_backend verbs = {.name = "libibverbs",
+                                            .lends = true,
+                                            .pin = pin,
+                                            .unpin = unpin};
 
 static bool keeps(unsigned access)
 {
@@ -214,14 +223,18 @@ static bool acquire(struct call *call, struct ibv_mr **ret_mr)
     return true;
 }
 
-#define ABSENT_MR(symbol)                                                                          \
+#define ABSENT_MR(symbol) \
     (GS_PIN_REAL(symbol) ? false : (errno = ENOSYS, true)) /* nothing to pass on to */
 
 GS_HOOK struct ibv_mr *ibv_reg_mr(struct ibv_pd *pd, void *addr, size_t length, int access)
 {
     GS_AROUND_AT_GATE(ibv_reg_mr);
-    struct call call = {.how = REG_MR, .pd = pd, .addr = (uintptr_t)addr, .length = length,
-                        .iova = (uintptr_t)addr, .access = (unsigned)access};
+    struct call call = {.how = REG_MR,
+                        .pd = pd,
+                        .addr = (uintptr_t)addr,
+                        .length = length,
+                        .iova = (uintptr_t)addr,
+                        .access = (unsigned)access};
     struct ibv_mr *mr;
 
     if (ABSENT_MR(ibv_reg_mr))
@@ -235,8 +248,12 @@ GS_HOOK struct ibv_mr *ibv_reg_mr_iova(struct ibv_pd *pd, void *addr, size_t len
                                        int access)
 {
     GS_AROUND_AT_GATE(ibv_reg_mr_iova);
-    struct call call = {.how = REG_IOVA, .pd = pd, .addr = (uintptr_t)addr, .length = length,
-                        .iova = iova, .access = (unsigned)access};
+    struct call call = {.how = REG_IOVA,
+                        .pd = pd,
+                        .addr = (uintptr_t)addr,
+                        .length = length,
+                        .iova = iova,
+                        .access = (unsigned)access};
     struct ibv_mr *mr;
 
     if (ABSENT_MR(ibv_reg_mr_iova))
@@ -250,8 +267,12 @@ GS_HOOK struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *pd, void *addr, size_t le
                                         unsigned int access)
 {
     GS_AROUND_AT_GATE(ibv_reg_mr_iova2);
-    struct call call = {.how = REG_IOVA2, .pd = pd, .addr = (uintptr_t)addr, .length = length,
-                        .iova = iova, .access = access};
+    struct call call = {.how = REG_IOVA2,
+                        .pd = pd,
+                        .addr = (uintptr_t)addr,
+                        .length = length,
+                        .iova = iova,
+                        .access = access};
     struct ibv_mr *mr;
 
     if (ABSENT_MR(ibv_reg_mr_iova2))
@@ -278,8 +299,13 @@ GS_HOOK struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, siz
                                          uint64_t iova, int fd, int access)
 {
     GS_AROUND_AT_GATE(ibv_reg_dmabuf_mr);
-    struct call call = {.how = REG_DMABUF, .pd = pd, .length = length, .iova = iova,
-                        .access = (unsigned)access, .fd = fd, .offset = offset};
+    struct call call = {.how = REG_DMABUF,
+                        .pd = pd,
+                        .length = length,
+                        .iova = iova,
+                        .access = (unsigned)access,
+                        .fd = fd,
+                        .offset = offset};
     struct ibv_mr *mr;
 
     if (ABSENT_MR(ibv_reg_dmabuf_mr))
@@ -332,7 +358,8 @@ GS_HOOK struct ibv_mr *ibv_reg_mr_ex(struct ibv_pd *pd, struct ibv_mr_init_attr 
     return mr;
 }
 
-/* ---- Ends ---------------------------------------------------------------------------------------- */
+/* ---- Ends
+ * ---------------------------------------------------------------------------------------- */
 
 static struct gs_reg *find(const struct ibv_mr *mr)
 {
@@ -373,8 +400,8 @@ GS_HOOK int ibv_dereg_mr(struct ibv_mr *mr)
 }
 
 /* The program moves a region. One that is larger than it knows is first made what it asked for. */
-GS_HOOK int ibv_rereg_mr(struct ibv_mr *mr, int flags, struct ibv_pd *pd, void *addr,
-                         size_t length, int access)
+GS_HOOK int ibv_rereg_mr(struct ibv_mr *mr, int flags, struct ibv_pd *pd, void *addr, size_t length,
+                         int access)
 {
     GS_AROUND_AT_GATE(ibv_rereg_mr);
     __typeof__(&ibv_rereg_mr) real = GS_PIN_REAL(ibv_rereg_mr);
@@ -393,9 +420,13 @@ GS_HOOK int ibv_rereg_mr(struct ibv_mr *mr, int flags, struct ibv_pd *pd, void *
     if (!reg) {
         error = real(mr, flags, pd, addr, length, access);
         if (!error && flags & REREG_TRANSLATION) { /* it may be GPU memory now */
-            call = (struct call){.how = REG_ADOPT, .pd = mr->pd, .mr = mr,
-                                 .addr = (uintptr_t)addr, .iova = (uintptr_t)addr,
-                                 .length = length, .access = ACCESS_REMOTE};
+            call = (struct call){.how = REG_ADOPT,
+                                 .pd = mr->pd,
+                                 .mr = mr,
+                                 .addr = (uintptr_t)addr,
+                                 .iova = (uintptr_t)addr,
+                                 .length = length,
+                                 .access = ACCESS_REMOTE};
             acquire(&call, &call.mr);
         }
         return error;
@@ -415,7 +446,8 @@ GS_HOOK int ibv_rereg_mr(struct ibv_mr *mr, int flags, struct ibv_pd *pd, void *
         show(mr, shown, shown_length);
         return error;
     }
-    call = (struct call){.how = REG_ADOPT, .pd = flags & REREG_PD ? pd : mr->pd,
+    call = (struct call){.how = REG_ADOPT,
+                         .pd = flags & REREG_PD ? pd : mr->pd,
                          .addr = flags & REREG_TRANSLATION ? (uintptr_t)addr : gs_reg_view(reg),
                          .length = flags & REREG_TRANSLATION ? length : shown_length,
                          .access = flags & REREG_ACCESS ? (unsigned)access

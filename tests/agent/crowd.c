@@ -1,5 +1,5 @@
-/* Calls an address as fast as it can, from another one, and says nothing: crowd FROM TO PORT. So many calls
- * are kept open at a time; a line is written for each thousand. */
+/* Calls an address as fast as it can, from another one, and says nothing: crowd FROM TO PORT. So
+ * many calls are kept open at a time; a line is written for each thousand. */
 #include <arpa/inet.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-/* The table of operations, held to the same by both of its implementations: a folder, and a real etcd that
- * the test starts, where there is one. */
+/* The table of operations, held to the same by both of its implementations: a folder, and a real
+ * etcd that the test starts, where there is one. */
 #include "shim/agent/directory.h"
 
 #include <criterion/criterion.h>
@@ -116,7 +116,10 @@ static void set_up(const char *kind)
 
 static struct directory_options options_of(const char *owner)
 {
-    return (struct directory_options){.place = place, .prefix = "test/", .owner = owner, .lease_s = LEASE_S};
+    return (struct directory_options){.place = place,
+                                      .prefix = "test/",
+                                      .owner = owner,
+                                      .lease_s = LEASE_S};
 }
 
 static struct directory *open_one(const struct directory_options *options)
@@ -128,7 +131,8 @@ static struct directory *open_one(const struct directory_options *options)
     return directory;
 }
 
-#define DO(directory, operation, ...) directory_head(directory)->ops->operation(directory, __VA_ARGS__)
+#define DO(directory, operation, ...) \
+    directory_head(directory)->ops->operation(directory, __VA_ARGS__)
 
 static bool keep(struct directory *directory)
 {
@@ -150,7 +154,8 @@ static void write_one(struct directory *directory, const char *key, const char *
     cr_assert(DO(directory, write, &change, 1), "%s", directory_head(directory)->reason);
 }
 
-static enum directory_found get(struct directory *directory, const char *key, char ret[DIRECTORY_VALUE + 1])
+static enum directory_found get(struct directory *directory, const char *key,
+                                char ret[DIRECTORY_VALUE + 1])
 {
     size_t size = 0;
     enum directory_found found = DO(directory, get, key, ret, &size);
@@ -222,7 +227,8 @@ static void path_of(const char *name, char ret[sizeof place + 64])
     snprintf(ret, sizeof place + 64, "%s/%s", place + strlen("folder:"), name);
 }
 
-/* Who ended without a word finds nothing of what it wrote when it is back, nor where people cleared the folder. */
+/* Who ended without a word finds nothing of what it wrote when it is back, nor where people cleared
+ * the folder. */
 Test(agent_directory, folder_who_comes_back_has_nothing_there)
 {
     struct directory_options one = options_of("one"), two = options_of("two");
@@ -271,7 +277,8 @@ Test(agent_directory, folder_what_is_no_file_is_passed_over)
     for (int i = 0; i < 2; i++)
         cr_assert_neq(get(b, names[i], value), DIRECTORY_FOUND, "%s", names[i]);
     cr_assert_neq(get(b, "agents/d", value), DIRECTORY_FOUND);
-    cr_assert_neq(get(b, "exports/../leases/one", value), DIRECTORY_FOUND, "a key stays in its folder");
+    cr_assert_neq(get(b, "exports/../leases/one", value), DIRECTORY_FOUND,
+                  "a key stays in its folder");
     cr_assert_not(keep(a), "its lease lives on");
     directory_head(a)->ops->give_up(a);
 }
@@ -352,7 +359,8 @@ Test(agent_directory, etcd_that_is_slow_is_listened_to)
     if (fork_child() == 0)
         answer_slowly(fd);
     directory = open_one(&options);
-    cr_assert_eq(get(directory, "agents/one", value), DIRECTORY_NONE, "%s", directory_head(directory)->reason);
+    cr_assert_eq(get(directory, "agents/one", value), DIRECTORY_NONE, "%s",
+                 directory_head(directory)->reason);
     directory_head(directory)->ops->close(directory);
 }
 
@@ -382,15 +390,17 @@ Test(agent_directory, nothing_that_is_too_long_is_cut)
     options.place = text;
     cr_assert_null(directory_open(&options, reason));
     cr_assert(strstr(reason, "--directory"), "%s", reason);
-    options.place = "http://a,http://b,http://c,http://d,http://e,http://f,http://g,http://h,http://i";
+    options.place =
+        "http://a,http://b,http://c,http://d,http://e,http://f,http://g,http://h,http://i";
     cr_assert_null(directory_open(&options, reason));
     cr_assert(strstr(reason, "more than 8"), "%s", reason);
 }
 
 Test(agent_directory, a_place_that_is_none_says_what_one_is)
 {
-    static const char *const none[] = {"localhost:2379", "", "folder:leases", "folder:", "etcd://localhost:2379",
-                                       "https:localhost"};
+    static const char *const none[] = {"localhost:2379",        "",
+                                       "folder:leases",         "folder:",
+                                       "etcd://localhost:2379", "https:localhost"};
 
     for (size_t i = 0; i < sizeof none / sizeof *none; i++) {
         struct directory_options options = {.place = none[i]};
@@ -412,7 +422,8 @@ Test(agent_directory, etcd_is_reached_by_tls_too)
     directory_head(directory)->ops->close(directory);
 }
 
-/* The rest of several endpoints is asked where one does not answer; where none does, that is said. */
+/* The rest of several endpoints is asked where one does not answer; where none does, that is
+ * said. */
 Test(agent_directory, endpoints_that_do_not_answer_are_passed_over)
 {
     struct directory_options options = options_of("one");
@@ -438,11 +449,13 @@ static bool etcdctl(const char *words)
 {
     char line[512];
 
-    snprintf(line, sizeof line, "ETCDCTL_API=3 etcdctl --endpoints %s %s >/dev/null 2>&1", place, words);
+    snprintf(line, sizeof line, "ETCDCTL_API=3 etcdctl --endpoints %s %s >/dev/null 2>&1", place,
+             words);
     return system(line) == 0;
 }
 
-/* A role may write under its prefix and nowhere else; who has no password may do nothing, and is told. */
+/* A role may write under its prefix and nowhere else; who has no password may do nothing, and is
+ * told. */
 Test(agent_directory, etcd_knows_its_users)
 {
     struct directory_options options = options_of("one");

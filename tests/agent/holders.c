@@ -54,8 +54,8 @@ static void set_up(void)
     cr_assert_not_null(leases_add(&agent.leases, &model));
 }
 
-/* What a broker had when it ended is held until all of its holders have ended, also by the next agent; who had
- * given back what it had by then does not count. */
+/* What a broker had when it ended is held until all of its holders have ended, also by the next
+ * agent; who had given back what it had by then does not count. */
 Test(agent_holders, what_a_broker_had_ends_with_the_last_of_its_holders)
 {
     for (int again = 0; again < 2; again++) {

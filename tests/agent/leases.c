@@ -15,7 +15,8 @@
 
 TestSuite(agent_leases, .timeout = 60);
 
-static const unsigned char boot[GS_BOOT_BYTES] = {9}, here[GS_MACHINE_SIZE], other[GS_MACHINE_SIZE] = {5};
+static const unsigned char boot[GS_BOOT_BYTES] = {9}, here[GS_MACHINE_SIZE],
+                           other[GS_MACHINE_SIZE] = {5};
 static int folder = -1;
 static char path[256];
 static unsigned char *ids; /* of the file, shared with the process that fills it */
@@ -23,7 +24,8 @@ static unsigned char *ids; /* of the file, shared with the process that fills it
 static void set_up(void)
 {
     snprintf(path, sizeof path, "%s", folder_new("leases"));
-    ids = mmap(NULL, sizeof(struct leases), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    ids = mmap(NULL, sizeof(struct leases), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1,
+               0);
     cr_assert(ids != MAP_FAILED);
     folder = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     cr_assert(folder >= 0);
@@ -125,7 +127,8 @@ Test(agent_leases, what_is_noted_does_not_have_the_file_written_again_and_again)
     cr_assert_eq(written, 0, "all of it counts: it was written anew %u times", written);
 }
 
-/* What one machine makes us hold is bounded, and what all do; something is left for who comes later. */
+/* What one machine makes us hold is bounded, and what all do; something is left for who comes
+ * later. */
 Test(agent_leases, no_machine_has_all_the_room)
 {
     static struct leases leases;
@@ -162,7 +165,8 @@ Test(agent_leases, another_boot_ends_them_but_not_whom_was_asked)
     cr_assert(leases_open(&leases, folder, next, reason), "%s", reason);
     cr_assert_eq(HASH_COUNT(leases.all), 0);
     cr_assert_not(leases.known);
-    cr_assert_neq(memcmp(leases.id, ids, sizeof leases.id), 0, "nobody has anything by this one yet");
+    cr_assert_neq(memcmp(leases.id, ids, sizeof leases.id), 0,
+                  "nobody has anything by this one yet");
     cr_assert(leases_noted(&leases, LEASES_ASKED, other, value));
 }
 

@@ -17,7 +17,6 @@
 
 #define PATIENT_NS (30 * GS_NS_PER_S)
 
-
 /* Both ends are here, in one loop. */
 static struct links ours, theirs;
 static struct source listener;
@@ -297,8 +296,8 @@ static unsigned flood_of_a_round(unsigned most)
     return flood - before > most ? flood - before : most;
 }
 
-/* Whatever lies there of one link: no more of it is done in a round than two records of TLS have, and the
- * other link's message does not wait for more than three rounds of that. */
+/* Whatever lies there of one link: no more of it is done in a round than two records of TLS have,
+ * and the other link's message does not wait for more than three rounds of that. */
 Test(agent_link, who_floods_has_its_turn_as_all_have)
 {
     const unsigned most = 2 * LINK_TURN / sizeof(struct talk_ended), all = 400000;
@@ -316,15 +315,18 @@ Test(agent_link, who_floods_has_its_turn_as_all_have)
         before = flood;
         while (messages < i)
             in_a_round = flood_of_a_round(in_a_round);
-        cr_assert_leq(flood - before, 3 * most, "the honest message waited for %u others", flood - before);
+        cr_assert_leq(flood - before, 3 * most, "the honest message waited for %u others",
+                      flood - before);
         cr_assert_eq(last.ended.lease, 1000 + i);
     }
     cr_assert(flood < all && downs == 0, "the flood went on: %u, %s", flood, why_down);
     cr_assert_leq(in_a_round, most, "%u in one round", in_a_round);
-    printf("an honest message waits for at most %u of a flood; in a round %u were done\n", 3 * most, in_a_round);
+    printf("an honest message waits for at most %u of a flood; in a round %u were done\n", 3 * most,
+           in_a_round);
 }
 
-/* The socket's buffer no longer grows, which it does while it is used: how much it takes, in bytes. */
+/* The socket's buffer no longer grows, which it does while it is used: how much it takes, in
+ * bytes. */
 static size_t fixed_buffer(const struct link *link, int which)
 {
     int size = 64 << 10;
@@ -347,7 +349,8 @@ Test(agent_link, a_caller_that_does_not_read_waits)
     talk_start(&message, TALK_KEPT);
     link->is_held = true; /* it does not read */
     sockets = fixed_buffer(called, SO_SNDBUF) + fixed_buffer(link, SO_RCVBUF);
-    while (called->out_size - called->out_at <= LINK_ANSWERS + sockets) { /* whatever they still take */
+    while (called->out_size - called->out_at <=
+           LINK_ANSWERS + sockets) { /* whatever they still take */
         link_send(&ours, called, &message);
         if (called->out_size % 4000 == 0)
             step();
@@ -364,7 +367,8 @@ Test(agent_link, a_caller_that_does_not_read_waits)
 
 Test(agent_link, a_stranger_is_heard_so_far_and_no_farther)
 {
-    static const unsigned char begins[] = {22, 3, 1, 0x40, 0, 1, 3, 255, 255}; /* a first word of 256 KiB */
+    static const unsigned char begins[] = {22, 3, 1,   0x40, 0,
+                                           1,  3, 255, 255}; /* a first word of 256 KiB */
     static unsigned char text[4 * LINK_UNKNOWN];
     int fd;
 

@@ -23,7 +23,9 @@ static void on_line(enum gs_log_level of, const void *place, const char *text)
     snprintf(last, sizeof last, "%s", text);
 }
 
-static struct agent agent = {.broker = {.fd = -1}, .share = &share, .log.to = {.line = on_line, .level = &level}};
+static struct agent agent = {.broker = {.fd = -1},
+                             .share = &share,
+                             .log.to = {.line = on_line, .level = &level}};
 
 static void set_up(void)
 {
@@ -48,8 +50,12 @@ static void start_jobs(void)
 /* What the directory has of a machine. */
 static void find_machine(const char *id, unsigned boot)
 {
-    const struct known_agent known = {.version = TALK_VERSION, .port = 1, .name = "m", .address = "127.0.0.1",
-                                      .fingerprint = {7}, .boot = {(unsigned char)boot}};
+    const struct known_agent known = {.version = TALK_VERSION,
+                                      .port = 1,
+                                      .name = "m",
+                                      .address = "127.0.0.1",
+                                      .fingerprint = {7},
+                                      .boot = {(unsigned char)boot}};
     struct jobs_event event = {.kind = JOBS_GOT, .found = DIRECTORY_FOUND};
 
     snprintf(event.key, sizeof event.key, JOBS_AGENTS "%s", id);
@@ -58,8 +64,8 @@ static void find_machine(const char *id, unsigned boot)
     peers_got(&agent, &event);
 }
 
-/* Leases of these two are this machine's own, and those of which nobody knows whose they are: one that said that it is
- * one of them could end all of them. */
+/* Leases of these two are this machine's own, and those of which nobody knows whose they are: one
+ * that said that it is one of them could end all of them. */
 Test(agent_peers, no_machine_of_the_directory_is_nobody_or_unknown)
 {
     set_up();
@@ -71,8 +77,8 @@ Test(agent_peers, no_machine_of_the_directory_is_nobody_or_unknown)
     cr_assert_null(peers_find(&agent, agent_unknown, false));
 }
 
-/* Who may write in the directory may write ever new machines there, and call as them: of those that have gone nothing
- * is kept, where nothing here is of them. */
+/* Who may write in the directory may write ever new machines there, and call as them: of those that
+ * have gone nothing is kept, where nothing here is of them. */
 Test(agent_peers, who_has_gone_is_forgotten)
 {
     unsigned char machine[GS_MACHINE_SIZE];
@@ -126,11 +132,12 @@ static void await(const char *key, enum directory_found wanted)
     }
 }
 
-/* Of the machine that has something here and does not call, and of no other, the directory is asked now and then
- * whether it was started anew. */
+/* Of the machine that has something here and does not call, and of no other, the directory is asked
+ * now and then whether it was started anew. */
 Test(agent_peers, who_has_something_here_and_does_not_call_is_looked_for)
 {
-    const unsigned char one[GS_MACHINE_SIZE] = {1}, boot[GS_BOOT_BYTES] = {5}, nothing[GS_BOOT_BYTES] = {0};
+    const unsigned char one[GS_MACHINE_SIZE] = {1}, boot[GS_BOOT_BYTES] = {5},
+                        nothing[GS_BOOT_BYTES] = {0};
     struct lease model = {.key = {.machine = {1}, .lease = 1}};
     struct link in = {.is_out = false};
     uint64_t now = 1;
@@ -174,14 +181,18 @@ Test(agent_peers, lines_about_one_are_bounded_and_what_is_left_out_is_counted)
     cr_assert_str_eq(last, "another");
     one.due_ns = 0; /* later */
     say_line(&agent, &one, GS_LOG_WARNING, "once more");
-    cr_assert(strstr(last, "once more (9") && strstr(last, "lines of this kind were left out"), "%s", last);
+    cr_assert(strstr(last, "once more (9") && strstr(last, "lines of this kind were left out"),
+              "%s", last);
     say_line(&agent, &one, GS_LOG_WARNING, "and again");
     cr_assert_str_eq(last, "and again");
 }
 
 static void say_shared(bool held, uint64_t number)
 {
-    struct gs_ipc_handle handle = {.block_id = number, .chunk_id = 1, .size = 4096, .instance = {1}};
+    struct gs_ipc_handle handle = {.block_id = number,
+                                   .chunk_id = 1,
+                                   .size = 4096,
+                                   .instance = {1}};
     union gs_wire_message message;
 
     gs_wire_start(&message, GS_WIRE_SHARE, 0);
@@ -191,8 +202,9 @@ static void say_shared(bool held, uint64_t number)
     exporter_share(&agent, &message.share);
 }
 
-/* What the broker holds for machines, and no lease is of: where the file of leases was lost nobody knows whose it
- * is, and people say when it is over. Of what was seen to be free, or is known by the file, it is over. */
+/* What the broker holds for machines, and no lease is of: where the file of leases was lost nobody
+ * knows whose it is, and people say when it is over. Of what was seen to be free, or is known by
+ * the file, it is over. */
 Test(agent_peers, what_is_held_and_nobody_knows_for_whom_is_held_until_people_say_so)
 {
     struct gs_wire_query forget = {.about = GS_ABOUT_MACHINE, .name = "unknown"};
@@ -214,7 +226,8 @@ Test(agent_peers, what_is_held_and_nobody_knows_for_whom_is_held_until_people_sa
     jobs_end(agent.jobs);
 }
 
-/* What it shared goes from the directory with a broker, and is there again as the next one says it. */
+/* What it shared goes from the directory with a broker, and is there again as the next one says
+ * it. */
 Test(agent_peers, what_a_broker_shared_goes_with_it)
 {
     struct gs_ipc_handle handle = {.block_id = 1, .chunk_id = 1, .size = 4096, .instance = {1}};
@@ -255,14 +268,18 @@ Test(agent_peers, what_a_list_does_not_name_ends_where_it_is_of_the_same_file)
     talk_start(&said, TALK_LISTED);
     exporter_message(&agent, &peer, &said);
     for (uint64_t lease = 8; lease < 11; lease++)
-        cr_assert_eq(leases_find(&agent.leases, peer.machine, lease) == NULL, lease == 9, "%d", (int)lease);
+        cr_assert_eq(leases_find(&agent.leases, peer.machine, lease) == NULL, lease == 9, "%d",
+                     (int)lease);
     cr_assert(strstr(last, "is here, with 1 of 3 leases"), "%s", last);
 }
 
 /* A lease of a machine's that the broker was asked for. */
-static struct lease *ask_for(unsigned char machine, uint64_t number, uint64_t block_id, uint32_t request)
+static struct lease *ask_for(unsigned char machine, uint64_t number, uint64_t block_id,
+                             uint32_t request)
 {
-    struct lease model = {.key = {.machine = {machine}, .lease = number}, .block = {.instance = {1}, .block_id = block_id}, .request = request};
+    struct lease model = {.key = {.machine = {machine}, .lease = number},
+                          .block = {.instance = {1}, .block_id = block_id},
+                          .request = request};
     struct lease *lease = leases_add(&agent.leases, &model);
     struct peer *peer = peers_find(&agent, model.key.machine, true);
 
@@ -285,7 +302,8 @@ static void end_it(unsigned char machine, uint64_t number)
     exporter_message(&agent, peers_find(&agent, id, false), &ended);
 }
 
-/* The broker refuses one machine, and while it was asked another one, which had the block, has given it back. */
+/* The broker refuses one machine, and while it was asked another one, which had the block, has
+ * given it back. */
 Test(agent_peers, what_ended_while_another_was_refused_is_given_back)
 {
     union gs_wire_message refusal;
@@ -327,8 +345,8 @@ static unsigned there(bool asked)
     return bits;
 }
 
-/* One answer is of all that was asked of the block by then, and of no more; a refusal is of one user, unless the block
- * is going. What its machine does not want any more ends with the answer. */
+/* One answer is of all that was asked of the block by then, and of no more; a refusal is of one
+ * user, unless the block is going. What its machine does not want any more ends with the answer. */
 Test(agent_peers, an_answer_is_of_all_that_was_asked_of_the_block_before_it)
 {
     set_up();
@@ -383,7 +401,9 @@ Test(agent_peers, digits_are_as_many_as_there_are_bytes_and_nothing_else)
 
     cr_assert(agent_unhex("0aff", bytes, 2));
     cr_assert(bytes[0] == 10 && bytes[1] == 255 && bytes[2] == 9);
-    for (const char **text = (const char *[]){"", "0af", "0aff0", "0aff00", "0aFF", "0afg", " 0af", "0x0a", NULL}; *text; text++)
+    for (const char **text =
+             (const char *[]){"", "0af", "0aff0", "0aff00", "0aFF", "0afg", " 0af", "0x0a", NULL};
+         *text; text++)
         cr_assert(!agent_unhex(*text, bytes, 2), "'%s'", *text);
     agent_key("a/", (const unsigned char[16]){0, 1, 254, [15] = 16}, key);
     cr_assert_str_eq(key, "a/0001fe00000000000000000000000010");

@@ -1,4 +1,5 @@
-/* What lies in the directory: only who has the handle reads it, and nobody learns the handle from it. */
+/* What lies in the directory: only who has the handle reads it, and nobody learns the handle from
+ * it. */
 #include "shim/agent/seal.h"
 
 #include <criterion/criterion.h>
@@ -15,8 +16,10 @@ static struct gs_ipc_handle handle_of(unsigned char secret)
     return handle;
 }
 
-static const struct sealed sealed = {
-    .size = 4096, .offset = 512, .chunk_size = 2 << 20, .fabric = "the way to the memory"};
+static const struct sealed sealed = {.size = 4096,
+                                     .offset = 512,
+                                     .chunk_size = 2 << 20,
+                                     .fabric = "the way to the memory"};
 
 Test(agent_seal, who_has_the_handle_reads_it)
 {
@@ -73,7 +76,8 @@ Test(agent_seal, names_and_proofs_are_of_one_handle_one_pair_and_one_lease)
     seal_proof(&other, SEAL_IMPORTER, a, b, 5, second);
     cr_assert_neq(memcmp(proof, second, sizeof proof), 0, "another handle");
     seal_proof(&handle, SEAL_EXPORTER, a, b, 5, second);
-    cr_assert_neq(memcmp(proof, second, sizeof proof), 0, "an importer cannot give it back as an exporter's");
+    cr_assert_neq(memcmp(proof, second, sizeof proof), 0,
+                  "an importer cannot give it back as an exporter's");
     seal_proof(&handle, SEAL_IMPORTER, a, b, 5, second);
     cr_assert_eq(memcmp(proof, second, sizeof proof), 0);
 }

@@ -1,4 +1,5 @@
-/* Preloaded: the time of day of this process is SKEW_S seconds later. The library's, curl's and TLS's too. */
+/* Preloaded: the time of day of this process is SKEW_S seconds later. The library's, curl's and
+ * TLS's too. */
 #include <stdint.h>
 #include <stdlib.h>
 

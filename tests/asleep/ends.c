@@ -9,7 +9,7 @@
 #include "../conformance/plain.h"
 #include "tests/system.h"
 
-#define SIZE ((size_t)5 << 20)
+#define SIZE    ((size_t)5 << 20)
 #define LONG_NS UINT64_C(30000000000)
 
 static CUcontext context;

@@ -13,13 +13,13 @@
 #include "../forbid.h"
 #include "tests/system.h"
 
-#define MIB ((size_t)1 << 20)
-#define SIZE (5 * MIB)
-#define WORDS (SIZE / 4)
-#define LONG_NS UINT64_C(30000000000)
+#define MIB      ((size_t)1 << 20)
+#define SIZE     (5 * MIB)
+#define WORDS    (SIZE / 4)
+#define LONG_NS  UINT64_C(30000000000)
 #define SHORT_NS UINT64_C(20000000)
-#define WORKERS 3
-#define ROUNDS 60
+#define WORKERS  3
+#define ROUNDS   60
 
 static CUcontext context;
 static CUfunction fill, copy_words;
@@ -100,7 +100,8 @@ static void launch_fill(CUdeviceptr block, unsigned value, CUstream stream)
     OK(cuLaunchKernel(fill, 1, 1, 1, 1, 1, 1, 0, stream, arguments, NULL));
 }
 
-/* ---- Work on several threads -------------------------------------------------------------------- */
+/* ---- Work on several threads
+ * -------------------------------------------------------------------- */
 
 static atomic_bool stop;
 static atomic_uint rounds;
@@ -212,12 +213,13 @@ static void *free_it(void *unused)
     return NULL;
 }
 
-/* With sleep.wake = use, where it cannot be woken: calls that have no memory natively say so, a free waits. Once it
- * can be, all is as it was. */
+/* With sleep.wake = use, where it cannot be woken: calls that have no memory natively say so, a
+ * free waits. Once it can be, all is as it was. */
 static void case_refused(void)
 {
     __typeof__(&softcuda_fail) fail = (__typeof__(&softcuda_fail))driver_function("softcuda_fail");
-    __typeof__(&softcuda_reset) reset = (__typeof__(&softcuda_reset))driver_function("softcuda_reset");
+    __typeof__(&softcuda_reset) reset =
+        (__typeof__(&softcuda_reset))driver_function("softcuda_reset");
     struct gpushim_asleep state = {.size = sizeof state};
     CUdeviceptr block = alloc(), more;
     static char host[SIZE];
@@ -273,9 +275,10 @@ static void case_graph(void)
     }
 }
 
-/* ---- What the program maps itself ----------------------------------------------------------------- */
+/* ---- What the program maps itself
+ * ----------------------------------------------------------------- */
 
-#define PIECE (2 * MIB)
+#define PIECE  (2 * MIB)
 #define PIECES 6
 
 static CUmemAllocationProp of_gpu(CUmemAllocationHandleType types)
@@ -287,7 +290,8 @@ static CUmemAllocationProp of_gpu(CUmemAllocationHandleType types)
 
 static void map_piece(CUdeviceptr at, CUmemGenericAllocationHandle handle)
 {
-    const CUmemAccessDesc access = {of_gpu(CU_MEM_HANDLE_TYPE_NONE).location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    const CUmemAccessDesc access = {of_gpu(CU_MEM_HANDLE_TYPE_NONE).location,
+                                    CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
 
     OK(cuMemMap(at, PIECE, 0, handle, 0));
     OK(cuMemSetAccess(at, PIECE, &access, 1));
@@ -378,11 +382,13 @@ static void case_lent(void)
     must_sleep();
     must_wake();
     OK(cuMemExportToShareableHandle(&fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
-    OK(cuMemImportFromShareableHandle(&imported, (void *)(uintptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+    OK(cuMemImportFromShareableHandle(&imported, (void *)(uintptr_t)fd,
+                                      CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
     map_piece(base + PIECE, imported);
     OK(cuMemCreate(&mapped, PIECE, &prop, 0));
     map_piece(base + 2 * PIECE, mapped);
-    OK(cuMemGetHandleForAddressRange(&dma_buf, base + 2 * PIECE, PIECE, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0));
+    OK(cuMemGetHandleForAddressRange(&dma_buf, base + 2 * PIECE, PIECE,
+                                     CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0));
     if (try_sleep(LONG_NS, &state))
         FAIL("not put to sleep: %s", state.text);
     if (state.shared != 3 * PIECE || state.own != 0)
@@ -420,7 +426,9 @@ static void case_dma_buf(void)
 /* Of either kind of memory: what is discarded is there again, and anything. */
 static void case_tag(void)
 {
-    const struct gpushim_sleep_how how = {.size = sizeof how, .timeout_ns = LONG_NS, .discard = "kv"};
+    const struct gpushim_sleep_how how = {.size = sizeof how,
+                                          .timeout_ns = LONG_NS,
+                                          .discard = "kv"};
     const CUmemAllocationProp prop = of_gpu(CU_MEM_HANDLE_TYPE_NONE);
     struct gpushim_asleep state = {.size = sizeof state};
     CUmemGenericAllocationHandle handles[2];
@@ -454,7 +462,8 @@ static void case_tag(void)
     must_be(block, 10);
 }
 
-/* ---- Who is waited for, and who waits ------------------------------------------------------------ */
+/* ---- Who is waited for, and who waits
+ * ------------------------------------------------------------ */
 
 static CUdeviceptr shared_block;
 static atomic_bool began, done;
@@ -581,8 +590,8 @@ static void *fill_and_free(void *unused)
     return NULL;
 }
 
-/* With sleep.wake = use: whoever calls wakes it on the stack that it has, also where the GPU is full at first and others
- * are asked. */
+/* With sleep.wake = use: whoever calls wakes it on the stack that it has, also where the GPU is
+ * full at first and others are asked. */
 static void case_small(void)
 {
     __typeof__(&softcuda_fail) fail = (__typeof__(&softcuda_fail))driver_function("softcuda_fail");
@@ -595,7 +604,8 @@ static void case_small(void)
         must_sleep();
         if (i == 1)
             fail("cuMemCreate", 1, CUDA_ERROR_OUT_OF_MEMORY);
-        if (pthread_attr_setstacksize(&attributes, 16384) || pthread_create(&thread, &attributes, fill_and_free, NULL))
+        if (pthread_attr_setstacksize(&attributes, 16384) ||
+            pthread_create(&thread, &attributes, fill_and_free, NULL))
             FAIL("no thread");
         pthread_join(thread, NULL);
         must_be(shared_block, 9);
@@ -640,7 +650,8 @@ static void case_info(void)
     must_sleep();
     OK(cuMemGetInfo(&free_now, &total_now));
     if (free_now != free_before || total_now != total_before)
-        FAIL("%zu of %zu are free, and were %zu of %zu", free_now, total_now, free_before, total_before);
+        FAIL("%zu of %zu are free, and were %zu of %zu", free_now, total_now, free_before,
+             total_before);
     must_wake();
 }
 
@@ -668,14 +679,15 @@ static void case_within(void)
     must_wake();
 }
 
-/* ---- Calls that nobody knows -------------------------------------------------------------------- */
+/* ---- Calls that nobody knows
+ * -------------------------------------------------------------------- */
 
 static void case_unknown(void)
 {
     struct gpushim_asleep state;
     CUresult (*look_up)(const char *, void **, int, cuuint64_t, void *) =
-        (CUresult(*)(const char *, void **, int, cuuint64_t, void *))dlsym(RTLD_DEFAULT,
-                                                                          "cuGetProcAddress_v2");
+        (CUresult (*)(const char *, void **, int, cuuint64_t, void *))dlsym(RTLD_DEFAULT,
+                                                                            "cuGetProcAddress_v2");
     void *found;
     int error;
 
@@ -686,7 +698,8 @@ static void case_unknown(void)
         FAIL("error %d: %s", error, state.text);
 }
 
-/* ---- What the system forbids --------------------------------------------------------------------- */
+/* ---- What the system forbids
+ * --------------------------------------------------------------------- */
 
 struct forbidden {
     unsigned call;
@@ -728,7 +741,8 @@ static void case_forbidden(void)
     must_be(shared_block, 5);
 }
 
-/* ---- Ends ---------------------------------------------------------------------------------------- */
+/* ---- Ends
+ * ---------------------------------------------------------------------------------------- */
 
 /* A child that is forked meanwhile passes all on, and so does what it becomes. */
 static void case_fork(void)
@@ -763,10 +777,12 @@ static const struct {
     const char *name;
     void (*run)(void);
 } cases[] = {
-    {"work", case_work}, {"graph", case_graph}, {"under-way", case_under_way}, {"signals", case_signals},
-    {"info", case_info}, {"within", case_within}, {"unknown", case_unknown}, {"fork", case_fork},
-    {"forbidden", case_forbidden}, {"use", case_use}, {"refused", case_refused}, {"small", case_small},
-    {"own", case_own}, {"lent", case_lent}, {"dma-buf", case_dma_buf}, {"tag", case_tag}, {"asks", case_asks},
+    {"work", case_work},       {"graph", case_graph},     {"under-way", case_under_way},
+    {"signals", case_signals}, {"info", case_info},       {"within", case_within},
+    {"unknown", case_unknown}, {"fork", case_fork},       {"forbidden", case_forbidden},
+    {"use", case_use},         {"refused", case_refused}, {"small", case_small},
+    {"own", case_own},         {"lent", case_lent},       {"dma-buf", case_dma_buf},
+    {"tag", case_tag},         {"asks", case_asks},
 };
 
 int main(int argc, char **argv)

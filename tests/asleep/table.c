@@ -3,8 +3,9 @@
  * another thread of a sleeping process. What only asks answers at once, and as in a process that is
  * awake. All else waits, before it reaches the driver, and answers so after the wake.
  *
- * Each row is called in two processes of its own, one awake and one asleep, with arguments that are all 0:
- * what it makes of them is the driver's affair, which may also be to crash, but the same in both.
+ * Each row is called in two processes of its own, one awake and one asleep, with arguments that are
+ * all 0: what it makes of them is the driver's affair, which may also be to crash, but the same in
+ * both.
  *
  * usage: table [NAME], under the library on the software driver
  */
@@ -17,33 +18,34 @@
 #include "../conformance/plain.h"
 #include "tests/system.h"
 
-#define SIZE ((size_t)3 << 20)
-#define WAKE_NS UINT64_C(20000000000)
+#define SIZE          ((size_t)3 << 20)
+#define WAKE_NS       UINT64_C(20000000000)
 #define CHILD_SECONDS 60
-#define SKIPPED 77
+#define SKIPPED       77
 
 /* More words than any call takes, a struct by value among them: 0 each. */
-#define ZEROS 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
-typedef uintptr_t call_fn(uintptr_t, uintptr_t, uintptr_t, uintptr_t, uintptr_t, uintptr_t, uintptr_t,
-                          uintptr_t, uintptr_t, uintptr_t, uintptr_t, uintptr_t, uintptr_t, uintptr_t,
-                          uintptr_t, uintptr_t, uintptr_t, uintptr_t, uintptr_t, uintptr_t, uintptr_t,
-                          uintptr_t, uintptr_t, uintptr_t, uintptr_t, uintptr_t, uintptr_t, uintptr_t,
-                          uintptr_t, uintptr_t);
+#define ZEROS \
+    0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
+typedef uintptr_t call_fn(uintptr_t, uintptr_t, uintptr_t, uintptr_t, uintptr_t, uintptr_t,
+                          uintptr_t, uintptr_t, uintptr_t, uintptr_t, uintptr_t, uintptr_t,
+                          uintptr_t, uintptr_t, uintptr_t, uintptr_t, uintptr_t, uintptr_t,
+                          uintptr_t, uintptr_t, uintptr_t, uintptr_t, uintptr_t, uintptr_t,
+                          uintptr_t, uintptr_t, uintptr_t, uintptr_t, uintptr_t, uintptr_t);
 
 /* Weak: no driver has them all. Under the library each is there. */
-#define GS_ENTRY(symbol, ...)                                                                      \
-    extern __typeof__(symbol) symbol __attribute__((weak));                                        \
-    static call_fn *find_##symbol(void)                                                            \
-    {                                                                                              \
-        return (call_fn *)(void (*)(void))symbol;                                                  \
+#define GS_ENTRY(symbol, ...)                               \
+    extern __typeof__(symbol) symbol __attribute__((weak)); \
+    static call_fn *find_##symbol(void)                     \
+    {                                                       \
+        return (call_fn *)(void (*)(void))symbol;           \
     }
 GS_ENTRIES(GS_ENTRY)
 #undef GS_ENTRY
-#define GS_ENTRY(symbol, ...)                                                                      \
-    extern void symbol(void) __attribute__((weak));                                                \
-    static call_fn *find_##symbol(void)                                                            \
-    {                                                                                              \
-        return (call_fn *)symbol;                                                                  \
+#define GS_ENTRY(symbol, ...)                       \
+    extern void symbol(void) __attribute__((weak)); \
+    static call_fn *find_##symbol(void)             \
+    {                                               \
+        return (call_fn *)symbol;                   \
     }
 GS_LIBRARY_ENTRIES(GS_ENTRY)
 #undef GS_ENTRY
@@ -53,9 +55,9 @@ static const struct row {
     bool stops;
     call_fn *(*find)(void);
 } rows[] = {
-#define STOPS true
-#define GOES false
-#define ABOUT false /* where it is about no memory */
+#define STOPS                                    true
+#define GOES                                     false
+#define ABOUT                                    false /* where it is about no memory */
 #define GS_ENTRY(symbol, since, what, gate, ...) {#symbol, gate, find_##symbol},
     GS_ENTRIES(GS_ENTRY) GS_LIBRARY_ENTRIES(GS_ENTRY)
 #undef GS_ENTRY
@@ -67,11 +69,11 @@ static const struct row {
 
 /* What becomes of a call; shared with the process that looks at it. */
 struct outcome {
-    _Atomic pid_t thread;  /* that makes it */
+    _Atomic pid_t thread; /* that makes it */
     atomic_bool done;
     int result;
     bool waited, woken;
-    bool reached;          /* the driver, while it waited */
+    bool reached; /* the driver, while it waited */
 };
 
 static struct outcome *outcome;
@@ -221,7 +223,8 @@ static unsigned try(const struct row *row)
     if (row->stops && !asleep.woken)
         faults += fault(row->name, "ends the process before the wake", got, expected);
     if (got != expected)
-        faults += fault(row->name, "has another result than in a process that was awake", got, expected);
+        faults +=
+            fault(row->name, "has another result than in a process that was awake", got, expected);
     return faults;
 }
 
@@ -233,7 +236,8 @@ int main(int argc, char **argv)
     gpushim.wake = (__typeof__(&gpushim_wake))dlsym(RTLD_DEFAULT, "gpushim_wake");
     if (!gpushim.sleep || !gpushim.wake)
         FAIL("it is to run under the library");
-    outcome = mmap(NULL, sizeof *outcome, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    outcome =
+        mmap(NULL, sizeof *outcome, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (outcome == MAP_FAILED)
         FAIL("no memory");
     for (size_t i = 0; i < ROWS; i++) {

@@ -61,13 +61,19 @@ static void submit(const struct blocks *blocks, size_t i, enum way way)
     void *arguments[] = {&to, &from, &words};
 
     switch (way) {
-    case BY_COPY: MUST(cuMemcpyDtoDAsync(to, from, blocks->bytes, stream)); break;
+    case BY_COPY:
+        MUST(cuMemcpyDtoDAsync(to, from, blocks->bytes, stream));
+        break;
     case BY_KERNEL:
         MUST(cuLaunchKernel(copy_words, (unsigned)(grid < 4096 ? grid : 4096), 1, 1, 256, 1, 1, 0,
                             stream, arguments, NULL));
         break;
-    case TO_DEVICE: MUST(cuMemcpyHtoDAsync(to, there, blocks->bytes, stream)); break;
-    case TO_HOST: MUST(cuMemcpyDtoHAsync(there, from, blocks->bytes, stream)); break;
+    case TO_DEVICE:
+        MUST(cuMemcpyHtoDAsync(to, there, blocks->bytes, stream));
+        break;
+    case TO_HOST:
+        MUST(cuMemcpyDtoHAsync(there, from, blocks->bytes, stream));
+        break;
     }
 }
 

@@ -68,8 +68,9 @@ static struct measured measure(CUfunction spin, CUstream stream, uint64_t ns, si
 int main(int argc, char **argv)
 {
     uint64_t ms = 500, size = 64 << 10;
-    const struct bench_option options[] = {
-        {"ms", BENCH_NUMBER, &ms}, {"size", BENCH_NUMBER, &size}, {NULL}};
+    const struct bench_option options[] = {{"ms", BENCH_NUMBER, &ms},
+                                           {"size", BENCH_NUMBER, &size},
+                                           {NULL}};
     CUmodule module;
     CUfunction spin;
     CUstream stream;
@@ -81,7 +82,7 @@ int main(int argc, char **argv)
     MUST(cuModuleGetFunction(&spin, module, "spin"));
     MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     start_kernel(spin, stream, 1000); /* loads what is loaded at the first launch */
-    start_kernel(spin, NULL, 1000); /* with all work in one stream, its order would do */
+    start_kernel(spin, NULL, 1000);   /* with all work in one stream, its order would do */
     MUST(cuCtxSynchronize());
     struct measured measured = measure(spin, stream, ms * 1000000, size);
     MUST(cuStreamDestroy(stream));

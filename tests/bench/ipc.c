@@ -4,9 +4,10 @@
 #include "bench.h"
 #include "tests/system.h"
 
-static const char usage[] = "ipc [--size BYTES] [--blocks N] [--rounds N] [--pause MS] [--warm]\n"
-                            "  --pause: between making handles and opening them\n"
-                            "  --warm: the importer allocates and frees a block before it opens any";
+static const char usage[] =
+    "ipc [--size BYTES] [--blocks N] [--rounds N] [--pause MS] [--warm]\n"
+    "  --pause: between making handles and opening them\n"
+    "  --warm: the importer allocates and frees a block before it opens any";
 
 /* What the exporter asks of the importer, followed by `handles` handles. */
 struct request {
@@ -18,8 +19,8 @@ struct request {
 struct answer {
     CUresult result; /* of the call that failed first */
     uint64_t first_open, first_close;
-    uint64_t round;               /* an open and its close, median */
-    uint64_t open_all, close_all; /* of all handles, one after the other */
+    uint64_t round;                  /* an open and its close, median */
+    uint64_t open_all, close_all;    /* of all handles, one after the other */
     uint64_t open_median, open_most; /* of the single ones */
 };
 

@@ -4,10 +4,10 @@
  *   latency MIX|TRACE [--async] [--calls N] [--milliseconds N] [--seed N] [--streams N] [--with ALLOCATOR]
  *                     [--cold]
  *
- * MIX is mixed, server, training or threads; a name with a slash in it is the file of a trace, which is
- * played twice. The run ends with --calls calls of all threads, or after --milliseconds. --async
- * allocates and frees in stream order, --with by another allocator (other.h). --cold empties the caches
- * before each call, as a program does that goes over much else in between.
+ * MIX is mixed, server, training or threads; a name with a slash in it is the file of a trace,
+ * which is played twice. The run ends with --calls calls of all threads, or after --milliseconds.
+ * --async allocates and frees in stream order, --with by another allocator (other.h). --cold
+ * empties the caches before each call, as a program does that goes over much else in between.
  */
 #include "../conformance/kernels.h"
 #include "latency.h"
@@ -177,7 +177,8 @@ static void count_call(struct latency_actor *actor, enum latency_kind kind, size
     }
 }
 
-static inline CUresult call(const struct run *run, enum latency_kind kind, struct latency_block *block)
+static inline CUresult call(const struct run *run, enum latency_kind kind,
+                            struct latency_block *block)
 {
     if (run->other)
         return kind == LATENCY_ALLOC

@@ -61,7 +61,8 @@ void latency_slowest_print(const char *key, const struct latency_slowest *slowes
 
 /* Ends the program where it cannot be had. */
 void latency_cool_start(void);
-/* Fills this processor's first and second-level caches, and its table of pages, with what nobody needs. */
+/* Fills this processor's first and second-level caches, and its table of pages, with what nobody
+ * needs. */
 void latency_cool(void);
 
 /* ---- what a mix is made with (latency.c) ---- */
@@ -77,7 +78,8 @@ struct latency_block {
 struct latency_mix {
     const char *name;
     unsigned threads, streams; /* streams: of each thread */
-    void (*play)(struct latency_actor *actor); /* calls latency_begin once, and ends when the run is done */
+    void (*play)(
+        struct latency_actor *actor); /* calls latency_begin once, and ends when the run is done */
 };
 extern const struct latency_mix latency_mixes[]; /* name NULL ends it */
 

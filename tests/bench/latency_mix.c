@@ -1,6 +1,6 @@
 /*
- * The mixes (latency.h). What each thread allocates and frees depends on its seed alone: nothing here
- * asks how long something took, or which address it got.
+ * The mixes (latency.h). What each thread allocates and frees depends on its seed alone: nothing
+ * here asks how long something took, or which address it got.
  */
 #include "latency.h"
 
@@ -74,8 +74,8 @@ static void play_mixed(struct latency_actor *actor)
 #define ADAPTER_BURSTS 8 /* until others are loaded */
 #define REQUESTS       64
 #define REQUEST_BLOCKS 14
-#define ARRIVALS       4 /* at most, before a step */
-#define TOKENS_OF_LOG2 6 /* a prompt has 64 to 4,096 tokens */
+#define ARRIVALS       4         /* at most, before a step */
+#define TOKENS_OF_LOG2 6         /* a prompt has 64 to 4,096 tokens */
 #define PIECE          (4 * MIB) /* of keys and values, for PIECE_TOKENS */
 #define PIECE_TOKENS   512
 #define PIECE_STEPS    16 /* until a request needs one more */
@@ -202,20 +202,23 @@ static void play_server(struct latency_actor *actor)
 
 /* ---- training: the phases of a step ---- */
 
-#define LAYERS        24
-#define HIDDEN        ((size_t)1024)
-#define PARAMETERS    10 /* of a layer */
-#define ACTIVATIONS   9
-#define SHAPE_STEPS   3 /* until the batches have another size */
-#define OPERATION_NS  10000
+#define LAYERS       24
+#define HIDDEN       ((size_t)1024)
+#define PARAMETERS   10 /* of a layer */
+#define ACTIVATIONS  9
+#define SHAPE_STEPS  3 /* until the batches have another size */
+#define OPERATION_NS 10000
 
 /* In numbers of half the usual size: weights and their biases, norms. */
-static const size_t parameter_size[PARAMETERS] = {
-    6 * HIDDEN * HIDDEN, 6 * HIDDEN, 2 * HIDDEN * HIDDEN, 2 * HIDDEN, 2 * HIDDEN,
-    2 * HIDDEN,          8 * HIDDEN * HIDDEN, 8 * HIDDEN, 8 * HIDDEN * HIDDEN, 2 * HIDDEN};
+static const size_t parameter_size[PARAMETERS] = {6 * HIDDEN * HIDDEN, 6 * HIDDEN,
+                                                  2 * HIDDEN *HIDDEN,  2 * HIDDEN,
+                                                  2 * HIDDEN,          2 * HIDDEN,
+                                                  8 * HIDDEN *HIDDEN,  8 * HIDDEN,
+                                                  8 * HIDDEN *HIDDEN,  2 * HIDDEN};
 /* What one token leaves of each operation for the way back. */
-static const size_t activation_size[ACTIVATIONS] = {
-    2 * HIDDEN, 6 * HIDDEN, 64, 2 * HIDDEN, 2 * HIDDEN, 2 * HIDDEN, 8 * HIDDEN, 8 * HIDDEN, 2 * HIDDEN};
+static const size_t activation_size[ACTIVATIONS] = {2 * HIDDEN, 6 * HIDDEN, 64,
+                                                    2 * HIDDEN, 2 * HIDDEN, 2 * HIDDEN,
+                                                    8 * HIDDEN, 8 * HIDDEN, 2 * HIDDEN};
 
 struct training {
     size_t tokens;

@@ -1,6 +1,6 @@
 /*
- * The calls of a recorded program as a mix (latency.h), over and over. What it never frees is freed at the
- * end of each round.
+ * The calls of a recorded program as a mix (latency.h), over and over. What it never frees is freed
+ * at the end of each round.
  */
 #include "latency.h"
 #include "trace.h"

@@ -15,8 +15,9 @@
 #include "bench.h"
 #include "tests/system.h"
 
-static const char usage[] = "neighbour [--percent N] [--cachers N] [--pieces N] [--takes N]\n"
-                            "          [--cache [--capture] [--churn] [--fork] | --take [--tries N]]";
+static const char usage[] =
+    "neighbour [--percent N] [--cachers N] [--pieces N] [--takes N]\n"
+    "          [--cache [--capture] [--churn] [--fork] | --take [--tries N]]";
 
 static uint64_t percent = 60, cachers = 1, pieces = 1, takes = 1, tries = 1;
 
@@ -55,8 +56,8 @@ static void start_capture(void)
     MUST(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
 }
 
-#define CHURNED      ((size_t)96 << 20)
-#define CHURN_NS     500000
+#define CHURNED  ((size_t)96 << 20)
+#define CHURN_NS 500000
 
 static void churn(void)
 {
@@ -230,9 +231,8 @@ int main(int argc, char **argv)
         {"pieces", BENCH_NUMBER, &pieces},   {"takes", BENCH_NUMBER, &takes},
         {"cache", BENCH_FLAG, &caches},      {"capture", BENCH_FLAG, &capture},
         {"churn", BENCH_FLAG, &churns},      {"fork", BENCH_FLAG, &forks},
-        {"tries", BENCH_NUMBER, &tries},
-        {"take", BENCH_FLAG, &takes_only},   {"of-many", BENCH_NUMBER, &part},
-        {NULL}};
+        {"tries", BENCH_NUMBER, &tries},     {"take", BENCH_FLAG, &takes_only},
+        {"of-many", BENCH_NUMBER, &part},    {NULL}};
     struct taken taken;
     uint64_t memory;
 

@@ -72,7 +72,8 @@ static void runtime_start(void)
 
 static const struct other runtime_other = {runtime_allocate, runtime_release, NULL};
 
-/* ---- PyTorch: its functions for compiled models, whose interface is C and stays (2.8 has them) ---- */
+/* ---- PyTorch: its functions for compiled models, whose interface is C and stays (2.8 has them)
+ * ---- */
 
 static struct {
     int32_t (*allocate)(uint64_t size, void **ret_block);
@@ -155,7 +156,7 @@ static CUresult foreign_allocate(CUdeviceptr *ret_address, size_t size, CUstream
 static CUresult foreign_release(CUdeviceptr address, size_t size, CUstream stream)
 {
     return foreign_release_block((void *)address, size, stream) == 0 ? CUDA_SUCCESS
-                                                                    : CUDA_ERROR_UNKNOWN;
+                                                                     : CUDA_ERROR_UNKNOWN;
 }
 
 static void foreign_start(const char *kind)
@@ -181,8 +182,9 @@ const struct other *other_open(const char *name)
         return &mempool;
     }
     if (!colon)
-        bench_die("there is no other allocator %s: it is mempool, runtime:LIBRARY, torch:LIBRARY or KIND:LIBRARY",
-                  name);
+        bench_die(
+            "there is no other allocator %s: it is mempool, runtime:LIBRARY, torch:LIBRARY or KIND:LIBRARY",
+            name);
     library = dlopen(colon + 1, RTLD_LAZY | RTLD_GLOBAL);
     if (!library)
         bench_die("%s", dlerror());

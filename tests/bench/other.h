@@ -1,6 +1,6 @@
 /*
- * Another allocator behind the same calls: one that a program could use instead of cudaMalloc under the
- * library. Each but the runtime hands out memory in the order of a stream.
+ * Another allocator behind the same calls: one that a program could use instead of cudaMalloc under
+ * the library. Each but the runtime hands out memory in the order of a stream.
  */
 #ifndef OTHER_H
 #define OTHER_H

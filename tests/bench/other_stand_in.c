@@ -1,7 +1,7 @@
 /*
- * Stands in for libtorch_cuda.so, libcudart.so and a library built from other_rmm.cpp, of which none starts on
- * the software driver: the functions that other.c calls, over the driver's. At the end it says
- * on stderr how many blocks it gave and took back.
+ * Stands in for libtorch_cuda.so, libcudart.so and a library built from other_rmm.cpp, of which
+ * none starts on the software driver: the functions that other.c calls, over the driver's. At the
+ * end it says on stderr how many blocks it gave and took back.
  */
 #include <cuda.h>
 #include <stdint.h>
@@ -66,8 +66,9 @@ int cudaFree(void *block)
 
 EXPORT int32_t aoti_torch_dtype_float32(void);
 EXPORT int32_t aoti_torch_device_type_cuda(void);
-EXPORT int32_t aoti_torch_empty_strided(int64_t dimensions, const int64_t *sizes, const int64_t *strides,
-                                        int32_t type, int32_t device_type, int32_t device, void **ret_tensor);
+EXPORT int32_t aoti_torch_empty_strided(int64_t dimensions, const int64_t *sizes,
+                                        const int64_t *strides, int32_t type, int32_t device_type,
+                                        int32_t device, void **ret_tensor);
 EXPORT int32_t aoti_torch_delete_tensor_object(void *tensor);
 EXPORT int32_t aoti_torch_create_cuda_stream_guard(void *stream, int32_t device, void **ret_guard);
 EXPORT int32_t aoti_torch_delete_cuda_stream_guard(void *guard);
@@ -85,10 +86,12 @@ int32_t aoti_torch_device_type_cuda(void)
 }
 
 int32_t aoti_torch_empty_strided(int64_t dimensions, const int64_t *sizes, const int64_t *strides,
-                                 int32_t type, int32_t device_type, int32_t device, void **ret_tensor)
+                                 int32_t type, int32_t device_type, int32_t device,
+                                 void **ret_tensor)
 {
     *ret_tensor = &given;
-    return dimensions != 1 || *sizes != 1 || *strides != 1 || type != 6 || device_type != 1 || device != 0;
+    return dimensions != 1 || *sizes != 1 || *strides != 1 || type != 6 || device_type != 1 ||
+           device != 0;
 }
 
 int32_t aoti_torch_delete_tensor_object(void *tensor)

@@ -3,9 +3,10 @@
  *
  *   record [--events N] [--file PATH]
  *
- * Prints one JSON line: the nanoseconds of an event in the middle one of batches, with its two looks at
- * the clock, those of one look, and of an event on average, with its way into the file (a new one in
- * /tmp, removed afterwards). A time decides nothing; an event that is not in the file does.
+ * Prints one JSON line: the nanoseconds of an event in the middle one of batches, with its two
+ * looks at the clock, those of one look, and of an event on average, with its way into the file (a
+ * new one in /tmp, removed afterwards). A time decides nothing; an event that is not in the file
+ * does.
  */
 #include "bench.h"
 #include "core/base/clock.h"
@@ -53,8 +54,9 @@ int main(int argc, char **argv)
     char made[] = "/tmp/gpushim-record-XXXXXX";
     const char *path = NULL, *wrong;
     uint64_t events = 200000, began, took, *batch;
-    const struct bench_option options[] = {
-        {"events", BENCH_NUMBER, &events}, {"file", BENCH_TEXT, &path}, {NULL}};
+    const struct bench_option options[] = {{"events", BENCH_NUMBER, &events},
+                                           {"file", BENCH_TEXT, &path},
+                                           {NULL}};
     struct stat status;
     int fd;
 
@@ -77,7 +79,8 @@ int main(int argc, char **argv)
     took = bench_now() - began;
     gs_trace_at_exit();
     events = events / BATCH * BATCH;
-    if (stat(path, &status) != 0 || (uint64_t)status.st_size < events * sizeof(struct gs_trace_event))
+    if (stat(path, &status) != 0 ||
+        (uint64_t)status.st_size < events * sizeof(struct gs_trace_event))
         bench_die("%s has not all of %llu events", path, (unsigned long long)events);
     if (fd >= 0)
         unlink(path);

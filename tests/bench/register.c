@@ -24,12 +24,12 @@
 #include "core/regcache/regcache.h"
 #include "tests/system.h"
 
-#define FIRST UINT64_C(0x7f0000000000)
-#define RANGE ((uint64_t)64 << 10)
+#define FIRST   UINT64_C(0x7f0000000000)
+#define RANGE   ((uint64_t)64 << 10)
 #define COUNTED 200 /* hits under single steps */
 #define SAMPLES 20000
 #define REPEATS 5
-#define FEW 64
+#define FEW     64
 
 static struct gs_regcache *cache;
 static uint64_t ranges = 100000;
@@ -47,8 +47,10 @@ static int unpin(const struct gs_reg_key *key, void *handle)
     return 0;
 }
 
-static const struct gs_reg_backend backend = {
-    .name = "none", .lends = true, .pin = pin, .unpin = unpin};
+static const struct gs_reg_backend backend = {.name = "none",
+                                              .lends = true,
+                                              .pin = pin,
+                                              .unpin = unpin};
 
 static void log_line(enum gs_log_level level, const void *place, const char *text)
 {
@@ -60,8 +62,11 @@ static struct gs_reg_request ask(uint64_t index)
     uint64_t base = FIRST + index * RANGE;
 
     return (struct gs_reg_request){.key = {.backend = &backend, .domain = 1, .access = 1},
-                                   .base = base + 512, .size = 4096, .keep = true,
-                                   .cover = base, .cover_size = RANGE};
+                                   .base = base + 512,
+                                   .size = 4096,
+                                   .keep = true,
+                                   .cover = base,
+                                   .cover_size = RANGE};
 }
 
 static void make(uint64_t index)
@@ -130,7 +135,8 @@ static unsigned long hit_instructions(void)
             part++;
         if (part == 1 || part == 3)
             steps[part]++;
-        if (ptrace(part == 1 || part == 3 ? PTRACE_SINGLESTEP : PTRACE_CONT, child, NULL, NULL) != 0)
+        if (ptrace(part == 1 || part == 3 ? PTRACE_SINGLESTEP : PTRACE_CONT, child, NULL, NULL) !=
+            0)
             break;
     }
     return (steps[3] - steps[1]) / COUNTED;
@@ -188,8 +194,8 @@ static double hits_of(unsigned threads, unsigned parts, uint64_t milliseconds)
 
     go = stop = false;
     for (unsigned i = 0; i < threads; i++) {
-        worker[i] = (struct worker){
-            .seed = i + 1, .count = ranges / parts, .first = ranges / parts * i};
+        worker[i] =
+            (struct worker){.seed = i + 1, .count = ranges / parts, .first = ranges / parts * i};
         if (pthread_create(&worker[i].thread, NULL, work, &worker[i]) != 0)
             bench_die("no thread: %s", strerror(errno));
     }

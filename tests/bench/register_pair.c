@@ -14,7 +14,7 @@
 
 #include "bench.h"
 
-#define SIZE ((size_t)64 << 10)
+#define SIZE    ((size_t)64 << 10)
 #define REPEATS 5
 
 static struct ibv_pd *pd;
@@ -31,8 +31,7 @@ static uint64_t own_ns(void)
 
 static void pair(uint64_t i)
 {
-    struct ibv_mr *mr =
-        ibv_reg_mr(pd, (void *)buffer[i % buffers], SIZE, IBV_ACCESS_LOCAL_WRITE);
+    struct ibv_mr *mr = ibv_reg_mr(pd, (void *)buffer[i % buffers], SIZE, IBV_ACCESS_LOCAL_WRITE);
 
     if (!mr || ibv_dereg_mr(mr) != 0)
         bench_die("a buffer could not be registered");

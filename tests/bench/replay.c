@@ -20,9 +20,9 @@
 #include "usage.h"
 #include "tests/system.h"
 
-#define PIECE (2ull << 20)
+#define PIECE            (2ull << 20)
 #define CALLS_PER_KERNEL 16
-#define KERNELS_AHEAD 64
+#define KERNELS_AHEAD    64
 
 static const char usage[] = "replay TRACE [--limit BYTES|FACTORx] [--async] "
                             "[--loops N] [--idle MILLISECONDS] [--kernel MICROSECONDS]";

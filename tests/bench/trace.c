@@ -10,7 +10,7 @@
 
 #define PIECE               (2ull << 20) /* what a driver's physical memory comes in */
 #define SMALL               (1ull << 20) /* below this blocks are packed */
-#define ALIGN_UP(value, to) (((value) + (to)-1) / (to) * (to))
+#define ALIGN_UP(value, to) (((value) + (to) - 1) / (to) * (to))
 
 /* ---- the file's bytes ---- */
 

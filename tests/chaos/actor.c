@@ -18,8 +18,8 @@ void actor_step(struct actor *actor, enum chaos_step step)
 void actor_wrong(struct actor *actor, const char *format, ...)
 {
     va_list args;
-    int n = snprintf(actor->slot->wrong, sizeof actor->slot->wrong, "process %u (life %u): ",
-                     actor->number, actor->life);
+    int n = snprintf(actor->slot->wrong, sizeof actor->slot->wrong,
+                     "process %u (life %u): ", actor->number, actor->life);
 
     va_start(args, format);
     vsnprintf(actor->slot->wrong + n, sizeof actor->slot->wrong - (size_t)n, format, args);
@@ -135,8 +135,7 @@ static void submit_late(struct actor *actor, CUdeviceptr ptr, uint32_t stamp, ui
 {
     uint64_t ns = (1 + chaos_below(&actor->random, 3000)) * UINT64_C(1000);
 
-    actor_must(actor, "launching a kernel",
-               gpu_stamp_late(&actor->gpu, ptr, stamp, words, ns));
+    actor_must(actor, "launching a kernel", gpu_stamp_late(&actor->gpu, ptr, stamp, words, ns));
 }
 
 /* Stream-ordered memory is the driver's where that has no cuCtxRecordEvent: it has no handle, and
@@ -250,7 +249,8 @@ static void step_share(struct actor *actor)
     block = &actor->own[index];
     if (block->kind == BY_ASYNC && !is_shareable(block->ptr))
         return;
-    once = survives && !block->given_out && block->kind < BY_MAP && chaos_below(&actor->random, 4) == 0;
+    once = survives && !block->given_out && block->kind < BY_MAP &&
+           chaos_below(&actor->random, 4) == 0;
     actor_must(actor, "cuIpcGetMemHandle", cuIpcGetMemHandle(&record.ipc_handle, block->ptr));
     atomic_fetch_add(&actor->slot->shared, 1);
     block->given_out = true;
@@ -462,8 +462,8 @@ static bool begin(struct actor *actor, char **argv)
     actor->world_fd = atoi(argv[1]);
     actor->number = (unsigned)atoi(argv[2]);
     actor->flags = (unsigned)atoi(argv[3]);
-    actor->world = mmap(NULL, sizeof *actor->world, PROT_READ | PROT_WRITE, MAP_SHARED,
-                        actor->world_fd, 0);
+    actor->world =
+        mmap(NULL, sizeof *actor->world, PROT_READ | PROT_WRITE, MAP_SHARED, actor->world_fd, 0);
     actor->host = malloc(ACTOR_MAX_WORDS * 4);
     if (actor->world == MAP_FAILED || !actor->host || actor->number >= CHAOS_SLOTS)
         return false;

@@ -9,8 +9,15 @@
 #define ACTOR_BLOCKS    20
 #define ACTOR_MAX_WORDS ((uint64_t)6 << 18) /* 6 MiB */
 
-enum actor_kind { BY_ALLOC, BY_PITCH, BY_ASYNC, BY_MAP /* and those behind it: kinds.c */,
-                  BY_EXPORTED, BY_MEMFD, KINDS };
+enum actor_kind {
+    BY_ALLOC,
+    BY_PITCH,
+    BY_ASYNC,
+    BY_MAP /* and those behind it: kinds.c */,
+    BY_EXPORTED,
+    BY_MEMFD,
+    KINDS
+};
 
 struct actor_block {
     CUdeviceptr ptr;
@@ -57,7 +64,8 @@ void actor_verify_held(struct actor *actor, const struct actor_held *held);
 void actor_free(struct actor *actor, unsigned index);
 void actor_close(struct actor *actor, unsigned index);
 
-/* kinds.c: makes a block of what is not allocated; OUT_OF_MEMORY where there is none. And ends it. */
+/* kinds.c: makes a block of what is not allocated; OUT_OF_MEMORY where there is none. And ends
+ * it. */
 CUresult actor_make(struct actor *actor, struct actor_block *block);
 void actor_unmake(struct actor *actor, const struct actor_block *block);
 

@@ -16,14 +16,14 @@
 
 #include <getopt.h>
 
-#define HANG_NS      (UINT64_C(120000) * MS) /* a step that takes longer never ends */
-#define MORE_NS      (UINT64_C(60000) * MS)  /* for a machine that was too busy to prove anything */
-#define LEAVE_NS     (UINT64_C(30000) * MS)
-#define GRACE_MS     600
-#define RESTART_MS   50
-#define LIFE_MS      3000 /* a mortal process is killed before, if it has not ended by itself */
-#define SMALLEST     2
-#define SETTLE_MS    200
+#define HANG_NS    (UINT64_C(120000) * MS) /* a step that takes longer never ends */
+#define MORE_NS    (UINT64_C(60000) * MS)  /* for a machine that was too busy to prove anything */
+#define LEAVE_NS   (UINT64_C(30000) * MS)
+#define GRACE_MS   600
+#define RESTART_MS 50
+#define LIFE_MS    3000 /* a mortal process is killed before, if it has not ended by itself */
+#define SMALLEST   2
+#define SETTLE_MS  200
 
 static const char *const step_texts[] = {
 #define STEP_TEXT(name, text) text,
@@ -90,10 +90,17 @@ static void say_wrong(struct supervisor *sup, const char *what)
 
 /* Calls that the shim makes while it allocates, shares, opens, closes and frees. */
 static const char *const deadly_calls[] = {
-    "cuMemCreate",          "cuMemAddressReserve",  "cuMemMap",
-    "cuMemSetAccess",       "cuMemUnmap",           "cuMemAddressFree",
-    "cuMemRelease",         "cuCtxRecordEvent",     "cuEventQuery",
-    "cuEventCreate",        "cuMemExportToShareableHandle",
+    "cuMemCreate",
+    "cuMemAddressReserve",
+    "cuMemMap",
+    "cuMemSetAccess",
+    "cuMemUnmap",
+    "cuMemAddressFree",
+    "cuMemRelease",
+    "cuCtxRecordEvent",
+    "cuEventQuery",
+    "cuEventCreate",
+    "cuMemExportToShareableHandle",
     "cuMemImportFromShareableHandle",
 };
 
@@ -114,10 +121,9 @@ static void choose_faults(struct place *place)
     call = chaos_below(&place->random, CHAOS_DEADLY); /* of some there are few in a life */
     snprintf(place->launch.die, sizeof place->launch.die, "%s:%s:%u", chaos_deadly_names[call],
              chaos_below(&place->random, 2) ? "before" : "after",
-             1 + chaos_below(&place->random,
-                             call == DEADLY_SENDMSG || call == DEADLY_RECVMSG ? 60
-                             : call == DEADLY_EPOLL                           ? 20
-                                                                              : 3));
+             1 + chaos_below(&place->random, call == DEADLY_SENDMSG || call == DEADLY_RECVMSG ? 60
+                                             : call == DEADLY_EPOLL                           ? 20
+                                                                                              : 3));
 }
 
 static const char *choose_idle(struct place *place)
@@ -138,8 +144,7 @@ static void start_in(struct supervisor *sup, unsigned slot)
     if (mortal) {
         choose_faults(place);
         place->launch.idle = choose_idle(place);
-        place->kill_ns =
-            now_ns() + (RESTART_MS + chaos_below(&place->random, LIFE_MS)) * MS;
+        place->kill_ns = now_ns() + (RESTART_MS + chaos_below(&place->random, LIFE_MS)) * MS;
     }
     place->pid = chaos_launch(sup->options, &place->launch, sup->world_fd);
     if (place->pid < 0) {
@@ -249,8 +254,7 @@ static void round_once(struct supervisor *sup, bool restart)
 
         if (!place->pid && restart && now_ns() > place->restart_ns)
             start_in(sup, i);
-        if (place->pid && place->kill_ns && restart && now_ns() > place->kill_ns &&
-            !place->killed)
+        if (place->pid && place->kill_ns && restart && now_ns() > place->kill_ns && !place->killed)
             kill_place(place);
     }
     chaos_sleep_us(2000);
@@ -349,8 +353,7 @@ static void check_directory(struct supervisor *sup)
     start_in(sup, 0);
     wait_for(sup, all_left, LEAVE_NS, "the last process does not end");
     end = now_ns() + LEAVE_NS; /* a broker may stay for a while */
-    while ((left = left_behind(sup, name, sizeof name)) && sup->options->broker &&
-           now_ns() < end)
+    while ((left = left_behind(sup, name, sizeof name)) && sup->options->broker && now_ns() < end)
         chaos_sleep_us(100000);
     if (left)
         say_wrong(sup, name);
@@ -548,8 +551,7 @@ static bool find_shim(struct chaos_options *options, const char *given)
     char resolved[PATH_MAX], *slash;
     const char *wanted = given;
     char beside[CHAOS_PATH + 32];
-    ssize_t length =
-        readlink("/proc/self/exe", options->program, sizeof options->program - 1);
+    ssize_t length = readlink("/proc/self/exe", options->program, sizeof options->program - 1);
 
     if (length <= 0)
         return false;
@@ -582,11 +584,10 @@ static bool number(const char *text, uint64_t low, uint64_t high, uint64_t *ret)
 
 static bool read_options(int argc, char **argv, struct chaos_options *ret)
 {
-    static const struct option known[] = {{"seconds", 1, NULL, 's'},   {"seed", 1, NULL, 'r'},
-                                          {"strategy", 1, NULL, 't'},  {"processes", 1, NULL, 'p'},
-                                          {"shim", 1, NULL, 'l'},      {"scribble", 1, NULL, 'w'},
-                                          {"broker", 1, NULL, 'b'},
-                                          {"no-namespaces", 0, NULL, 'n'}, {0}};
+    static const struct option known[] = {
+        {"seconds", 1, NULL, 's'},   {"seed", 1, NULL, 'r'},          {"strategy", 1, NULL, 't'},
+        {"processes", 1, NULL, 'p'}, {"shim", 1, NULL, 'l'},          {"scribble", 1, NULL, 'w'},
+        {"broker", 1, NULL, 'b'},    {"no-namespaces", 0, NULL, 'n'}, {0}};
     const char *shim = NULL, *broker = NULL;
     uint64_t value;
     bool good = true;
@@ -599,8 +600,7 @@ static bool read_options(int argc, char **argv, struct chaos_options *ret)
         else if (option == 'r')
             good = number(optarg, 0, UINT64_MAX, &ret->seed);
         else if (option == 't')
-            good = (ret->broker = strcmp(optarg, "broker") == 0) ||
-                   strcmp(optarg, "embedded") == 0;
+            good = (ret->broker = strcmp(optarg, "broker") == 0) || strcmp(optarg, "embedded") == 0;
         else if (option == 'p' && (good = number(optarg, SMALLEST, CHAOS_SLOTS, &value)))
             ret->processes = (unsigned)value;
         else if (option == 'l')

@@ -34,21 +34,21 @@
 
 #define MS UINT64_C(1000000) /* in nanoseconds */
 
-#define CHAOS_STEPS(X)                                                                             \
-    X(START, "starting CUDA")                                                                      \
-    X(ALLOC, "allocating")                                                                         \
-    X(STAMP, "stamping")                                                                           \
-    X(SHARE, "sharing")                                                                            \
-    X(FREE, "freeing")                                                                             \
-    X(OPEN, "opening")                                                                             \
-    X(RESHARE, "sharing what it opened")                                                           \
-    X(VERIFY, "verifying")                                                                         \
-    X(WORK, "submitting late work")                                                                \
-    X(CLOSE, "closing")                                                                            \
-    X(FORK, "forking")                                                                             \
-    X(EXEC, "going to exec")                                                                       \
-    X(EXIT, "exiting")                                                                             \
-    X(ACCOUNT, "waiting for its memory to come back")                                              \
+#define CHAOS_STEPS(X)                                \
+    X(START, "starting CUDA")                         \
+    X(ALLOC, "allocating")                            \
+    X(STAMP, "stamping")                              \
+    X(SHARE, "sharing")                               \
+    X(FREE, "freeing")                                \
+    X(OPEN, "opening")                                \
+    X(RESHARE, "sharing what it opened")              \
+    X(VERIFY, "verifying")                            \
+    X(WORK, "submitting late work")                   \
+    X(CLOSE, "closing")                               \
+    X(FORK, "forking")                                \
+    X(EXEC, "going to exec")                          \
+    X(EXIT, "exiting")                                \
+    X(ACCOUNT, "waiting for its memory to come back") \
     X(REST, "resting")
 #define CHAOS_STEP_ENUM(name, text) STEP_##name,
 
@@ -59,15 +59,15 @@ enum chaos_phase { PHASE_RUN, PHASE_FINISH, PHASE_LEAVE };
 /* The place of one process; who comes after a killed one takes it over. Written by the process in
  * it, but for `lives`. */
 struct chaos_slot {
-    _Atomic unsigned lives;        /* processes that were started in it: part of their seeds */
+    _Atomic unsigned lives; /* processes that were started in it: part of their seeds */
     _Atomic enum chaos_step step;
-    _Atomic uint64_t step_ns;      /* when it began; 0: waiting for the others, as it should */
-    _Atomic uint64_t checks;       /* blocks read whole and compared */
+    _Atomic uint64_t step_ns; /* when it began; 0: waiting for the others, as it should */
+    _Atomic uint64_t checks;  /* blocks read whole and compared */
     _Atomic uint64_t shared, opened, refused, held_refused;
     _Atomic uint64_t forks, execs;
-    _Atomic bool finished;         /* everything was given back and accounted for */
-    _Atomic bool is_wrong;         /* then `wrong` says what */
-    uint64_t wrong_ns;             /* and this since when */
+    _Atomic bool finished; /* everything was given back and accounted for */
+    _Atomic bool is_wrong; /* then `wrong` says what */
+    uint64_t wrong_ns;     /* and this since when */
     char wrong[400];
 };
 
@@ -97,11 +97,11 @@ struct chaos_options {
     uint64_t seed;
     bool broker;
     bool without_namespaces;
-    unsigned scribble;       /* rounds */
-    char shim[CHAOS_PATH];   /* empty: none, to see what the native driver does */
+    unsigned scribble;               /* rounds */
+    char shim[CHAOS_PATH];           /* empty: none, to see what the native driver does */
     char broker_program[CHAOS_PATH]; /* empty: the library's own idea of it */
     char program[CHAOS_PATH];
-    char dir[CHAOS_PATH];    /* everything of this run */
+    char dir[CHAOS_PATH]; /* everything of this run */
 };
 
 /* What an actor is to be. */
@@ -113,18 +113,27 @@ enum chaos_role_flag {
 
 struct chaos_launch {
     unsigned slot;
-    unsigned flags;          /* enum chaos_role_flag */
-    unsigned namespaces;     /* 0: the supervisor's own; 1: pid, ipc, net, mount; 2: and user */
-    char faults[96];         /* SOFTCUDA_FAULTS, or empty */
-    char die[48];            /* CHAOS_DIE, or empty */
-    const char *idle;        /* GPUSHIM_DEBUG_IDLE, or NULL */
+    unsigned flags;      /* enum chaos_role_flag */
+    unsigned namespaces; /* 0: the supervisor's own; 1: pid, ipc, net, mount; 2: and user */
+    char faults[96];     /* SOFTCUDA_FAULTS, or empty */
+    char die[48];        /* CHAOS_DIE, or empty */
+    const char *idle;    /* GPUSHIM_DEBUG_IDLE, or NULL */
 };
 
 /* ---- deadly.c ---- */
 
 enum chaos_deadly {
-    DEADLY_SENDMSG, DEADLY_RECVMSG, DEADLY_ACCEPT, DEADLY_CONNECT, DEADLY_BIND, DEADLY_LISTEN,
-    DEADLY_RENAME, DEADLY_UNLINK, DEADLY_EPOLL, DEADLY_SHUTDOWN, CHAOS_DEADLY
+    DEADLY_SENDMSG,
+    DEADLY_RECVMSG,
+    DEADLY_ACCEPT,
+    DEADLY_CONNECT,
+    DEADLY_BIND,
+    DEADLY_LISTEN,
+    DEADLY_RENAME,
+    DEADLY_UNLINK,
+    DEADLY_EPOLL,
+    DEADLY_SHUTDOWN,
+    CHAOS_DEADLY
 };
 
 extern const char *const chaos_deadly_names[CHAOS_DEADLY];

@@ -37,10 +37,10 @@ static void die_here(enum chaos_deadly call, const char *side)
         kill(getpid(), SIGKILL);
 }
 
-#define AROUND(call, ...)                                                                          \
-    long result;                                                                                   \
-    die_here(call, "before");                                                                      \
-    result = syscall(__VA_ARGS__);                                                                 \
+#define AROUND(call, ...)          \
+    long result;                   \
+    die_here(call, "before");      \
+    result = syscall(__VA_ARGS__); \
     die_here(call, "after")
 
 EXPORTED ssize_t sendmsg(int fd, const struct msghdr *message, int flags)

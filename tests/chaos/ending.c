@@ -50,8 +50,9 @@ static void check_memory(struct actor *actor)
     while ((free_bytes = gpu_free_bytes()) != actor->free_at_start ||
            (!all && cuMemAlloc(&all, most) != CUDA_SUCCESS)) {
         if (now_ns() > end)
-            actor_wrong(actor, "%zu bytes are free at the end, %zu were at the start, and %zu in "
-                               "one piece cannot be had",
+            actor_wrong(actor,
+                        "%zu bytes are free at the end, %zu were at the start, and %zu in "
+                        "one piece cannot be had",
                         free_bytes, actor->free_at_start, most);
         chaos_sleep_us(20000);
     }

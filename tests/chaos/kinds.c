@@ -1,6 +1,6 @@
 /*
- * Memory of an actor's that no cuMemAlloc made (actor.h): what it maps itself, in pieces, and what it has
- * the library attach. Others keep what they have open of it whatever becomes of it here.
+ * Memory of an actor's that no cuMemAlloc made (actor.h): what it maps itself, in pieces, and what
+ * it has the library attach. Others keep what they have open of it whatever becomes of it here.
  */
 #include "actor.h"
 
@@ -11,10 +11,10 @@
 
 static CUmemAllocationProp properties(const struct actor *actor, CUmemAllocationHandleType types)
 {
-    return (CUmemAllocationProp){
-        .type = CU_MEM_ALLOCATION_TYPE_PINNED,
-        .requestedHandleTypes = types,
-        .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = actor->gpu.device}};
+    return (CUmemAllocationProp){.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                 .requestedHandleTypes = types,
+                                 .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE,
+                                              .id = actor->gpu.device}};
 }
 
 static size_t pieces_of(const struct actor_block *block)
@@ -78,8 +78,7 @@ static CUresult attach(struct actor *actor, struct actor_block *block, enum gpus
 
 static CUresult attach_exported(struct actor *actor, struct actor_block *block)
 {
-    const CUmemAllocationProp prop =
-        properties(actor, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+    const CUmemAllocationProp prop = properties(actor, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
     const size_t bytes = pieces_of(block) * PIECE;
     CUmemGenericAllocationHandle made;
     CUresult result = cuMemCreate(&made, bytes, &prop, 0);
@@ -88,7 +87,8 @@ static CUresult attach_exported(struct actor *actor, struct actor_block *block)
     if (result != CUDA_SUCCESS)
         return result;
     actor_must(actor, "export",
-               cuMemExportToShareableHandle(&fd, made, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+               cuMemExportToShareableHandle(&fd, made, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+                                            0));
     result = attach(actor, block, GPUSHIM_EXPORTED, fd, bytes);
     actor_must(actor, "cuMemRelease", cuMemRelease(made));
     return result;
@@ -113,8 +113,8 @@ CUresult actor_make(struct actor *actor, struct actor_block *block)
                                         : attach_memfd(actor, block);
 }
 
-/* No call waits for those who have it open, nor for the GPU, but that the program may not unmap what that is
- * at. */
+/* No call waits for those who have it open, nor for the GPU, but that the program may not unmap
+ * what that is at. */
 void actor_unmake(struct actor *actor, const struct actor_block *block)
 {
     __typeof__(&gpushim_detach) call = (__typeof__(call))function("gpushim_detach");

@@ -82,8 +82,7 @@ static _Noreturn void follow(pid_t pid)
 }
 
 /* The environment of an unmodified program under the shim. */
-static void set_environment(const struct chaos_options *options,
-                            const struct chaos_launch *launch)
+static void set_environment(const struct chaos_options *options, const struct chaos_launch *launch)
 {
     char dir[CHAOS_PATH + 8];
 

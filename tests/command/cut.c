@@ -1,5 +1,5 @@
-/* Preloaded into gpushim: a file (CUT_FILE) is cut to nothing by another process just before the command
- * reads it, and when it closes it, which may be before it looks at what it mapped. */
+/* Preloaded into gpushim: a file (CUT_FILE) is cut to nothing by another process just before the
+ * command reads it, and when it closes it, which may be before it looks at what it mapped. */
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>

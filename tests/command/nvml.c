@@ -1,6 +1,6 @@
 /*
- * A stand-in of libnvidia-ml.so.1: GPUs of the software driver under their uuids, with 1 GiB each of
- * which a quarter is used. NVML_MIG ("part") says that they are parts by MIG.
+ * A stand-in of libnvidia-ml.so.1: GPUs of the software driver under their uuids, with 1 GiB each
+ * of which a quarter is used. NVML_MIG ("part") says that they are parts by MIG.
  */
 #include <stdlib.h>
 #include <string.h>

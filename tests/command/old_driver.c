@@ -1,5 +1,5 @@
-/* A libcuda.so.1 of CUDA 10.2, or of $OLD_DRIVER_VERSION, which has less than the library takes, and says
- * something where $OLD_DRIVER_TALKS: for gpushim doctor. */
+/* A libcuda.so.1 of CUDA 10.2, or of $OLD_DRIVER_VERSION, which has less than the library takes,
+ * and says something where $OLD_DRIVER_TALKS: for gpushim doctor. */
 #include <stdio.h>
 #include <stdlib.h>
 

@@ -170,7 +170,7 @@ static void *allocate_much(void *arg)
     const char *bad = NULL;
 
     if (cuCtxSetCurrent(context) != CUDA_SUCCESS)
-        return (void *)(uintptr_t) "cuCtxSetCurrent";
+        return (void *)(uintptr_t)"cuCtxSetCurrent";
     for (unsigned int i = 0; i < 400 && !bad; i++) {
         unsigned int k = (seed = seed * 1664525u + 1013904223u) >> 28;
         if (ptr[k]) {

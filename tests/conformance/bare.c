@@ -1,7 +1,7 @@
 /*
  * Nodes of graphs that name no context. A fill of memory of cuMemAlloc is done in the context that
- * owns it, whichever is current, or none; of memory of a pool, and of the program's own mappings, it
- * is refused. What is changed stays in its context, and a copy needs none.
+ * owns it, whichever is current, or none; of memory of a pool, and of the program's own mappings,
+ * it is refused. What is changed stays in its context, and a copy needs none.
  */
 #include "conform.h"
 
@@ -160,9 +160,9 @@ Test(bare, fills_of_memory_of_a_pool_are_refused)
 
 Test(bare, fills_of_mappings_of_ones_own_are_refused)
 {
-    const CUmemAllocationProp prop = {
-        .type = CU_MEM_ALLOCATION_TYPE_PINNED,
-        .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device}};
+    const CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                      .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE,
+                                                   .id = device}};
     const CUmemAccessDesc access = {.location = prop.location,
                                     .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
     CUmemGenericAllocationHandle handle;

@@ -55,10 +55,21 @@ Test(between, copies_may_name_any_context)
 
 /* No two numbers of it are alike, so that none can stand for another. */
 static const CUDA_MEMCPY3D apart = {
-    .srcMemoryType = CU_MEMORYTYPE_DEVICE, .dstMemoryType = CU_MEMORYTYPE_DEVICE,
-    .srcXInBytes = 5, .srcY = 1, .srcZ = 3, .srcPitch = 64, .srcHeight = 11,
-    .dstXInBytes = 9, .dstY = 4, .dstZ = 2, .dstPitch = 80, .dstHeight = 13,
-    .WidthInBytes = 39, .Height = 7, .Depth = 6,
+    .srcMemoryType = CU_MEMORYTYPE_DEVICE,
+    .dstMemoryType = CU_MEMORYTYPE_DEVICE,
+    .srcXInBytes = 5,
+    .srcY = 1,
+    .srcZ = 3,
+    .srcPitch = 64,
+    .srcHeight = 11,
+    .dstXInBytes = 9,
+    .dstY = 4,
+    .dstZ = 2,
+    .dstPitch = 80,
+    .dstHeight = 13,
+    .WidthInBytes = 39,
+    .Height = 7,
+    .Depth = 6,
 };
 
 #define APART_SIZE ((size_t)16384)
@@ -81,12 +92,23 @@ Test(between, boxes_of_devices_without_access_land_where_they_are_to)
     static unsigned char from[APART_SIZE], seen[APART_SIZE], wanted[APART_SIZE];
     CUDA_MEMCPY2D rows = {.srcMemoryType = CU_MEMORYTYPE_DEVICE,
                           .dstMemoryType = CU_MEMORYTYPE_DEVICE,
-                          .srcXInBytes = 5, .srcY = 3, .srcPitch = 64,
-                          .dstXInBytes = 9, .dstY = 4, .dstPitch = 80,
-                          .WidthInBytes = 39, .Height = 7};
-    CUDA_MEMCPY3D box = apart, flat = {.srcXInBytes = 5, .srcY = 3, .srcPitch = 64,
-                                       .dstXInBytes = 9, .dstY = 4, .dstPitch = 80,
-                                       .WidthInBytes = 39, .Height = 7, .Depth = 1};
+                          .srcXInBytes = 5,
+                          .srcY = 3,
+                          .srcPitch = 64,
+                          .dstXInBytes = 9,
+                          .dstY = 4,
+                          .dstPitch = 80,
+                          .WidthInBytes = 39,
+                          .Height = 7};
+    CUDA_MEMCPY3D box = apart, flat = {.srcXInBytes = 5,
+                                       .srcY = 3,
+                                       .srcPitch = 64,
+                                       .dstXInBytes = 9,
+                                       .dstY = 4,
+                                       .dstPitch = 80,
+                                       .WidthInBytes = 39,
+                                       .Height = 7,
+                                       .Depth = 1};
     CUdeviceptr here, there;
     CUcontext other;
     int count = 0;

@@ -1,6 +1,7 @@
 /*
- * What works on a block works across the borders of the driver's allocations that it may lie in: nodes of
- * graphs, captures, batches, peers, and the figures of a pool. Copies and fills one by one are in forms.c.
+ * What works on a block works across the borders of the driver's allocations that it may lie in:
+ * nodes of graphs, captures, batches, peers, and the figures of a pool. Copies and fills one by one
+ * are in forms.c.
  */
 #include "crossing.h"
 #include "two.h"
@@ -54,8 +55,8 @@ Test(borders, nodes_added_by_hand_pass_them)
     OK(cuMemAlloc(&other, LARGEST));
     for (size_t i = 0; i < SIZES; i++) {
         const size_t rows = sizes[i] / PITCH, words = rows * PITCH / 4;
-        CUDA_MEMSET_NODE_PARAMS fill = {.dst = block[i], .value = SEED, .elementSize = 4,
-                                        .width = sizes[i] / 4, .height = 1};
+        CUDA_MEMSET_NODE_PARAMS fill = {
+            .dst = block[i], .value = SEED, .elementSize = 4, .width = sizes[i] / 4, .height = 1};
         CUDA_MEMCPY3D copy = a_copy(other, block[i], sizes[i]);
 
         OK(fill_now(other, 0, LARGEST / 4));
@@ -63,8 +64,12 @@ Test(borders, nodes_added_by_hand_pass_them)
         OK(cuGraphAddMemsetNode(&node[0], graph, NULL, 0, &fill, context));
         OK(cuGraphAddMemcpyNode(&node[1], graph, &node[0], 1, &copy, context));
         if (rows) {
-            fill = (CUDA_MEMSET_NODE_PARAMS){.dst = other, .value = 7, .elementSize = 1, .pitch = PITCH,
-                                             .width = PITCH, .height = rows};
+            fill = (CUDA_MEMSET_NODE_PARAMS){.dst = other,
+                                             .value = 7,
+                                             .elementSize = 1,
+                                             .pitch = PITCH,
+                                             .width = PITCH,
+                                             .height = rows};
             copy = a_copy_of_rows(block[i], other, rows);
             OK(cuGraphAddMemsetNode(&node[2], graph, &node[1], 1, &fill, context));
             OK(cuGraphAddMemcpyNode(&node[3], graph, &node[2], 1, &copy, context));
@@ -183,7 +188,8 @@ Test(borders, batches_of_copies_pass_them)
     blocks_end(block);
 }
 
-/* ---- Peers ------------------------------------------------------------------------------------- */
+/* ---- Peers
+ * ------------------------------------------------------------------------------------- */
 
 Test(borders, copies_between_devices_pass_them)
 {
@@ -204,7 +210,8 @@ Test(borders, copies_between_devices_pass_them)
         OK(cuCtxSynchronize());
         cr_assert_eq(words_other(block[i], SEED + (unsigned)i, words), 0);
         OK(cuMemsetD32(block[i], 0, words));
-        OK(cuMemcpyDtoDAsync(block[i], there, sizes[i], CU_STREAM_LEGACY)); /* without peer access */
+        OK(cuMemcpyDtoDAsync(block[i], there, sizes[i],
+                             CU_STREAM_LEGACY)); /* without peer access */
         OK(cuCtxSynchronize());
         cr_assert_eq(words_other(block[i], SEED + (unsigned)i, words), 0);
     }
@@ -250,7 +257,8 @@ Test(borders, peer_access_is_to_all_of_a_block)
     OK(cuMemFree(near));
 }
 
-/* ---- A pool ------------------------------------------------------------------------------------ */
+/* ---- A pool
+ * ------------------------------------------------------------------------------------ */
 
 static uint64_t figure(CUmemoryPool pool, CUmemPool_attribute which)
 {

@@ -55,8 +55,8 @@ static CUresult end(CUstream stream)
     return r;
 }
 
-/* Nothing that has begun has not ended, as the library has it: what would hurt a capture of the context is done at
- * once. The driver itself has this in the memory. */
+/* Nothing that has begun has not ended, as the library has it: what would hurt a capture of the
+ * context is done at once. The driver itself has this in the memory. */
 static void none_is_open(void)
 {
     unsigned int on = 1, flags = 0;
@@ -693,15 +693,18 @@ static void *ask_in_mode(void *arg)
     return NULL;
 }
 
-/* A thread whose own mode is relaxed breaks no capture by asking; in any other mode these calls are like
- * an allocation, or always pass. */
+/* A thread whose own mode is relaxed breaks no capture by asking; in any other mode these calls are
+ * like an allocation, or always pass. */
 Test(capture, what_may_be_asked_in_which_mode)
 {
     static const struct {
         CUresult (*ask)(void);
         bool always;
-    } calls[] = {{query_event, false}, {query_stream, false}, {register_host, false},
-                 {wait_for_event, true}, {ask_for_memory_left, true}};
+    } calls[] = {{query_event, false},
+                 {query_stream, false},
+                 {register_host, false},
+                 {wait_for_event, true},
+                 {ask_for_memory_left, true}};
     CUstream stream = new_stream();
     CUdeviceptr target = 0;
     pthread_t thread;

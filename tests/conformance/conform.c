@@ -208,9 +208,15 @@ CUresult launch_early_fill(CUstream stream, CUdeviceptr ptr, uint32_t value, siz
         (__typeof__(launch))driver_lookup("cuLaunchKernelEx", 11060, 0);
     CUlaunchAttribute attribute = {.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
                                    .value.programmaticStreamSerializationAllowed = 1};
-    const CUlaunchConfig config = {.gridDimX = 1, .gridDimY = 1, .gridDimZ = 1,
-                                   .blockDimX = 256, .blockDimY = 1, .blockDimZ = 1,
-                                   .hStream = stream, .attrs = &attribute, .numAttrs = 1};
+    const CUlaunchConfig config = {.gridDimX = 1,
+                                   .gridDimY = 1,
+                                   .gridDimZ = 1,
+                                   .blockDimX = 256,
+                                   .blockDimY = 1,
+                                   .blockDimZ = 1,
+                                   .hStream = stream,
+                                   .attrs = &attribute,
+                                   .numAttrs = 1};
     uint64_t count = words;
     CUfunction function;
     CUresult r = kernel_find(FILL, &function);
@@ -313,9 +319,9 @@ size_t memory_free_bytes(void)
 
 CUresult physical_memory(size_t size)
 {
-    const CUmemAllocationProp prop = {
-        .type = CU_MEM_ALLOCATION_TYPE_PINNED,
-        .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device}};
+    const CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                      .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE,
+                                                   .id = device}};
     CUmemGenericAllocationHandle handle = 0;
     CUresult r = cuMemCreate(&handle, size, &prop, 0);
 

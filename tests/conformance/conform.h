@@ -26,17 +26,17 @@
 /* An address that no allocation has. */
 #define NOWHERE ((CUdeviceptr)0x1234000)
 
-#define CHECK(expected, call)                                                                      \
-    do {                                                                                           \
-        CUresult check_got = (call);                                                               \
-        cr_assert(check_got == (expected), "%s: %s instead of %s", #call, result_name(check_got),  \
-                  result_name(expected));                                                          \
+#define CHECK(expected, call)                                                                     \
+    do {                                                                                          \
+        CUresult check_got = (call);                                                              \
+        cr_assert(check_got == (expected), "%s: %s instead of %s", #call, result_name(check_got), \
+                  result_name(expected));                                                         \
     } while (0)
 #define OK(call) CHECK(CUDA_SUCCESS, call)
-#define FAILS(call)                                                                                \
-    do {                                                                                           \
-        CUresult fails_got = (call);                                                               \
-        cr_assert(fails_got != CUDA_SUCCESS, "%s: CUDA_SUCCESS instead of an error", #call);       \
+#define FAILS(call)                                                                          \
+    do {                                                                                     \
+        CUresult fails_got = (call);                                                         \
+        cr_assert(fails_got != CUDA_SUCCESS, "%s: CUDA_SUCCESS instead of an error", #call); \
     } while (0)
 
 /* How a program reaches memory; what each kind's calls are is in conform.c. */

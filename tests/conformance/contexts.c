@@ -203,7 +203,7 @@ Test(contexts, the_last_release_of_the_primary_context_takes_its_memory)
 /* The forms without a version end memory just the same. */
 static void older_primary_call(const char *name)
 {
-    CUresult (*call)(CUdevice) = (CUresult(*)(CUdevice))driver_lookup(name, 7000, 0);
+    CUresult (*call)(CUdevice) = (CUresult (*)(CUdevice))driver_lookup(name, 7000, 0);
     CUdeviceptr ptr = 0;
 
     cr_assert(call, "%s is missing", name);
@@ -226,7 +226,8 @@ Test(contexts, older_form_of_the_release)
 
 Test(contexts, older_form_of_the_destroy)
 {
-    CUresult (*destroy)(CUcontext) = (CUresult(*)(CUcontext))driver_lookup("cuCtxDestroy", 2000, 0);
+    CUresult (*destroy)(CUcontext) =
+        (CUresult (*)(CUcontext))driver_lookup("cuCtxDestroy", 2000, 0);
     CUcontext second = context_create(device);
     CUdeviceptr ptr = 0;
 
@@ -395,11 +396,11 @@ typedef CUresult green_create_fn(CUgreenCtx *, CUdevResourceDesc, CUdevice, unsi
 typedef CUresult green_destroy_fn(CUgreenCtx);
 typedef CUresult from_green_fn(CUcontext *, CUgreenCtx);
 
-/* What makes a green context, and what one of all processors is; skips the test where the driver has none. */
+/* What makes a green context, and what one of all processors is; skips the test where the driver
+ * has none. */
 static green_create_fn *green_described(CUdevResourceDesc *ret_description)
 {
-    get_resource_fn *get =
-        (get_resource_fn *)driver_lookup("cuDeviceGetDevResource", 12040, 0);
+    get_resource_fn *get = (get_resource_fn *)driver_lookup("cuDeviceGetDevResource", 12040, 0);
     describe_fn *describe = (describe_fn *)driver_lookup("cuDevResourceGenerateDesc", 12040, 0);
     green_create_fn *create = (green_create_fn *)driver_lookup("cuGreenCtxCreate", 12040, 0);
     CUdevResource processors;
@@ -450,7 +451,8 @@ static void check_ended(CUdeviceptr async, CUdeviceptr plain)
     CHECK(CUDA_ERROR_CONTEXT_IS_DESTROYED, cuMemGetAddressRange(&base, &size, plain));
     CHECK(CUDA_ERROR_CONTEXT_IS_DESTROYED, cuMemAlloc(&base, 4096));
     CHECK(CUDA_ERROR_CONTEXT_IS_DESTROYED, cuMemAllocAsync(&base, 4096, NULL));
-    CHECK(CUDA_ERROR_CONTEXT_IS_DESTROYED, cuMemFree(plain)); /* and stays, where its own context does */
+    CHECK(CUDA_ERROR_CONTEXT_IS_DESTROYED,
+          cuMemFree(plain)); /* and stays, where its own context does */
     if (!software_driver())
         return; /* the rest was not measured */
     CHECK(CUDA_ERROR_CONTEXT_IS_DESTROYED, cuMemFreeAsync(plain, NULL));
@@ -521,7 +523,9 @@ Test(contexts, memory_of_a_green_context_is_the_primary_ones)
     OK(cuMemAlloc(&there, MIB));
     OK(cuPointerGetAttribute(&owner, CU_POINTER_ATTRIBUTE_CONTEXT, there));
     probe("owner_of_memory_of_a_green_context", "%s",
-          owner == context ? "primary" : owner == made ? "green" : "other");
+          owner == context ? "primary"
+          : owner == made  ? "green"
+                           : "other");
     if (under_shim() || software_driver())
         cr_assert_eq(owner, context);
     OK(fill_now(there, 2, MIB / 4));
@@ -742,7 +746,8 @@ Test(contexts, a_reset_takes_memory_though_another_thread_begins_anew)
         cr_skip_test("how long a real driver takes is its own matter");
     beginning.create = green_described(&beginning.description);
     OK(cuMemAlloc(&ptr, 8 * MIB));
-    delay("cuDevicePrimaryCtxGetState", 100000); /* who asks whether it is active still, asks too late */
+    delay("cuDevicePrimaryCtxGetState",
+          100000); /* who asks whether it is active still, asks too late */
     cr_assert_eq(pthread_create(&thread, NULL, begin_anew, &beginning), 0);
     OK(cuDevicePrimaryCtxReset(device));
     pthread_join(thread, &result);
@@ -765,7 +770,8 @@ Test(contexts, memory_of_another_is_not_freed_in_one_that_has_ended)
     CHECK(CUDA_ERROR_INVALID_VALUE, cuMemFree(plain));
 }
 
-/* Natively the capture is nobody's then: who asks for it is told that its context has ended (measured on an H100). */
+/* Natively the capture is nobody's then: who asks for it is told that its context has ended
+ * (measured on an H100). */
 Test(contexts, a_green_one_ends_with_its_captures)
 {
     struct gpushim_memory memory = {.size = sizeof memory}; /* all 0 where the driver's is given */
@@ -781,7 +787,8 @@ Test(contexts, a_green_one_ends_with_its_captures)
     OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
     OK(cuCtxSetCurrent(context));
     OK(cuMemAlloc(&ptr, 4096));
-    OK(cuPointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, ptr)); /* is made true when no capture is open */
+    OK(cuPointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS,
+                             ptr)); /* is made true when no capture is open */
     OK(green_destroy(green));
     OK(cuCtxGetFlags(&flags));
     gpushim_memory(device, &memory);

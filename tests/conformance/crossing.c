@@ -76,10 +76,11 @@ static void same_by_either_call(CUpointer_attribute which, CUdeviceptr ptr)
     unsigned long long one[4] = {0}, several[4] = {0};
     void *data = several;
 
-    if (which != CU_POINTER_ATTRIBUTE_P2P_TOKENS && cuPointerGetAttribute(one, which, ptr) == CUDA_SUCCESS) {
+    if (which != CU_POINTER_ATTRIBUTE_P2P_TOKENS &&
+        cuPointerGetAttribute(one, which, ptr) == CUDA_SUCCESS) {
         OK(cuPointerGetAttributes(1, &which, &data, ptr));
-        cr_assert_eq(one[0], several[0], "attribute %d: %llx by one call, %llx by the other", (int)which,
-                     one[0], several[0]);
+        cr_assert_eq(one[0], several[0], "attribute %d: %llx by one call, %llx by the other",
+                     (int)which, one[0], several[0]);
     }
 }
 
@@ -95,14 +96,16 @@ static void attributes_are_those_of_any(enum memory_kind kind)
     OK(cuCtxSynchronize());
     for (int which = CU_POINTER_ATTRIBUTE_CONTEXT; which < ATTRIBUTES_END; which++) {
         CUresult plain_result, r;
-        unsigned long long is, should = describe((CUpointer_attribute)which, plain + 64, plain, 2 * MIB, &plain_result);
+        unsigned long long is, should = describe((CUpointer_attribute)which, plain + 64, plain,
+                                                 2 * MIB, &plain_result);
 
         for (size_t i = 0; i < SIZES; i++)
             for (size_t at = 0; at < sizes[i]; at = next_place(at, sizes[i])) {
                 is = describe((CUpointer_attribute)which, block[i] + at, block[i], sizes[i], &r);
                 cr_assert(r == plain_result && is == should,
-                          "attribute %d at %zu of %zu bytes: %s, %llx; of any block: %s, %llx", which, at,
-                          sizes[i], result_name(r), is, result_name(plain_result), should);
+                          "attribute %d at %zu of %zu bytes: %s, %llx; of any block: %s, %llx",
+                          which, at, sizes[i], result_name(r), is, result_name(plain_result),
+                          should);
                 same_by_either_call((CUpointer_attribute)which, block[i] + at);
             }
     }
@@ -289,16 +292,20 @@ Test(crossing, is_exported_as_one_dma_buf)
         OK(cuMemGetHandleForAddressRange(&fd, block[i], sizes[i] & ~(64 * KIB - 1),
                                          CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0));
         close(fd);
-        for (CUdeviceptr at = next_border(block[i], sizes[i], 0); at; at = next_border(block[i], sizes[i], at)) {
-            OK(cuMemGetHandleForAddressRange(&fd, at - 4096, 8192, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0));
+        for (CUdeviceptr at = next_border(block[i], sizes[i], 0); at;
+             at = next_border(block[i], sizes[i], at)) {
+            OK(cuMemGetHandleForAddressRange(&fd, at - 4096, 8192,
+                                             CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0));
             cr_assert_geq(lseek(fd, 0, SEEK_END), 8192);
             close(fd);
             CHECK(CUDA_ERROR_INVALID_VALUE,
-                  cuMemGetHandleForAddressRange(&fd, at - 512, 4096, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0));
+                  cuMemGetHandleForAddressRange(&fd, at - 512, 4096,
+                                                CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0));
         }
         if (under_shim()) /* the driver gives what lies beside it as well */
             CHECK(CUDA_ERROR_INVALID_VALUE,
-                  cuMemGetHandleForAddressRange(&fd, block[i], (sizes[i] & ~(64 * KIB - 1)) + 64 * KIB,
+                  cuMemGetHandleForAddressRange(&fd, block[i],
+                                                (sizes[i] & ~(64 * KIB - 1)) + 64 * KIB,
                                                 CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0));
     }
     blocks_end(block);

@@ -1,7 +1,7 @@
 /*
- * Blocks of many sizes, of which a library may lay some across the driver's allocations: what is free
- * came from blocks of one size, and what is wanted is none of it. Natively they are allocations as
- * others.
+ * Blocks of many sizes, of which a library may lay some across the driver's allocations: what is
+ * free came from blocks of one size, and what is wanted is none of it. Natively they are
+ * allocations as others.
  */
 #ifndef CONFORMANCE_CROSSING_H
 #define CONFORMANCE_CROSSING_H
@@ -10,9 +10,9 @@
 
 #include "conform.h"
 
-#define STEP  (24 * MIB)
-#define SEED  0x5eed0000u
-#define SIZES 5
+#define STEP    (24 * MIB)
+#define SEED    0x5eed0000u
+#define SIZES   5
 #define LARGEST (3 * STEP + 512)
 
 static const size_t sizes[SIZES] = {MIB, 5 * MIB, STEP - 64 * KIB, 2 * STEP - 3 * MIB, LARGEST};
@@ -52,8 +52,8 @@ static inline size_t next_place(size_t at, size_t size)
     return at == size - 1 ? size : at + MIB < size - 1 ? at + MIB : size - 1;
 }
 
-/* The driver's allocations begin and end at such addresses alone: the next one that is a page or more
- * inside the block, or 0. */
+/* The driver's allocations begin and end at such addresses alone: the next one that is a page or
+ * more inside the block, or 0. */
 static inline CUdeviceptr next_border(CUdeviceptr block, size_t size, CUdeviceptr after)
 {
     CUdeviceptr least = after > block + 4095 ? after : block + 4095;

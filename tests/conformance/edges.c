@@ -141,8 +141,8 @@ Test(edges, pitches_of_rows_that_are_too_long)
         cr_assert_eq(pitch, of[i].pitch, "%zu x %zu: %zu", of[i].width, of[i].height, pitch);
     }
     for (unsigned int element = 0; element <= 32; element++) {
-        CUresult want = element == 4 || element == 8 || element == 16 ? CUDA_SUCCESS
-                                                                       : CUDA_ERROR_INVALID_VALUE;
+        CUresult want =
+            element == 4 || element == 8 || element == 16 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
         size_t pitch = 77;
         CHECK(want, cuMemAllocPitch(&ptr, &pitch, 64, 4, element));
         cr_assert_eq(pitch, want ? 0 : 512, "element %u: %zu", element, pitch);
@@ -226,7 +226,8 @@ Test(edges, sync_memops_is_set_in_a_capture)
         set_in_capture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL, ptr, want);
         set_in_capture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, ptr, want);
         set_in_capture(stream, CU_STREAM_CAPTURE_MODE_RELAXED, ptr, CUDA_SUCCESS);
-        OK(cuCtxGetFlags(&flags)); /* VMM memory cannot synchronise by itself, so its context does */
+        OK(cuCtxGetFlags(
+            &flags)); /* VMM memory cannot synchronise by itself, so its context does */
         cr_assert_eq(!!(flags & CU_CTX_SYNC_MEMOPS), under_shim());
         OK(memory_free(kind, ptr));
         OK(cuStreamSynchronize(CU_STREAM_LEGACY));
@@ -291,7 +292,8 @@ Test(edges, a_synchronous_copy_or_fill_is_made_beside_a_capture)
     OK(cuMemFree(ptr));
 }
 
-/* By a driver that can do nothing at the moment; what comes and goes until it can breaks nothing. */
+/* By a driver that can do nothing at the moment; what comes and goes until it can breaks
+ * nothing. */
 Test(edges, a_capture_whose_end_fails_is_open_still)
 {
     int (*order)(const char *, unsigned, CUresult) =

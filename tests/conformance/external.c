@@ -1,6 +1,6 @@
 /*
- * Memory that somebody else made: what the driver does with it natively, on which external memory rests
- * (gpushim_attach), and under the shim that itself, with another process that opens it.
+ * Memory that somebody else made: what the driver does with it natively, on which external memory
+ * rests (gpushim_attach), and under the shim that itself, with another process that opens it.
  */
 #include "peer.h"
 #include "two.h"
@@ -27,10 +27,10 @@ static int memfd_new(void)
 
 static int exported_new(CUmemGenericAllocationHandle *ret_handle)
 {
-    const CUmemAllocationProp prop = {
-        .type = CU_MEM_ALLOCATION_TYPE_PINNED,
-        .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
-        .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0}};
+    const CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                      .requestedHandleTypes =
+                                          CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+                                      .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0}};
     int fd = -1;
 
     OK(cuMemCreate(ret_handle, SIZE, &prop, 0));
@@ -56,8 +56,7 @@ Test(external, a_mapped_memfd_is_registered_at_its_own_address)
     CUmemorytype type = 0;
 
     OK(cuDeviceGetAttribute(&same, CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM, 0));
-    OK(cuMemHostRegister(memory, SIZE,
-                         CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP));
+    OK(cuMemHostRegister(memory, SIZE, CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP));
     OK(cuMemHostGetDevicePointer(&address, memory, 0));
     cr_assert_eq(address == (uintptr_t)memory, same);
     OK(cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address));
@@ -81,8 +80,8 @@ Test(external, registering_for_reading)
 
     OK(cuDeviceGetAttribute(&supported, CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED, 0));
     probe("read_only_host_register_supported", "%d", supported);
-    result = cuMemHostRegister(memory, SIZE,
-                               CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP);
+    result =
+        cuMemHostRegister(memory, SIZE, CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP);
     probe("register_what_is_mapped_for_reading", "%s", result_name(result));
     if (result == CUDA_SUCCESS)
         OK(cuMemHostUnregister(memory));
@@ -246,7 +245,8 @@ Test(external, what_a_peer_may_not_touch_is_not_attached)
     cr_assert_eq(attach(&external, &address), 0, "something is left of it");
     OK(fill_now(address, 3, WORDS));
     cr_assert_eq(detach(address, LONG), 0);
-    cr_assert_eq(__atomic_load_n(&deleted, __ATOMIC_SEQ_CST), 1, "once, by the one that was attached");
+    cr_assert_eq(__atomic_load_n(&deleted, __ATOMIC_SEQ_CST), 1,
+                 "once, by the one that was attached");
     OK(cuMemRelease(handle));
     close(external.fd);
     OK(cuMemFree(near));
@@ -265,7 +265,8 @@ Test(external, a_memfd_is_attached_and_shared)
     close(fd);
 }
 
-/* A dma-buf of a device's memory is one more descriptor to it: the driver's import says. A refusal leaves nothing. */
+/* A dma-buf of a device's memory is one more descriptor to it: the driver's import says. A refusal
+ * leaves nothing. */
 Test(external, a_dma_buf_is_attached_where_the_driver_imports_it)
 {
     struct gpushim_external external;
@@ -282,8 +283,8 @@ Test(external, a_dma_buf_is_attached_where_the_driver_imports_it)
     OK(cuMemAddressReserve(&base, SIZE, 0, 0, 0));
     OK(cuMemMap(base, SIZE, 0, handle, 0));
     OK(cuMemSetAccess(base, SIZE, &access, 1));
-    result = cuMemGetHandleForAddressRange(&dma_buf, base, SIZE,
-                                           CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0);
+    result =
+        cuMemGetHandleForAddressRange(&dma_buf, base, SIZE, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0);
     if (result == CUDA_SUCCESS) {
         external = external_of(dma_buf, false);
         error = attach(&external, &address);
@@ -303,7 +304,8 @@ Test(external, a_dma_buf_is_attached_where_the_driver_imports_it)
     close(fd);
 }
 
-/* A holder that is killed holds no longer than its process lives; one that stays keeps what it has. */
+/* A holder that is killed holds no longer than its process lives; one that stays keeps what it
+ * has. */
 Test(external, importers_that_end_let_it_go)
 {
     struct peer *peer;

@@ -21,10 +21,10 @@ static uint32_t host[(BYTES + MORE) / 4];
  * and all WORD. */
 typedef CUresult form_fn(void *function, CUdeviceptr ptr, CUdeviceptr other, size_t n);
 
-#define FORM(name, ...)                                                                            \
-    static CUresult form_##name(void *function, CUdeviceptr ptr, CUdeviceptr other, size_t n)      \
-    {                                                                                              \
-        return ((__typeof__(&name))function)(__VA_ARGS__);                                         \
+#define FORM(name, ...)                                                                       \
+    static CUresult form_##name(void *function, CUdeviceptr ptr, CUdeviceptr other, size_t n) \
+    {                                                                                         \
+        return ((__typeof__(&name))function)(__VA_ARGS__);                                    \
     }
 
 static CUDA_MEMCPY2D rows(CUdeviceptr dst, CUdeviceptr src, size_t n)
@@ -107,13 +107,33 @@ static const struct {
     bool reads; /* from ptr, to the host */
 } forms[] = {
 #define ROW(name) {#name, form_##name, false}
-    ROW(cuMemsetD8), ROW(cuMemsetD16), ROW(cuMemsetD32), ROW(cuMemsetD2D8), ROW(cuMemsetD2D16),
-    ROW(cuMemsetD2D32), ROW(cuMemsetD8Async), ROW(cuMemsetD16Async), ROW(cuMemsetD32Async),
-    ROW(cuMemsetD2D8Async), ROW(cuMemsetD2D16Async), ROW(cuMemsetD2D32Async), ROW(cuMemcpy),
-    ROW(cuMemcpyDtoD), ROW(cuMemcpyHtoD), ROW(cuMemcpyPeer), ROW(cuMemcpyAsync),
-    ROW(cuMemcpyDtoDAsync), ROW(cuMemcpyHtoDAsync), ROW(cuMemcpyPeerAsync), ROW(cuMemcpy2D),
-    ROW(cuMemcpy2DUnaligned), ROW(cuMemcpy2DAsync), ROW(cuMemcpy3D), ROW(cuMemcpy3DAsync),
-    ROW(cuMemcpy3DPeer), ROW(cuMemcpy3DPeerAsync),
+    ROW(cuMemsetD8),
+    ROW(cuMemsetD16),
+    ROW(cuMemsetD32),
+    ROW(cuMemsetD2D8),
+    ROW(cuMemsetD2D16),
+    ROW(cuMemsetD2D32),
+    ROW(cuMemsetD8Async),
+    ROW(cuMemsetD16Async),
+    ROW(cuMemsetD32Async),
+    ROW(cuMemsetD2D8Async),
+    ROW(cuMemsetD2D16Async),
+    ROW(cuMemsetD2D32Async),
+    ROW(cuMemcpy),
+    ROW(cuMemcpyDtoD),
+    ROW(cuMemcpyHtoD),
+    ROW(cuMemcpyPeer),
+    ROW(cuMemcpyAsync),
+    ROW(cuMemcpyDtoDAsync),
+    ROW(cuMemcpyHtoDAsync),
+    ROW(cuMemcpyPeerAsync),
+    ROW(cuMemcpy2D),
+    ROW(cuMemcpy2DUnaligned),
+    ROW(cuMemcpy2DAsync),
+    ROW(cuMemcpy3D),
+    ROW(cuMemcpy3DAsync),
+    ROW(cuMemcpy3DPeer),
+    ROW(cuMemcpy3DPeerAsync),
     {"cuMemcpyDtoH", form_cuMemcpyDtoH, true},
     {"cuMemcpyDtoHAsync", form_cuMemcpyDtoHAsync, true},
 };
@@ -139,8 +159,7 @@ static void past_the_end(size_t i, void *function, CUdeviceptr ptr, CUdeviceptr 
 {
     CUresult r = forms[i].call(function, ptr, other, BYTES + MORE);
 
-    cr_assert_eq(r, CUDA_ERROR_INVALID_VALUE, "%s past the end: %s", forms[i].name,
-                 result_name(r));
+    cr_assert_eq(r, CUDA_ERROR_INVALID_VALUE, "%s past the end: %s", forms[i].name, result_name(r));
     OK(cuCtxSynchronize());
 }
 
@@ -181,7 +200,8 @@ Test(forms, every_copy_and_fill_passes_every_border)
         void *function = driver_lookup(forms[i].name, 12000, CU_GET_PROC_ADDRESS_LEGACY_STREAM);
 
         for (size_t k = 0; k < SIZES; k++) {
-            for (CUdeviceptr at = next_border(block[k], sizes[k], 0); at; at = next_border(block[k], sizes[k], at))
+            for (CUdeviceptr at = next_border(block[k], sizes[k], 0); at;
+                 at = next_border(block[k], sizes[k], at))
                 one_form(i, function, at - 480, next_border(other, 5 * MIB, 0) - 544);
             past_the_end(i, function, block[k] + sizes[k] - BYTES, other);
         }
@@ -222,7 +242,7 @@ Test(forms, without_a_current_context_every_copy_and_fill_is_refused)
 
 Test(forms, detaching_a_context_for_the_last_time_takes_its_memory)
 {
-    CUresult (*detach)(CUcontext) = (CUresult(*)(CUcontext))driver_lookup("cuCtxDetach", 2000, 0);
+    CUresult (*detach)(CUcontext) = (CUresult (*)(CUcontext))driver_lookup("cuCtxDetach", 2000, 0);
     CUdeviceptr ptr = 0;
     CUcontext made;
 

@@ -260,7 +260,8 @@ Test(info, attributes_of_async_memory)
     probe_attributes("attributes_async", ptr);
     /* What it can do under the shim and not natively: CUDA IPC, and network cards where they can
      * reach plain memory. The mapping around it (18) is the shim's chunk, not the driver's. */
-    cr_assert_eq(value_of(CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, ptr), under_shim_with_events());
+    cr_assert_eq(value_of(CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, ptr),
+                 under_shim_with_events());
     OK(cuMemAlloc(&plain, 8192));
     rdma = value_of(CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE, ptr);
     if (under_shim_with_events())
@@ -539,8 +540,9 @@ Test(info, sync_memops_can_be_set)
         OK(cuStreamSynchronize(CU_STREAM_LEGACY));
         probe("sync_memops_at_first", "%u", memops(ptr));
         if (software_driver())
-            cr_assert_eq(memops(ptr), !(kind == MEMORY_PLAIN ? under_shim() : under_shim_with_events()) &&
-                                      (!without || !strstr(without, "sync_memops")));
+            cr_assert_eq(memops(ptr),
+                         !(kind == MEMORY_PLAIN ? under_shim() : under_shim_with_events()) &&
+                             (!without || !strstr(without, "sync_memops")));
         OK(cuPointerGetAttribute(&tokens, CU_POINTER_ATTRIBUTE_P2P_TOKENS, ptr));
         probe("sync_memops_after_p2p_tokens", "%u", memops(ptr)); /* may set it natively */
         OK(cuPointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, ptr));
@@ -584,8 +586,8 @@ Test(info, sync_memops_is_made_true)
 static CUresult export_range(CUdeviceptr ptr, size_t size)
 {
     int fd = -1;
-    CUresult r = cuMemGetHandleForAddressRange(&fd, ptr, size,
-                                               CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0);
+    CUresult r =
+        cuMemGetHandleForAddressRange(&fd, ptr, size, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0);
 
     if (r == CUDA_SUCCESS)
         close(fd);

@@ -34,8 +34,8 @@ int main(int argc, char **argv)
     ask = library ? (int (*)(const CUuuid *))dlsym(library, "ask_for_table") : NULL;
     if (!ask || cuInit(0) != CUDA_SUCCESS ||
         cuDevicePrimaryCtxRetain(&context, 0) != CUDA_SUCCESS ||
-        cuCtxSetCurrent(context) != CUDA_SUCCESS ||
-        cuMemAlloc(&block, 4096) != CUDA_SUCCESS || cuMemFree(block) != CUDA_SUCCESS)
+        cuCtxSetCurrent(context) != CUDA_SUCCESS || cuMemAlloc(&block, 4096) != CUDA_SUCCESS ||
+        cuMemFree(block) != CUDA_SUCCESS)
         return fprintf(stderr, "it does not start\n"), 1;
     ask(&id);
     file = fopen(argv[3], "r");

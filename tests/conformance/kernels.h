@@ -23,44 +23,44 @@
 #define CONFORMANCE_KERNELS_H
 
 /* r0..r3 scratch; rd10 this thread's word, rd11 the grid's stride. */
-#define KERNEL_GRID_STRIDE                                                                         \
-    "    mov.u32 %r0, %ctaid.x;\n"                                                                 \
-    "    mov.u32 %r1, %ntid.x;\n"                                                                  \
-    "    mov.u32 %r2, %tid.x;\n"                                                                   \
-    "    mad.wide.u32 %rd10, %r0, %r1, 0;\n"                                                       \
-    "    cvt.u64.u32 %rd12, %r2;\n"                                                                \
-    "    add.u64 %rd10, %rd10, %rd12;\n"                                                           \
-    "    mov.u32 %r3, %nctaid.x;\n"                                                                \
+#define KERNEL_GRID_STRIDE                   \
+    "    mov.u32 %r0, %ctaid.x;\n"           \
+    "    mov.u32 %r1, %ntid.x;\n"            \
+    "    mov.u32 %r2, %tid.x;\n"             \
+    "    mad.wide.u32 %rd10, %r0, %r1, 0;\n" \
+    "    cvt.u64.u32 %rd12, %r2;\n"          \
+    "    add.u64 %rd10, %rd10, %rd12;\n"     \
+    "    mov.u32 %r3, %nctaid.x;\n"          \
     "    mul.wide.u32 %rd11, %r3, %r1;\n"
 
 /* rd20 nanoseconds to spin; rd21 becomes the time it ends. */
-#define KERNEL_SPIN_END                                                                            \
-    "    min.u64 %rd20, %rd20, 10000000000;\n"                                                     \
-    "    mov.u64 %rd21, %globaltimer;\n"                                                           \
+#define KERNEL_SPIN_END                        \
+    "    min.u64 %rd20, %rd20, 10000000000;\n" \
+    "    mov.u64 %rd21, %globaltimer;\n"       \
     "    add.u64 %rd21, %rd21, %rd20;\n"
 
-#define KERNEL_SPIN                                                                                \
-    KERNEL_SPIN_END                                                                                \
-    "SPIN:\n"                                                                                      \
-    "    mov.u64 %rd22, %globaltimer;\n"                                                           \
-    "    setp.lt.u64 %p0, %rd22, %rd21;\n"                                                         \
+#define KERNEL_SPIN                        \
+    KERNEL_SPIN_END                        \
+    "SPIN:\n"                              \
+    "    mov.u64 %rd22, %globaltimer;\n"   \
+    "    setp.lt.u64 %p0, %rd22, %rd21;\n" \
     "    @%p0 bra SPIN;\n"
 
-#define KERNEL_REGISTERS                                                                           \
-    "    .reg .pred %p<4>;\n"                                                                      \
-    "    .reg .b32 %r<16>;\n"                                                                      \
+#define KERNEL_REGISTERS      \
+    "    .reg .pred %p<4>;\n" \
+    "    .reg .b32 %r<16>;\n" \
     "    .reg .b64 %rd<32>;\n"
 
 /* Stores %r8 to all rd2 words from rd1 on. */
-#define KERNEL_STORE_WORDS                                                                         \
-    "STORE:\n"                                                                                     \
-    "    setp.ge.u64 %p1, %rd10, %rd2;\n"                                                          \
-    "    @%p1 bra STORED;\n"                                                                       \
-    "    shl.b64 %rd13, %rd10, 2;\n"                                                               \
-    "    add.u64 %rd13, %rd1, %rd13;\n"                                                            \
-    "    st.volatile.global.u32 [%rd13], %r8;\n"                                                   \
-    "    add.u64 %rd10, %rd10, %rd11;\n"                                                           \
-    "    bra STORE;\n"                                                                             \
+#define KERNEL_STORE_WORDS                       \
+    "STORE:\n"                                   \
+    "    setp.ge.u64 %p1, %rd10, %rd2;\n"        \
+    "    @%p1 bra STORED;\n"                     \
+    "    shl.b64 %rd13, %rd10, 2;\n"             \
+    "    add.u64 %rd13, %rd1, %rd13;\n"          \
+    "    st.volatile.global.u32 [%rd13], %r8;\n" \
+    "    add.u64 %rd10, %rd10, %rd11;\n"         \
+    "    bra STORE;\n"                           \
     "STORED:\n"
 
 static const char kernels_ptx[] =
@@ -69,42 +69,34 @@ static const char kernels_ptx[] =
     ".address_size 64\n"
 
     ".visible .entry spin(.param .u64 ns)\n"
-    "{\n" KERNEL_REGISTERS
-    "    ld.param.u64 %rd20, [ns];\n" KERNEL_SPIN
-    "    ret;\n"
+    "{\n" KERNEL_REGISTERS "    ld.param.u64 %rd20, [ns];\n" KERNEL_SPIN "    ret;\n"
     "}\n"
 
     ".visible .entry fill(.param .u64 ptr, .param .u32 value, .param .u64 count)\n"
-    "{\n" KERNEL_REGISTERS
-    "    ld.param.u64 %rd1, [ptr];\n"
+    "{\n" KERNEL_REGISTERS "    ld.param.u64 %rd1, [ptr];\n"
     "    cvta.to.global.u64 %rd1, %rd1;\n"
     "    ld.param.u32 %r8, [value];\n"
-    "    ld.param.u64 %rd2, [count];\n" KERNEL_GRID_STRIDE KERNEL_STORE_WORDS
-    "    ret;\n"
+    "    ld.param.u64 %rd2, [count];\n" KERNEL_GRID_STRIDE KERNEL_STORE_WORDS "    ret;\n"
     "}\n"
 
     ".visible .entry spin_fill(.param .u64 ptr, .param .u32 value, .param .u64 count,\n"
     "                          .param .u64 ns)\n"
-    "{\n" KERNEL_REGISTERS
-    "    ld.param.u64 %rd1, [ptr];\n"
+    "{\n" KERNEL_REGISTERS "    ld.param.u64 %rd1, [ptr];\n"
     "    cvta.to.global.u64 %rd1, %rd1;\n"
     "    ld.param.u32 %r8, [value];\n"
     "    ld.param.u64 %rd2, [count];\n"
-    "    ld.param.u64 %rd20, [ns];\n" KERNEL_SPIN KERNEL_GRID_STRIDE KERNEL_STORE_WORDS
-    "    ret;\n"
+    "    ld.param.u64 %rd20, [ns];\n" KERNEL_SPIN KERNEL_GRID_STRIDE KERNEL_STORE_WORDS "    ret;\n"
     "}\n"
 
     ".visible .entry scribble(.param .u64 ptr, .param .u64 count, .param .u64 ns)\n"
-    "{\n" KERNEL_REGISTERS
-    "    ld.param.u64 %rd1, [ptr];\n"
+    "{\n" KERNEL_REGISTERS "    ld.param.u64 %rd1, [ptr];\n"
     "    cvta.to.global.u64 %rd1, %rd1;\n"
     "    mov.u32 %r8, 0xdeadbeef;\n"
     "    ld.param.u64 %rd2, [count];\n"
     "    ld.param.u64 %rd20, [ns];\n" KERNEL_SPIN_END KERNEL_GRID_STRIDE
     "    mov.u64 %rd14, %rd10;\n"
     "AGAIN:\n"
-    "    mov.u64 %rd10, %rd14;\n" KERNEL_STORE_WORDS
-    "    mov.u64 %rd22, %globaltimer;\n"
+    "    mov.u64 %rd10, %rd14;\n" KERNEL_STORE_WORDS "    mov.u64 %rd22, %globaltimer;\n"
     "    setp.lt.u64 %p0, %rd22, %rd21;\n"
     "    @%p0 bra AGAIN;\n"
     "    ret;\n"
@@ -112,15 +104,13 @@ static const char kernels_ptx[] =
 
     ".visible .entry count_other(.param .u64 ptr, .param .u32 value, .param .u64 count,\n"
     "                            .param .u64 out)\n"
-    "{\n" KERNEL_REGISTERS
-    "    ld.param.u64 %rd1, [ptr];\n"
+    "{\n" KERNEL_REGISTERS "    ld.param.u64 %rd1, [ptr];\n"
     "    cvta.to.global.u64 %rd1, %rd1;\n"
     "    ld.param.u32 %r8, [value];\n"
     "    ld.param.u64 %rd2, [count];\n"
     "    ld.param.u64 %rd3, [out];\n"
     "    cvta.to.global.u64 %rd3, %rd3;\n"
-    "    mov.u32 %r9, 0;\n" KERNEL_GRID_STRIDE
-    "NEXT:\n"
+    "    mov.u32 %r9, 0;\n" KERNEL_GRID_STRIDE "NEXT:\n"
     "    setp.ge.u64 %p1, %rd10, %rd2;\n"
     "    @%p1 bra COUNTED;\n"
     "    shl.b64 %rd13, %rd10, 2;\n"
@@ -139,13 +129,11 @@ static const char kernels_ptx[] =
     "}\n"
 
     ".visible .entry copy_words(.param .u64 dst, .param .u64 src, .param .u64 count)\n"
-    "{\n" KERNEL_REGISTERS
-    "    ld.param.u64 %rd1, [dst];\n"
+    "{\n" KERNEL_REGISTERS "    ld.param.u64 %rd1, [dst];\n"
     "    cvta.to.global.u64 %rd1, %rd1;\n"
     "    ld.param.u64 %rd3, [src];\n"
     "    cvta.to.global.u64 %rd3, %rd3;\n"
-    "    ld.param.u64 %rd2, [count];\n" KERNEL_GRID_STRIDE
-    "NEXT:\n"
+    "    ld.param.u64 %rd2, [count];\n" KERNEL_GRID_STRIDE "NEXT:\n"
     "    setp.ge.u64 %p1, %rd10, %rd2;\n"
     "    @%p1 bra DONE;\n"
     "    shl.b64 %rd13, %rd10, 2;\n"

@@ -353,7 +353,8 @@ Test(lifetime, a_stale_handle_never_opens_somebody_elses_memory)
         probe("stale_handle", "%zu bytes, same address %d: %s", sizes[i], next == ptr,
               result_name(r));
         if (under_shim()) {
-            /* An importer that was on its way when the block was freed still gets what was meant. */
+            /* An importer that was on its way when the block was freed still gets what was
+             * meant. */
             if (now_ns() - freed < 500 * MILLISECOND)
                 CHECK(CUDA_SUCCESS, r);
             if (r == CUDA_SUCCESS) {

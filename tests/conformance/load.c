@@ -17,8 +17,8 @@
 
 #define WORKERS 3
 #define DEVICES 3
-#define HANDED 16
-#define LIVE 12
+#define HANDED  16
+#define LIVE    12
 
 struct block {
     CUdeviceptr ptr;

@@ -1,8 +1,8 @@
 /*
- * A driver that is newer than the library. The first call, or form of a call, that no list knows ends
- * single-stream mode when it is looked up, and one line says so: what it submits is not seen. Events
- * leave a capture alone that such a call began, and come again when one of those ended it. What is
- * known and has no hook ends nothing; that is asked of a real driver as well.
+ * A driver that is newer than the library. The first call, or form of a call, that no list knows
+ * ends single-stream mode when it is looked up, and one line says so: what it submits is not seen.
+ * Events leave a capture alone that such a call began, and come again when one of those ended it.
+ * What is known and has no hook ends nothing; that is asked of a real driver as well.
  *
  * usage: newer CASE LOG_FILE
  */
@@ -29,7 +29,8 @@ static void *proc(const char *name, int version, cuuint64_t flags)
     CUdriverProcAddressQueryResult status;
     void *found = NULL;
 
-    return cuGetProcAddress_v2(name, &found, version, flags, &status) == CUDA_SUCCESS ? found : NULL;
+    return cuGetProcAddress_v2(name, &found, version, flags, &status) == CUDA_SUCCESS ? found
+                                                                                      : NULL;
 }
 
 static void hold(int yes)
@@ -81,9 +82,13 @@ static bool reused(void)
 static void launch(void *found)
 {
     typedef CUresult CUDAAPI launch_fn(const CUlaunchConfig *, CUfunction, void **, void **);
-    const CUlaunchConfig config = {
-        .gridDimX = 1, .gridDimY = 1, .gridDimZ = 1, .blockDimX = 1, .blockDimY = 1,
-        .blockDimZ = 1, .hStream = b};
+    const CUlaunchConfig config = {.gridDimX = 1,
+                                   .gridDimY = 1,
+                                   .gridDimZ = 1,
+                                   .blockDimX = 1,
+                                   .blockDimY = 1,
+                                   .blockDimZ = 1,
+                                   .hStream = b};
 
     if (!found)
         FAIL("it was not found");
@@ -210,8 +215,8 @@ static void look_up(const char *known, int version)
     }
 }
 
-/* What a program is given for a name and a version is what it is given for the symbol: never the driver's own of
- * what has a hook. */
+/* What a program is given for a name and a version is what it is given for the symbol: never the
+ * driver's own of what has a hook. */
 static void as_its_symbol(const char *symbol, int version)
 {
     char name[128];

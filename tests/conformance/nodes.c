@@ -196,7 +196,8 @@ Test(nodes, they_stay_inside_one_allocation)
     for (enum form form = 0; form < FORMS; form++) {
         CUgraphNodeParams fill = a_fill(small, 1, WORDS, context),
                           long_fill = a_fill(small, 1, WORDS + 1, context);
-        CUgraphNodeParams to = a_copy(small, other, BYTES), too_far = a_copy(small, other, BYTES + 1);
+        CUgraphNodeParams to = a_copy(small, other, BYTES),
+                          too_far = a_copy(small, other, BYTES + 1);
         CUgraphNodeParams from = a_copy(other, small, BYTES);
         CUgraphNodeParams too_much = a_copy(other, small + 4, BYTES);
 
@@ -226,7 +227,8 @@ Test(nodes, freed_memory_is_not_for_them)
     OK(cuMemFree(freed));
     OK(cuGraphCreate(&graph, 0));
     for (enum form form = 0; form < FORMS; form++) {
-        CUgraphNodeParams fill = a_fill(freed, 1, WORDS, context), copy = a_copy(other, freed, BYTES);
+        CUgraphNodeParams fill = a_fill(freed, 1, WORDS, context),
+                          copy = a_copy(other, freed, BYTES);
         CUgraphNode node = NULL;
 
         if (!form_exists(form))
@@ -383,7 +385,8 @@ static void copy_while_another_is_current(enum form form)
             OK(cuMemFree(held[i]));
 }
 
-/* The device that copies is that of the node's context, whichever one is current when the node is said. */
+/* The device that copies is that of the node's context, whichever one is current when the node is
+ * said. */
 Test(nodes, copies_are_done_in_the_nodes_own_context)
 {
     two_devices(2 * MIB);
@@ -495,11 +498,12 @@ static bool way_exists(enum way way)
 
 static CUDA_MEMCPY3D_BATCH_OP a_box(CUdeviceptr dst, CUdeviceptr src, size_t bytes)
 {
-    CUDA_MEMCPY3D_BATCH_OP box = {
-        .src = {.type = CU_MEMCPY_OPERAND_TYPE_POINTER, .op.ptr = {.ptr = src}},
-        .dst = {.type = CU_MEMCPY_OPERAND_TYPE_POINTER, .op.ptr = {.ptr = dst}},
-        .extent = {.width = bytes / 4, .height = 2, .depth = 2},
-        .srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM};
+    CUDA_MEMCPY3D_BATCH_OP box = {.src = {.type = CU_MEMCPY_OPERAND_TYPE_POINTER,
+                                          .op.ptr = {.ptr = src}},
+                                  .dst = {.type = CU_MEMCPY_OPERAND_TYPE_POINTER,
+                                          .op.ptr = {.ptr = dst}},
+                                  .extent = {.width = bytes / 4, .height = 2, .depth = 2},
+                                  .srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM};
 
     return box;
 }
@@ -579,8 +583,8 @@ Test(nodes, boxes_may_have_room_between_their_rows_and_slices)
     OK(cuMemAlloc(&other, MIB));
     OK(fill_now(ptr, 0, 156));
     OK(fill_now(other, 9, MIB / 4));
-    /* Two slices of three rows, of which a fourth is room, as a fourth of each row is: the last row ends where
-     * the block does. */
+    /* Two slices of three rows, of which a fourth is room, as a fourth of each row is: the last row
+     * ends where the block does. */
     box = a_box(ptr + 64 * 3, other, 64);
     box.dst.op.ptr.rowLength = 64;
     box.dst.op.ptr.layerHeight = 4;
@@ -588,7 +592,8 @@ Test(nodes, boxes_may_have_room_between_their_rows_and_slices)
     OK(boxes(1, &box, 0, stream));
     OK(cuStreamSynchronize(stream));
     for (int row = 0; row < 10; row++) {
-        cr_assert_eq(words_other(ptr + 64 * row, row < 3 || row == 6 ? 0 : 9, 12), 0, "row %d", row);
+        cr_assert_eq(words_other(ptr + 64 * row, row < 3 || row == 6 ? 0 : 9, 12), 0, "row %d",
+                     row);
         if (row < 9)
             cr_assert_eq(words_other(ptr + 64 * row + 48, 0, 4), 0, "behind row %d", row);
     }

@@ -202,8 +202,7 @@ Test(other, a_librarys_variable_is_its_own)
 {
     static const char ptx[] = ".version 6.0\n.target sm_52\n.address_size 64\n"
                               ".visible .global .align 16 .b8 table[4096];\n";
-    __typeof__(&cuLibraryLoadData) load =
-        (__typeof__(load))need("cuLibraryLoadData", 12000);
+    __typeof__(&cuLibraryLoadData) load = (__typeof__(load))need("cuLibraryLoadData", 12000);
     __typeof__(&cuLibraryGetGlobal) get = (__typeof__(get))need("cuLibraryGetGlobal", 12000);
     __typeof__(&cuLibraryUnload) unload = (__typeof__(unload))need("cuLibraryUnload", 12000);
     CUdeviceptr table = 0, again = 0, base = 0, plain = 0, nothing = 0;
@@ -234,8 +233,10 @@ Test(other, arrays_are_copied_from_and_to_plain_memory)
 {
     __typeof__(&cuArrayCreate) create = (__typeof__(create))need("cuArrayCreate", 3020);
     __typeof__(&cuArrayDestroy) destroy = (__typeof__(destroy))need("cuArrayDestroy", 2000);
-    const CUDA_ARRAY_DESCRIPTOR shape = {
-        .Width = 64, .Height = 32, .Format = CU_AD_FORMAT_UNSIGNED_INT32, .NumChannels = 1};
+    const CUDA_ARRAY_DESCRIPTOR shape = {.Width = 64,
+                                         .Height = 32,
+                                         .Format = CU_AD_FORMAT_UNSIGNED_INT32,
+                                         .NumChannels = 1};
     CUDA_MEMCPY2D in = {.srcMemoryType = CU_MEMORYTYPE_DEVICE,
                         .srcPitch = 256,
                         .dstMemoryType = CU_MEMORYTYPE_ARRAY,
@@ -273,8 +274,10 @@ Test(other, rows_of_arrays_are_copied_from_and_to_plain_memory)
     static const cuuint64_t flags[] = {CU_GET_PROC_ADDRESS_LEGACY_STREAM,
                                        CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM};
     __typeof__(&cuArrayCreate) create = (__typeof__(create))need("cuArrayCreate", 3020);
-    const CUDA_ARRAY_DESCRIPTOR shape = {
-        .Width = 256, .Height = 0, .Format = CU_AD_FORMAT_UNSIGNED_INT32, .NumChannels = 1};
+    const CUDA_ARRAY_DESCRIPTOR shape = {.Width = 256,
+                                         .Height = 0,
+                                         .Format = CU_AD_FORMAT_UNSIGNED_INT32,
+                                         .NumChannels = 1};
     CUdeviceptr from = 0, to = 0;
     CUarray array = NULL;
 
@@ -298,8 +301,7 @@ Test(other, rows_of_arrays_are_copied_from_and_to_plain_memory)
         cr_assert_eq(words_other(to + 512, 15, 128), 0);
         in = into(array, 0, from + 1, 1024);
         out = out_of(to + 1, array, 0, 1024);
-        probe("array_row_past_the_end_of_plain_memory", "%s %s", result_name(in),
-              result_name(out));
+        probe("array_row_past_the_end_of_plain_memory", "%s %s", result_name(in), result_name(out));
         if (under_shim() || software_driver())
             cr_assert(in == CUDA_ERROR_INVALID_VALUE && out == CUDA_ERROR_INVALID_VALUE, "%s %s",
                       result_name(in), result_name(out));
@@ -357,8 +359,7 @@ static void copy_through(CUarray array, CUdeviceptr from, CUdeviceptr to, uint32
 
 Test(other, boxes_of_arrays_are_copied_from_and_to_plain_memory)
 {
-    __typeof__(&cuArray3DCreate) create =
-        (__typeof__(create))need("cuArray3DCreate", 3020);
+    __typeof__(&cuArray3DCreate) create = (__typeof__(create))need("cuArray3DCreate", 3020);
     __typeof__(&cuMipmappedArrayCreate) create_levels =
         (__typeof__(create_levels))need("cuMipmappedArrayCreate", 5000);
     CUDA_ARRAY3D_DESCRIPTOR shape = {.Width = 16,
@@ -529,8 +530,8 @@ Test(other, a_stream_writes_a_value)
         OK(cuStreamSynchronize(CU_STREAM_LEGACY));
         OK(fill_now(ptr, 1, 1024));
         r = write_value(stream, ptr + 4092, 16, 0);
-        probe("stream_writes_a_value", "%s: %s", kind == MEMORY_PLAIN ? "cuMemAlloc" : "cuMemAllocAsync",
-              result_name(r));
+        probe("stream_writes_a_value", "%s: %s",
+              kind == MEMORY_PLAIN ? "cuMemAlloc" : "cuMemAllocAsync", result_name(r));
         if (software_driver() || under_shim())
             OK(r);
         OK(cuStreamSynchronize(stream));
@@ -544,12 +545,10 @@ Test(other, a_stream_writes_a_value)
 /* A texture over memory names it as it was named. */
 Test(other, a_texture_lies_over_memory)
 {
-    __typeof__(&cuTexObjectCreate) create =
-        (__typeof__(create))need("cuTexObjectCreate", 5000);
+    __typeof__(&cuTexObjectCreate) create = (__typeof__(create))need("cuTexObjectCreate", 5000);
     __typeof__(&cuTexObjectGetResourceDesc) describe =
         (__typeof__(describe))need("cuTexObjectGetResourceDesc", 5000);
-    __typeof__(&cuTexObjectDestroy) destroy =
-        (__typeof__(destroy))need("cuTexObjectDestroy", 5000);
+    __typeof__(&cuTexObjectDestroy) destroy = (__typeof__(destroy))need("cuTexObjectDestroy", 5000);
     CUDA_TEXTURE_DESC texture = {.maxAnisotropy = 0};
     CUDA_RESOURCE_DESC resource, seen;
     CUtexObject object = 0;
@@ -681,7 +680,8 @@ Test(other, an_event_is_shared_only_where_it_was_made_for_it)
     float ms;
 
     /* All of it measured, on an H200. */
-    CHECK(CUDA_ERROR_INVALID_VALUE, cuEventCreate(&event, CU_EVENT_INTERPROCESS)); /* not with timing */
+    CHECK(CUDA_ERROR_INVALID_VALUE,
+          cuEventCreate(&event, CU_EVENT_INTERPROCESS)); /* not with timing */
     OK(cuEventCreate(&plain, CU_EVENT_DISABLE_TIMING));
     CHECK(CUDA_ERROR_INVALID_HANDLE, get(&handle, plain));
     OK(cuEventCreate(&event, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING));

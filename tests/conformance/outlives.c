@@ -98,8 +98,8 @@ static void is_there(const struct memory *memory)
         OK(cuMemsetD8(ptr, 1, sizes[i]));
         CHECK(CUDA_ERROR_INVALID_VALUE, cuMemsetD8(ptr, 1, sizes[i] + 1));
         FAILS(cuMemGetAddressRange(&base, &size, memory->plain[i]));
-        /* On a real GPU seen to succeed at times (H100s, driver 580), natively, and with the library on
-         * a machine of two: something else was there. */
+        /* On a real GPU seen to succeed at times (H100s, driver 580), natively, and with the
+         * library on a machine of two: something else was there. */
         if (software_driver())
             FAILS(cuMemsetD8(memory->plain[i], 1, 4));
         FAILS(cuMemFree(memory->plain[i]));
@@ -230,8 +230,8 @@ static CUresult used_and_freed(CUstream user, CUstream filler, bool plainly, siz
     return r;
 }
 
-/* What frees it is behind the work of who used it. Natively it is not: the kernel's memory goes under
- * it, a sticky ILLEGAL_ADDRESS (measured on an H200). */
+/* What frees it is behind the work of who used it. Natively it is not: the kernel's memory goes
+ * under it, a sticky ILLEGAL_ADDRESS (measured on an H200). */
 Test(outlives, it_is_not_reused_under_another_contexts_work)
 {
     CUstream user = new_stream(), filler = new_stream();
@@ -276,7 +276,8 @@ Test(outlives, it_is_freed_while_a_stream_captures)
     OK(cuStreamDestroy(stream));
 }
 
-/* Natively a capture that refuses an allocation refuses what sets an attribute, also of what lives on. */
+/* Natively a capture that refuses an allocation refuses what sets an attribute, also of what lives
+ * on. */
 static void sets_attributes(enum how how)
 {
     CUcontext other = context;

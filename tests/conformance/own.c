@@ -1,6 +1,6 @@
 /*
- * Memory that the program makes and maps by itself and of which it asks for no descriptors. The library
- * has them made, so that CUDA IPC shares it; of that alone the program may see anything.
+ * Memory that the program makes and maps by itself and of which it asks for no descriptors. The
+ * library has them made, so that CUDA IPC shares it; of that alone the program may see anything.
  */
 #include "peer.h"
 
@@ -229,8 +229,8 @@ Test(own, compressible_memory_is_as_it_was_asked_for)
     end_pieces(ptr, 1, &handle);
 }
 
-/* Multicast objects are the driver's alone: what is bound to one stays as the program made it, and what
- * the driver refuses changes nothing. None is made here: others use the machine's too. */
+/* Multicast objects are the driver's alone: what is bound to one stays as the program made it, and
+ * what the driver refuses changes nothing. None is made here: others use the machine's too. */
 Test(own, multicast_objects_are_the_drivers)
 {
     const CUmulticastObjectProp object = {.numDevices = 1, .size = PIECE};
@@ -244,8 +244,8 @@ Test(own, multicast_objects_are_the_drivers)
     OK(cuDeviceGetAttribute(&supported, CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED, 0));
     probe("multicast_supported", "%d", supported);
     probe("multicast_granularity", "%s",
-          result_name(cuMulticastGetGranularity(&granularity, &object,
-                                                CU_MULTICAST_GRANULARITY_MINIMUM)));
+          result_name(
+              cuMulticastGetGranularity(&granularity, &object, CU_MULTICAST_GRANULARITY_MINIMUM)));
     FAILS(cuMulticastBindAddr(0, 0, ptr, PIECE, 0));
     is_told_as_asked(handle);
     OK(fill_now(ptr, 3, WORDS));

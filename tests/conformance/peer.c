@@ -153,8 +153,8 @@ static struct answer peer_call_fd(struct peer *peer, const struct request *reque
     }
     cr_assert_eq(sendmsg(peer->socket, &message, MSG_NOSIGNAL), (ssize_t)sizeof *request,
                  "the peer is gone");
-    cr_assert_eq(hear(peer, &answer), (ssize_t)sizeof answer,
-                 "the peer does not answer request %d", (int)request->op);
+    cr_assert_eq(hear(peer, &answer), (ssize_t)sizeof answer, "the peer does not answer request %d",
+                 (int)request->op);
     return answer;
 }
 
@@ -441,8 +441,7 @@ static CUresult serve(const struct request *request, int fd, struct answer *answ
     case PEER_STORE:
         return cuMemcpyHtoD(request->ptr, &request->value, sizeof request->value);
     case PEER_BAD_BATCH:
-        return serve_bad_batch((int)request->size, (enum bad_batch)request->value,
-                               &answer->failed);
+        return serve_bad_batch((int)request->size, (enum bad_batch)request->value, &answer->failed);
     case PEER_WAIT_EVENT:
     case PEER_STREAM_WAIT_EVENT:
     case PEER_RECORD_EVENT:

@@ -9,18 +9,18 @@
 #include <stdio.h>
 #include <unistd.h>
 
-#define FAIL(...)                                                                                  \
-    do {                                                                                           \
-        fprintf(stderr, "%s:%d: ", __FILE__, __LINE__);                                            \
-        fprintf(stderr, __VA_ARGS__);                                                              \
-        fputc('\n', stderr);                                                                       \
-        _exit(1);                                                                                  \
+#define FAIL(...)                                       \
+    do {                                                \
+        fprintf(stderr, "%s:%d: ", __FILE__, __LINE__); \
+        fprintf(stderr, __VA_ARGS__);                   \
+        fputc('\n', stderr);                            \
+        _exit(1);                                       \
     } while (0)
-#define OK(call)                                                                                   \
-    do {                                                                                           \
-        CUresult ok_got = (call);                                                                  \
-        if (ok_got != CUDA_SUCCESS)                                                                \
-            FAIL("%s: error %d", #call, (int)ok_got);                                              \
+#define OK(call)                                      \
+    do {                                              \
+        CUresult ok_got = (call);                     \
+        if (ok_got != CUDA_SUCCESS)                   \
+            FAIL("%s: error %d", #call, (int)ok_got); \
     } while (0)
 
 #endif

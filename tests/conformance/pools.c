@@ -69,7 +69,8 @@ Test(pools, figures_of_the_default_pool_count_what_was_asked_for)
     cr_assert_eq(figure(CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH), 0);
 }
 
-/* The most that was used is `size`, natively; here no less, since it is the sum of what each context had at most. */
+/* The most that was used is `size`, natively; here no less, since it is the sum of what each
+ * context had at most. */
 static void high_is(uint64_t size)
 {
     uint64_t high = figure(CU_MEMPOOL_ATTR_USED_MEM_HIGH);

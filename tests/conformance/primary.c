@@ -1,6 +1,7 @@
 /*
  * One primary context that several threads retain, allocate in and release, each when it likes, and
- * some reset: whoever ends it, its memory goes with it, and it is a new one for who retains it next.
+ * some reset: whoever ends it, its memory goes with it, and it is a new one for who retains it
+ * next.
  *
  *   primary [--seconds N]
  */
@@ -11,8 +12,8 @@
 #include <cuda.h>
 
 #define WORKERS 4
-#define BLOCKS 6
-#define TURNS 4 /* of each worker, until all have released it */
+#define BLOCKS  6
+#define TURNS   4 /* of each worker, until all have released it */
 
 static bool resets;
 /* Set before a barrier that all wait at, so that all see the same. */

@@ -115,19 +115,19 @@ Test(process, a_forked_child_that_stays_holds_nothing)
 /* ---- errno ---- */
 
 /* A call that the shim answers itself. */
-#define KEEPS_ERRNO(call)                                                                          \
-    do {                                                                                           \
-        PASSES_ERRNO(call);                                                                        \
-        if (under_shim())                                                                          \
-            cr_expect_eq(errno, EXDEV, "%s: errno %d", #call, errno);                              \
+#define KEEPS_ERRNO(call)                                             \
+    do {                                                              \
+        PASSES_ERRNO(call);                                           \
+        if (under_shim())                                             \
+            cr_expect_eq(errno, EXDEV, "%s: errno %d", #call, errno); \
     } while (0)
 
 /* A call that is the driver's, and so is what it does to errno. */
-#define PASSES_ERRNO(call)                                                                         \
-    do {                                                                                           \
-        errno = EXDEV;                                                                             \
-        (void)(call);                                                                              \
-        changed += errno != EXDEV;                                                                 \
+#define PASSES_ERRNO(call)         \
+    do {                           \
+        errno = EXDEV;             \
+        (void)(call);              \
+        changed += errno != EXDEV; \
     } while (0)
 
 Test(process, calls_leave_errno_alone)

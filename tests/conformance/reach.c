@@ -74,8 +74,8 @@ Test(reach, copies_and_fills_stay_inside_one_allocation)
 
                 OK(touch(way, ptr, sizes[i], other, stream));
                 past = touch(way, ptr, sizes[i] + 1, other, stream);
-                cr_assert_eq(past, CUDA_ERROR_INVALID_VALUE, "way %d, %zu bytes: %s", way,
-                             sizes[i], result_name(past));
+                cr_assert_eq(past, CUDA_ERROR_INVALID_VALUE, "way %d, %zu bytes: %s", way, sizes[i],
+                             result_name(past));
                 past = touch(way, ptr + 100, sizes[i] - 99, other, stream);
                 cr_assert_eq(past, CUDA_ERROR_INVALID_VALUE, "way %d, from inside: %s", way,
                              result_name(past));
@@ -484,7 +484,8 @@ Test(reach, peer_access_lets_kernels_and_fills_in_and_keeps_them_out_again)
     OK(cuMemFree(small));
 }
 
-/* A fill does what the context of its stream may, whichever is current. Natively some drivers take no such stream. */
+/* A fill does what the context of its stream may, whichever is current. Natively some drivers take
+ * no such stream. */
 Test(reach, peer_access_is_that_of_the_streams_context)
 {
     CUcontext other, current = NULL;

@@ -18,9 +18,8 @@ static size_t most(void)
 
 static CUresult own_pool(size_t size)
 {
-    const CUmemPoolProps props = {
-        .allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
-        .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device}};
+    const CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                  .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device}};
     CUmemoryPool pool = NULL;
     CUstream stream = new_stream();
     CUdeviceptr ptr = 0;
@@ -66,8 +65,7 @@ static CUresult graph(size_t size)
 /* Rows of 32 KiB: cubes of 32-bit elements would round the size. */
 static CUresult array(size_t size)
 {
-    __typeof__(&cuArray3DCreate) make =
-        (__typeof__(make))driver_lookup("cuArray3DCreate", 3020, 0);
+    __typeof__(&cuArray3DCreate) make = (__typeof__(make))driver_lookup("cuArray3DCreate", 3020, 0);
     const size_t slice = 8192 * 4 * 2048;
     const CUDA_ARRAY3D_DESCRIPTOR shape = {.Width = 8192,
                                            .Height = 2048,
@@ -159,9 +157,9 @@ static CUresult in_order(size_t size, CUstream beside)
 
 static CUresult physical(size_t size, CUstream beside)
 {
-    const CUmemAllocationProp prop = {
-        .type = CU_MEM_ALLOCATION_TYPE_PINNED,
-        .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device}};
+    const CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                      .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE,
+                                                   .id = device}};
     CUmemGenericAllocationHandle handle = 0;
     CUresult r = cuMemCreate(&handle, size, &prop, 0);
 
@@ -172,7 +170,9 @@ static CUresult physical(size_t size, CUstream beside)
 static const struct {
     const char *name;
     CUresult (*take)(size_t, CUstream);
-} beside_takers[] = {{"cuMemAlloc", plain}, {"cuMemAllocAsync", in_order}, {"cuMemCreate", physical}};
+} beside_takers[] = {{"cuMemAlloc", plain},
+                     {"cuMemAllocAsync", in_order},
+                     {"cuMemCreate", physical}};
 #define BESIDE_TAKERS (sizeof beside_takers / sizeof *beside_takers)
 
 struct beside {
@@ -196,7 +196,8 @@ static void *take_relaxed(void *arg)
     return NULL;
 }
 
-/* What was freed before, behind work or not, is had while a stream captures, and the capture is whole. */
+/* What was freed before, behind work or not, is had while a stream captures, and the capture is
+ * whole. */
 static void take_beside_a_capture(CUstreamCaptureMode mode, size_t taker, bool busy, bool other)
 {
     CUstream stream = new_stream(), user = new_stream();
@@ -403,14 +404,13 @@ static CUresult bind_memory_v2(void)
 static const struct {
     const char *name;
     CUresult (*call)(void);
-} calls[] = {{"cuModuleLoadData", load},      {"cuModuleGetFunction", find},
-             {"cuLibraryLoadData", load_library},
-             {"cuLaunchKernel", launch},      {"cuLaunchKernelEx", launch_ex},
-             {"cuGraphInstantiateWithFlags", instantiate}, {"cuGraphLaunch", launch_graph},
-             {"cuStreamCreate", make_stream}, {"cuDevicePrimaryCtxRetain", retain},
-             {"cuFuncLoad", load_function},   {"cuCtxSetLimit", set_limit},
-             {"cuMulticastCreate", make_group}, {"cuMulticastBindMem", bind_memory},
-             {"cuMulticastBindMem_v2", bind_memory_v2}};
+} calls[] = {{"cuModuleLoadData", load},           {"cuModuleGetFunction", find},
+             {"cuLibraryLoadData", load_library},  {"cuLaunchKernel", launch},
+             {"cuLaunchKernelEx", launch_ex},      {"cuGraphInstantiateWithFlags", instantiate},
+             {"cuGraphLaunch", launch_graph},      {"cuStreamCreate", make_stream},
+             {"cuDevicePrimaryCtxRetain", retain}, {"cuFuncLoad", load_function},
+             {"cuCtxSetLimit", set_limit},         {"cuMulticastCreate", make_group},
+             {"cuMulticastBindMem", bind_memory},  {"cuMulticastBindMem_v2", bind_memory_v2}};
 
 typedef int fail_fn(const char *, unsigned, CUresult);
 

@@ -1,6 +1,6 @@
 /*
- * A capture that the library cannot note, as the host has no memory for that, does not begin: it would be broken by
- * what the library does meanwhile. errno stays, and the next one begins.
+ * A capture that the library cannot note, as the host has no memory for that, does not begin: it
+ * would be broken by what the library does meanwhile. errno stays, and the next one begins.
  */
 #include "../../shim/cuda_exact.h"
 #include "plain.h"

@@ -10,8 +10,8 @@
  * reused at once: seen where the GPU stands still. Once on memory of the library's, once on other
  * memory.
  *
- * tests/preload/check_table.py wants each entry point that submits work to be in CASES (submits_cases.h). Natively
- * only the results are looked at.
+ * tests/preload/check_table.py wants each entry point that submits work to be in CASES
+ * (submits_cases.h). Natively only the results are looked at.
  *
  * usage: submits LOG_FILE
  */
@@ -33,15 +33,15 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define SIZE 512 /* of a copy, bytes */
-#define BLOCK ((size_t)4 << 20) /* shares no chunk */
+#define SIZE    512               /* of a copy, bytes */
+#define BLOCK   ((size_t)4 << 20) /* shares no chunk */
 #define SKIPPED 77
-#define FAILS(call)                                                                                \
-    do {                                                                                           \
-        if ((call) == CUDA_SUCCESS)                                                                \
-            FAIL("%s: no error", #call);                                                           \
+#define FAILS(call)                      \
+    do {                                 \
+        if ((call) == CUDA_SUCCESS)      \
+            FAIL("%s: no error", #call); \
     } while (0)
-#define OVER "what is freed waits for the GPU from now on: "
+#define OVER         "what is freed waits for the GPU from now on: "
 #define OTHER_STREAM OVER "work goes to another stream"
 
 /* Weak: no driver has them all. Under the library each is there. */
@@ -92,11 +92,11 @@ static CUDA_LAUNCH_PARAMS *launch(struct material *m, CUstream stream)
     return m->launch;
 }
 
-#define CALL(symbol, meaning, ...)                                                                 \
-    static CUresult call_##symbol(struct material *m, CUstream s)                                  \
-    {                                                                                              \
-        (void)m, (void)s;                                                                          \
-        return symbol(__VA_ARGS__);                                                                \
+#define CALL(symbol, meaning, ...)                                \
+    static CUresult call_##symbol(struct material *m, CUstream s) \
+    {                                                             \
+        (void)m, (void)s;                                         \
+        return symbol(__VA_ARGS__);                               \
     }
 #define CALL_COPY(symbol, meaning, touched, ...) CALL(symbol, meaning, __VA_ARGS__)
 CASES(CALL_COPY, CALL, CALL)
@@ -111,8 +111,8 @@ static const struct {
     call_fn *call;
 } cases[] = {
 #define COPY_ROW(symbol, meaning, touched, ...) {#symbol, meaning, touched, false, call_##symbol},
-#define ROW(symbol, meaning, ...) {#symbol, meaning, NOTHING, false, call_##symbol},
-#define LAX_ROW(symbol, meaning, ...) {#symbol, meaning, NOTHING, true, call_##symbol},
+#define ROW(symbol, meaning, ...)               {#symbol, meaning, NOTHING, false, call_##symbol},
+#define LAX_ROW(symbol, meaning, ...)           {#symbol, meaning, NOTHING, true, call_##symbol},
     CASES(COPY_ROW, ROW, LAX_ROW)};
 
 static const char *log_path;
@@ -253,8 +253,7 @@ static void set_launches(struct material *m)
 
 static void set_graph(struct material *m)
 {
-    const CUDA_MEMSET_NODE_PARAMS fill = {
-        .dst = m->dst, .elementSize = 1, .width = 8, .height = 1};
+    const CUDA_MEMSET_NODE_PARAMS fill = {.dst = m->dst, .elementSize = 1, .width = 8, .height = 1};
     CUgraphNode node;
     CUgraph graph;
 
@@ -268,8 +267,9 @@ static struct material *prepare(bool ours)
 {
     static struct material material;
     struct material *m = &material;
-    const CUDA_ARRAY_DESCRIPTOR line = {
-        .Width = SIZE, .Format = CU_AD_FORMAT_UNSIGNED_INT8, .NumChannels = 1};
+    const CUDA_ARRAY_DESCRIPTOR line = {.Width = SIZE,
+                                        .Format = CU_AD_FORMAT_UNSIGNED_INT8,
+                                        .NumChannels = 1};
 
     OK(cuInit(0));
     OK(cuDevicePrimaryCtxRetain(&m->context, 0));
@@ -313,8 +313,11 @@ static CUstream stream_of(const struct material *m, CUstream which)
 
 static const char *stream_name(CUstream which)
 {
-    return which == A ? "A" : which == B ? "B" : which == NULL ? "0"
-           : which == CU_STREAM_LEGACY ? "the legacy stream" : "the thread's stream";
+    return which == A                  ? "A"
+           : which == B                ? "B"
+           : which == NULL             ? "0"
+           : which == CU_STREAM_LEGACY ? "the legacy stream"
+                                       : "the thread's stream";
 }
 
 static void log_read(char *text, size_t size)
@@ -330,8 +333,8 @@ static void log_read(char *text, size_t size)
 static void task_fail(const struct task *task, const char *what, const char *log)
 {
     FAIL("%s%s, %s memory, first work on %s, then on %s: %s\n%s", task->name,
-         shim ? "" : " (native)", task->ours ? "the library's" : "other",
-         stream_name(task->first), stream_name(task->then), what, log);
+         shim ? "" : " (native)", task->ours ? "the library's" : "other", stream_name(task->first),
+         stream_name(task->then), what, log);
 }
 
 static void task_do(const struct task *task)
@@ -426,8 +429,8 @@ static void do_case(size_t which, bool ours)
         const struct {
             CUstream first, then;
             bool over;
-        } ways[] = {{own, NULL, false}, {A, NULL, true}, {others, NULL, true},
-                    {A, A, false}, {A, B, true}};
+        } ways[] = {
+            {own, NULL, false}, {A, NULL, true}, {others, NULL, true}, {A, A, false}, {A, B, true}};
 
         if (i > 2 && meaning != STREAM && meaning != STREAM_THREAD)
             break;
@@ -648,7 +651,8 @@ static const struct task others[] = {
     {run_create_vdpau, "cuVDPAUCtxCreate", .over = OVER "there is another context"},
     {run_create_vdpau_v2, "cuVDPAUCtxCreate_v2", .over = OVER "there is another context"},
     {run_bind, "cuMulticastBindAddr", .over = OVER "memory is bound to an object of the driver's"},
-    {run_bind_v2, "cuMulticastBindAddr_v2", .over = OVER "memory is bound to an object of the driver's"},
+    {run_bind_v2, "cuMulticastBindAddr_v2",
+     .over = OVER "memory is bound to an object of the driver's"},
     {run_bind_more, "cuMulticastBindAddr of what cannot be bound"},
     {run_bind_endpoint, "cuLogicalEndpointBindAddr",
      .over = OVER "memory is bound to an object of the driver's"},

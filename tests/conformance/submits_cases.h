@@ -1,6 +1,6 @@
 /*
- * One row for each call that submits work, for submits.c: what it is called, what it means by its stream,
- * what a copy or a fill touches, and its arguments, of a struct material m and a stream s.
+ * One row for each call that submits work, for submits.c: what it is called, what it means by its
+ * stream, what a copy or a fill touches, and its arguments, of a struct material m and a stream s.
  */
 #ifndef CONFORMANCE_SUBMITS_CASES_H
 #define CONFORMANCE_SUBMITS_CASES_H
@@ -42,8 +42,8 @@ enum touched { NOTHING, DST, SRC, BOTH };
     COPY(cuMemcpyPeer, LEGACY, BOTH, m->dst, m->context, m->src, m->context, SIZE)                 \
     COPY(cuMemcpyPeer_ptds, THREAD, BOTH, m->dst, m->context, m->src, m->context, SIZE)            \
     COPY(cuMemcpyPeerAsync, STREAM, BOTH, m->dst, m->context, m->src, m->context, SIZE, s)         \
-    COPY(cuMemcpyPeerAsync_ptsz, STREAM_THREAD, BOTH,                                              \
-         m->dst, m->context, m->src, m->context, SIZE, s)                                          \
+    COPY(cuMemcpyPeerAsync_ptsz, STREAM_THREAD, BOTH, m->dst, m->context, m->src, m->context,      \
+         SIZE, s)                                                                                  \
     COPY(cuMemsetD8_v2, LEGACY, DST, m->dst, 1, 8)                                                 \
     COPY(cuMemsetD8_v2_ptds, THREAD, DST, m->dst, 1, 8)                                            \
     COPY(cuMemsetD8Async, STREAM, DST, m->dst, 1, 8, s)                                            \
@@ -83,30 +83,30 @@ enum touched { NOTHING, DST, SRC, BOTH };
     COPY(cuMemcpy3DPeerAsync, STREAM, BOTH, &m->peer, s)                                           \
     COPY(cuMemcpy3DPeerAsync_ptsz, STREAM_THREAD, BOTH, &m->peer, s)                               \
     COPY(cuMemcpyWithAttributesAsync, STREAM, BOTH, m->dst, m->src, SIZE, m->attributes, s)        \
-    COPY(cuMemcpyWithAttributesAsync_ptsz, STREAM_THREAD, BOTH,                                    \
-         m->dst, m->src, SIZE, m->attributes, s)                                                   \
+    COPY(cuMemcpyWithAttributesAsync_ptsz, STREAM_THREAD, BOTH, m->dst, m->src, SIZE,              \
+         m->attributes, s)                                                                         \
     COPY(cuMemcpy3DWithAttributesAsync, STREAM, BOTH, m->boxes, 0, s)                              \
     COPY(cuMemcpy3DWithAttributesAsync_ptsz, STREAM_THREAD, BOTH, m->boxes, 0, s)                  \
-    CASE(cuMemcpyBatchAsync, STREAM,                                                               \
-         m->dsts, m->srcs, m->sizes, 1, m->attributes, m->start, 1, m->fail, s)                    \
-    CASE(cuMemcpyBatchAsync_ptsz, STREAM_THREAD,                                                   \
-         m->dsts, m->srcs, m->sizes, 1, m->attributes, m->start, 1, m->fail, s)                    \
-    CASE(cuMemcpyBatchAsync_v2, STREAM,                                                            \
-         m->dsts, m->srcs, m->sizes, 1, m->attributes, m->start, 1, s)                             \
-    CASE(cuMemcpyBatchAsync_v2_ptsz, STREAM_THREAD,                                                \
-         m->dsts, m->srcs, m->sizes, 1, m->attributes, m->start, 1, s)                             \
+    CASE(cuMemcpyBatchAsync, STREAM, m->dsts, m->srcs, m->sizes, 1, m->attributes, m->start, 1,    \
+         m->fail, s)                                                                               \
+    CASE(cuMemcpyBatchAsync_ptsz, STREAM_THREAD, m->dsts, m->srcs, m->sizes, 1, m->attributes,     \
+         m->start, 1, m->fail, s)                                                                  \
+    CASE(cuMemcpyBatchAsync_v2, STREAM, m->dsts, m->srcs, m->sizes, 1, m->attributes, m->start, 1, \
+         s)                                                                                        \
+    CASE(cuMemcpyBatchAsync_v2_ptsz, STREAM_THREAD, m->dsts, m->srcs, m->sizes, 1, m->attributes,  \
+         m->start, 1, s)                                                                           \
     CASE(cuMemcpy3DBatchAsync, STREAM, 1, m->boxes, m->fail, 0, s)                                 \
     CASE(cuMemcpy3DBatchAsync_ptsz, STREAM_THREAD, 1, m->boxes, m->fail, 0, s)                     \
     CASE(cuMemcpy3DBatchAsync_v2, STREAM, 1, m->boxes, 0, s)                                       \
     CASE(cuMemcpy3DBatchAsync_v2_ptsz, STREAM_THREAD, 1, m->boxes, 0, s)                           \
     CASE(cuLaunchKernel, STREAM, m->kernel, 1, 1, 1, 1, 1, 1, 0, s, m->arguments, NULL)            \
-    CASE(cuLaunchKernel_ptsz, STREAM_THREAD,                                                       \
-         m->kernel, 1, 1, 1, 1, 1, 1, 0, s, m->arguments, NULL)                                    \
+    CASE(cuLaunchKernel_ptsz, STREAM_THREAD, m->kernel, 1, 1, 1, 1, 1, 1, 0, s, m->arguments,      \
+         NULL)                                                                                     \
     CASE(cuLaunchKernelEx, STREAM, config(m, s), m->kernel, m->arguments, NULL)                    \
     CASE(cuLaunchKernelEx_ptsz, STREAM_THREAD, config(m, s), m->kernel, m->arguments, NULL)        \
     CASE(cuLaunchCooperativeKernel, STREAM, m->kernel, 1, 1, 1, 1, 1, 1, 0, s, m->arguments)       \
-    CASE(cuLaunchCooperativeKernel_ptsz, STREAM_THREAD,                                            \
-         m->kernel, 1, 1, 1, 1, 1, 1, 0, s, m->arguments)                                          \
+    CASE(cuLaunchCooperativeKernel_ptsz, STREAM_THREAD, m->kernel, 1, 1, 1, 1, 1, 1, 0, s,         \
+         m->arguments)                                                                             \
     CASE(cuGraphLaunch, STREAM, m->graph, s)                                                       \
     CASE(cuGraphLaunch_ptsz, STREAM_THREAD, m->graph, s)                                           \
     LAX(cuLaunch, LEGACY, m->kernel)                                                               \

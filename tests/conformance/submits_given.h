@@ -1,6 +1,6 @@
 /*
- * Part of submits.c: memory that is bound, presented or copied where others than the GPU's streams reach
- * it.
+ * Part of submits.c: memory that is bound, presented or copied where others than the GPU's streams
+ * reach it.
  */
 #ifndef TESTS_CONFORMANCE_SUBMITS_GIVEN_H
 #define TESTS_CONFORMANCE_SUBMITS_GIVEN_H
@@ -56,7 +56,8 @@ static void run_bind_endpoint(const struct task *task)
         FAILS(cuLogicalEndpointBindAddr(0, 0, 0, (void *)address, BLOCK, 0));
 }
 
-/* No driver here has endpoints or copies over a fabric: what it says is not what the library says. */
+/* No driver here has endpoints or copies over a fabric: what it says is not what the library
+ * says. */
 static void run_bind_endpoint_more(const struct task *task)
 {
     CUdeviceptr address;
@@ -64,8 +65,8 @@ static void run_bind_endpoint_more(const struct task *task)
     prepare(true);
     only_software();
     OK(cuMemAllocAsync(&address, BLOCK / 2, NULL));
-    if (shim && cuLogicalEndpointBindAddr(0, 0, 0, (void *)address, BLOCK, 0) !=
-                    CUDA_ERROR_INVALID_VALUE)
+    if (shim &&
+        cuLogicalEndpointBindAddr(0, 0, 0, (void *)address, BLOCK, 0) != CUDA_ERROR_INVALID_VALUE)
         FAIL("more than a block is bound");
 }
 
@@ -100,8 +101,9 @@ static void run_fabric_more(const struct task *task)
 static void run_fabric_node(const struct task *task)
 {
     struct material *m = prepare(true);
-    CUDA_FABRIC_COPY_BATCH_OP copy = {
-        .src = {.type = 2}, .dst = {CU_FABRIC_COPY_OPERAND_TYPE_POINTER}, .size = BLOCK + 1};
+    CUDA_FABRIC_COPY_BATCH_OP copy = {.src = {.type = 2},
+                                      .dst = {CU_FABRIC_COPY_OPERAND_TYPE_POINTER},
+                                      .size = BLOCK + 1};
     CUgraphNodeParams params = {.type = (CUgraphNodeType)18};
     CUgraphNode node;
     CUgraph graph;

@@ -104,7 +104,8 @@ Test(threads, memory_in_the_legacy_stream)
     OK(cuStreamDestroy(other));
 }
 
-/* The stream waits for another one, whose work may be of a context that the free knows nothing of. */
+/* The stream waits for another one, whose work may be of a context that the free knows nothing
+ * of. */
 Test(threads, memory_that_a_stream_waits_for)
 {
     CUstream stream = new_stream(), other = new_stream();
@@ -152,8 +153,8 @@ static void *works_and_ends(void *arg)
     return NULL;
 }
 
-/* The library records one there on drivers without cuCtxRecordEvent, and believes it where the stream
- * has the same number still. */
+/* The library records one there on drivers without cuCtxRecordEvent, and believes it where the
+ * stream has the same number still. */
 Test(threads, an_event_recorded_as_a_thread_ends_is_behind_its_work)
 {
     struct ends ends = {.recorded = CUDA_ERROR_UNKNOWN};

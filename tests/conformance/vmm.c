@@ -1,5 +1,5 @@
-/* The program's own virtual memory management: the driver's, untouched by the shim, but that it has IPC
- * handles (own.c). */
+/* The program's own virtual memory management: the driver's, untouched by the shim, but that it has
+ * IPC handles (own.c). */
 #include "peer.h"
 
 #include <criterion/criterion.h>

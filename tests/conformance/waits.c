@@ -1,8 +1,8 @@
 /*
  * Calls that have to come back although the GPU stands still until this very thread goes on: a
  * stream is held by a host function that the test lets go after the call. It lets itself go after a
- * while, so that a driver that waits for it is found out and does not hang: soon where that is a real
- * one, which may; late where it is the library, whose machine may be busy.
+ * while, so that a driver that waits for it is found out and does not hang: soon where that is a
+ * real one, which may; late where it is the library, whose machine may be busy.
  */
 #include "conform.h"
 
@@ -18,8 +18,8 @@ TestSuite(waits, .init = conform_start, .timeout = 180);
 #define WORDS   (MIB / 4)
 
 struct gate {
-    uint64_t ns; /* how long it holds */
-    bool open;     /* atomic: by the test, */
+    uint64_t ns;    /* how long it holds */
+    bool open;      /* atomic: by the test, */
     bool by_itself; /* atomic: or by itself */
 };
 
@@ -54,8 +54,8 @@ static size_t part(unsigned tenths)
     return memory_free_bytes() / 10 * tenths & ~(2 * MIB - 1);
 }
 
-/* Most of the memory, freed in the order of a stream behind work: a host function or, without a gate, a kernel.
- * Returns what is more than there is beside it. */
+/* Most of the memory, freed in the order of a stream behind work: a host function or, without a
+ * gate, a kernel. Returns what is more than there is beside it. */
 static size_t free_behind(CUstream stream, struct gate *gate)
 {
     size_t size = part(7), wanted = part(6);

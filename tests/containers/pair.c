@@ -125,7 +125,8 @@ static void want_back(bool held)
     must("cuMemFree", cuMemFree(ptr));
 }
 
-/* ---- The three kinds of memory ---------------------------------------------------------------- */
+/* ---- The three kinds of memory
+ * ---------------------------------------------------------------- */
 
 static CUdeviceptr map_own(void)
 {
@@ -185,7 +186,8 @@ static CUdeviceptr make(const char *role)
     return ptr;
 }
 
-/* What is attached is the device's at no time: whether somebody has it is for gpushim_detach to say. */
+/* What is attached is the device's at no time: whether somebody has it is for gpushim_detach to
+ * say. */
 static void end_external(CUdeviceptr ptr, bool held)
 {
     if (held && detach(ptr, WAIT_NS / 100) != EBUSY)
@@ -301,7 +303,9 @@ int main(int argc, char **argv)
     CUdevice device;
 
     if (argc != 3)
-        fail("usage", "pair give[-own|-external][-held|-refused|-left]|take[-held|-kept|-refused|-left|-lost] FOLDER");
+        fail(
+            "usage",
+            "pair give[-own|-external][-held|-refused|-left]|take[-held|-kept|-refused|-left|-lost] FOLDER");
     folder = argv[2];
     setvbuf(stdout, NULL, _IOLBF, 0);
     alarm(180);

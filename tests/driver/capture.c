@@ -5,8 +5,8 @@
  * What the real driver forbids meanwhile, measured: recording a context event in any mode and from
  * any thread, and it breaks the capture; in GLOBAL mode cuEventQuery, cuStreamQuery, cuMemAlloc,
  * cuMemFree, cuMemAllocAsync in another stream, cuMemHostRegister and more from any thread, in
- * THREAD_LOCAL from the capturing one, in RELAXED from none, nor in any from a thread whose own mode
- * is RELAXED; neither cuMemGetInfo nor cuStreamWaitEvent in any.
+ * THREAD_LOCAL from the capturing one, in RELAXED from none, nor in any from a thread whose own
+ * mode is RELAXED; neither cuMemGetInfo nor cuStreamWaitEvent in any.
  */
 #include "internal.h"
 

@@ -148,8 +148,8 @@ static CUresult wait_tail(struct sd_queue *queue)
     return context->sticky;
 }
 
-/* A synchronous copy is not captured; beside a capture, of whatever mode, it is made (measured on an
- * H200) where a call in its stream may be. */
+/* A synchronous copy is not captured; beside a capture, of whatever mode, it is made (measured on
+ * an H200) where a call in its stream may be. */
 CUresult sd_sync_allowed(struct sd_queue *queue, bool async)
 {
     if (async)
@@ -182,8 +182,9 @@ static CUresult host_to_device(struct sd_queue *queue, uint64_t dst, const void 
 }
 
 /* Whether bytes may go between the host and the device; the queue they go through. */
-static CUresult may_copy(CUstream stream, const void *host, CUdeviceptr address, enum sd_access access,
-                         size_t bytes, bool async, struct sd_queue **ret_queue)
+static CUresult may_copy(CUstream stream, const void *host, CUdeviceptr address,
+                         enum sd_access access, size_t bytes, bool async,
+                         struct sd_queue **ret_queue)
 {
     CUresult result = sd_queue_get(stream, ret_queue);
 

@@ -16,16 +16,16 @@ CUDA_MEMCPY2D sd_slice_of(const CUDA_MEMCPY3D *copy, size_t z)
 {
     return (CUDA_MEMCPY2D){
         .srcXInBytes = copy->srcXInBytes,
-        .srcY = copy->srcY + (copy->srcZ + z) * height_of(copy->srcMemoryType, copy->srcArray,
-                                                          copy->srcHeight),
+        .srcY = copy->srcY +
+                (copy->srcZ + z) * height_of(copy->srcMemoryType, copy->srcArray, copy->srcHeight),
         .srcMemoryType = copy->srcMemoryType,
         .srcHost = copy->srcHost,
         .srcDevice = copy->srcDevice,
         .srcArray = copy->srcArray,
         .srcPitch = copy->srcPitch,
         .dstXInBytes = copy->dstXInBytes,
-        .dstY = copy->dstY + (copy->dstZ + z) * height_of(copy->dstMemoryType, copy->dstArray,
-                                                          copy->dstHeight),
+        .dstY = copy->dstY +
+                (copy->dstZ + z) * height_of(copy->dstMemoryType, copy->dstArray, copy->dstHeight),
         .dstMemoryType = copy->dstMemoryType,
         .dstHost = copy->dstHost,
         .dstDevice = copy->dstDevice,

@@ -20,22 +20,22 @@ static inline CUresult locked(CUresult result)
     return result;
 }
 
-#define ROW(name, symbol, since, mode, parameters, body)                                           \
-    CUresult CUDAAPI symbol parameters                                                             \
-    {                                                                                              \
-        CUresult refused = sd_enter(ROW_##symbol);                                                 \
-        if (SD_UNLIKELY(refused))                                                                  \
-            return refused;                                                                        \
-        if ((mode)&SD_UNLOCKED)                                                                    \
-            return body;                                                                           \
-        pthread_mutex_lock(&sd_lock);                                                              \
-        return locked(body);                                                                       \
+#define ROW(name, symbol, since, mode, parameters, body) \
+    CUresult CUDAAPI symbol parameters                   \
+    {                                                    \
+        CUresult refused = sd_enter(ROW_##symbol);       \
+        if (SD_UNLIKELY(refused))                        \
+            return refused;                              \
+        if ((mode) & SD_UNLOCKED)                        \
+            return body;                                 \
+        pthread_mutex_lock(&sd_lock);                    \
+        return locked(body);                             \
     }
 #define ALIAS(name, symbol, since, mode)
 #include "entry_points.h"
 
 const struct sd_row sd_rows[] = {
-#define ROW(name, symbol, since, mode, parameters, body)                                           \
+#define ROW(name, symbol, since, mode, parameters, body) \
     {#name, #symbol, since, mode, (void *)symbol},
 #define ALIAS(name, symbol, since, mode) {#name, #symbol, since, mode, (void *)symbol},
 #include "entry_points.h"

@@ -8,10 +8,7 @@ static const struct {
     const char *name;
     const char *text;
 } errors[] = {
-#define ERROR(error, text)                                                                         \
-    {                                                                                              \
-        error, #error, text                                                                        \
-    }
+#define ERROR(error, text) {error, #error, text}
     ERROR(CUDA_SUCCESS, "no error"),
     ERROR(CUDA_ERROR_INVALID_VALUE, "invalid argument"),
     ERROR(CUDA_ERROR_OUT_OF_MEMORY, "out of memory"),

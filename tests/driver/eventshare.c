@@ -1,14 +1,14 @@
 /*
- * Events of several processes. As the real driver (580, measured) a process keeps 4,096 of them in a file of
- * /dev/shm that shm_open makes, cuda.shm.UID.PID.N, and gives them from the last place to the first. A handle is
- * the pid, N and the place, 8 bytes each; what is behind them is zero, and nobody looks at it. Who opens one
- * maps the file of that pid and N, once, for as long as it runs; the process's own pid is INVALID_CONTEXT, a
- * file that is not there MAP_FAILED. The names are found as any reference of a library's: whoever is preloaded
- * and has shm_open is asked.
+ * Events of several processes. As the real driver (580, measured) a process keeps 4,096 of them in
+ * a file of /dev/shm that shm_open makes, cuda.shm.UID.PID.N, and gives them from the last place to
+ * the first. A handle is the pid, N and the place, 8 bytes each; what is behind them is zero, and
+ * nobody looks at it. Who opens one maps the file of that pid and N, once, for as long as it runs;
+ * the process's own pid is INVALID_CONTEXT, a file that is not there MAP_FAILED. The names are
+ * found as any reference of a library's: whoever is preloaded and has shm_open is asked.
  *
- * A place has two numbers: how often it was recorded, and the highest record whose work is done. Who waits for
- * a record sleeps on the second number. One record that is done makes all earlier ones so; one whose process
- * was killed before is never done, as on the real driver.
+ * A place has two numbers: how often it was recorded, and the highest record whose work is done.
+ * Who waits for a record sleeps on the second number. One record that is done makes all earlier
+ * ones so; one whose process was killed before is never done, as on the real driver.
  */
 #include "internal.h"
 
@@ -38,7 +38,7 @@ struct file {
     bool own;
     bool forgotten; /* it is mapped, for events that there are, and not looked for */
     struct page *pages;
-    unsigned used; /* of an own one: how many places, */
+    unsigned used;      /* of an own one: how many places, */
     bool taken[PLACES]; /* and which */
 };
 

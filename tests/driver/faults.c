@@ -109,7 +109,8 @@ bool sd_row_hidden(unsigned row)
 
 static bool row_is(unsigned row, const char *name)
 {
-    return !strcmp(name, "*") || !strcmp(sd_rows[row].name, name) || !strcmp(sd_rows[row].symbol, name);
+    return !strcmp(name, "*") || !strcmp(sd_rows[row].name, name) ||
+           !strcmp(sd_rows[row].symbol, name);
 }
 
 static bool name_known(const char *name)

@@ -44,7 +44,7 @@
 #define SD_DRIVER_VERSION 13040
 #define SD_NEWER_VERSION  14000 /* of its calls that no CUDA has */
 #define SD_MAX_DEVICES    16
-#define SD_MAX_PEERS      16 /* of a context */
+#define SD_MAX_PEERS      16                /* of a context */
 #define SD_GRANULE        ((size_t)2 << 20) /* VMM granularity, and the size of a small piece */
 #define SD_SMALL_LIMIT    ((size_t)1 << 20) /* cuMemAlloc sub-allocates below it */
 #define SD_BLOCK_ALIGN    ((size_t)512)
@@ -134,7 +134,7 @@ enum sd_feature {
     SD_WITH_RDMA = 4,
     SD_WITH_CTX_RECORD_EVENT = 8,
     SD_WITH_ASYNC = 16,
-    SD_WITH_PEER = 32, /* devices reach each other */
+    SD_WITH_PEER = 32,        /* devices reach each other */
     SD_WITH_SYNC_MEMOPS = 64, /* new memory has it on */
     SD_WITH_DMA_BUF = 128
 };
@@ -206,7 +206,8 @@ CUresult sd_init(unsigned flags);
 struct sd_device *sd_device_get_ptr(CUdevice dev);
 int sd_device_by_uuid(const CUuuid *uuid); /* -1: hidden or unknown */
 
-/* machine.c: what is taken of a device's memory, by all processes of the machine. sd_lock is held. */
+/* machine.c: what is taken of a device's memory, by all processes of the machine. sd_lock is
+ * held. */
 void sd_machine_init(void);
 uint64_t sd_device_used(const struct sd_device *device);
 bool sd_device_take(struct sd_device *device, size_t size); /* false: that much is not free */
@@ -251,7 +252,7 @@ struct sd_thread {
     struct sd_slot {
         struct sd_context *context;
         uint64_t id; /* the context's when it was pushed: tells a destroyed one */
-    } * stack;
+    } *stack;
     unsigned depth, room;
     CUstreamCaptureMode mode;
     bool in_callback;
@@ -267,16 +268,16 @@ struct sd_context {
     bool primary;
     struct sd_context *green_of; /* a green one's primary one, which has all but its queues */
     bool no_default;             /* no call may name its default stream */
-    bool active;       /* false: a primary one that nobody retains */
-    bool ending;       /* a primary one whose work is waited for */
-    unsigned retained; /* a primary one: how often */
-    unsigned attached; /* a created one: uses beyond the first, of cuCtxAttach */
+    bool active;                 /* false: a primary one that nobody retains */
+    bool ending;                 /* a primary one whose work is waited for */
+    unsigned retained;           /* a primary one: how often */
+    unsigned attached;           /* a created one: uses beyond the first, of cuCtxAttach */
     unsigned flags;
     unsigned api_version;
-    uint64_t life;     /* never that of another one; a primary one's changes when it ends */
+    uint64_t life; /* never that of another one; a primary one's changes when it ends */
     _Atomic uint64_t peers[SD_MAX_PEERS]; /* lives of contexts whose memory it may use, or 0; read
                                              by running work */
-    CUresult sticky;        /* the error that killed it, CUDA_SUCCESS while well */
+    CUresult sticky;                      /* the error that killed it, CUDA_SUCCESS while well */
     struct sd_queue *legacy;
     struct sd_queue *queues; /* all of them: legacy, per-thread, created, destroyed but busy */
     struct sd_event *events;
@@ -303,7 +304,7 @@ void sd_thread_watch(void);
 /* Calls fn for every context with queues. */
 void sd_contexts_each(void (*fn)(struct sd_context *, void *), void *arg);
 struct sd_context *sd_context_new(int device, unsigned flags, unsigned api); /* NULL: no room */
-void sd_context_end(struct sd_context *context); /* and what is in it */
+void sd_context_end(struct sd_context *context);                             /* and what is in it */
 
 CUresult sd_ctx_create(CUcontext *pctx, unsigned flags, CUdevice dev, unsigned api);
 CUresult sd_ctx_create_v4(CUcontext *pctx, CUctxCreateParams *params, unsigned flags, CUdevice dev);

@@ -39,7 +39,7 @@ struct opened {
     struct place {
         uint64_t ptr;
         unsigned count;
-    } * places;
+    } *places;
     size_t place_count;
 };
 
@@ -213,8 +213,7 @@ CUresult sd_ipc_open_mem_handle(CUdeviceptr *ptr, CUipcMemHandle handle, unsigne
     if (result)
         return result;
     memcpy(&token, &handle, sizeof token);
-    if (token.magic != MAGIC ||
-        token.check != token_check(&token) || token.offset >= token.size)
+    if (token.magic != MAGIC || token.check != token_check(&token) || token.offset >= token.size)
         return CUDA_ERROR_INVALID_VALUE;
     if (token.process == sd_process_token())
         return CUDA_ERROR_INVALID_CONTEXT;

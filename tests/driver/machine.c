@@ -28,7 +28,7 @@
 #include <unistd.h>
 
 #define ROWS   256
-#define PIECES 512                   /* listed in a row; others count where they were made */
+#define PIECES 512                  /* listed in a row; others count where they were made */
 #define LEASE  ((uint64_t)20000000) /* ns, of the guard: a thousand times what is done with it */
 
 struct piece {
@@ -55,8 +55,10 @@ static int machine_fd = -1;
 /* What F_OFD_GETLK or F_OFD_SETLK say of row i's byte. */
 static int lock(int command, int i)
 {
-    struct flock range = {
-        .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = sizeof *machine + i, .l_len = 1};
+    struct flock range = {.l_type = F_WRLCK,
+                          .l_whence = SEEK_SET,
+                          .l_start = sizeof *machine + i,
+                          .l_len = 1};
 
     return fcntl(machine_fd, command, &range) < 0 ? -1 : range.l_type;
 }

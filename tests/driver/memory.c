@@ -89,8 +89,9 @@ CUresult sd_mem_alloc_pitch(CUdeviceptr *ptr, size_t *pitch, size_t width, size_
     }
     if (!ptr || !pitch)
         return CUDA_ERROR_INVALID_VALUE;
-    /* Measured on an H200: the pitch is told before there is memory, 0 for an element of a size that
-     * is none, and the memory is what is left of the product in 64 bits; on an H100: 0 for no rows. */
+    /* Measured on an H200: the pitch is told before there is memory, 0 for an element of a size
+     * that is none, and the memory is what is left of the product in 64 bits; on an H100: 0 for no
+     * rows. */
     *pitch = element_valid && height ? row : 0;
     return element_valid && width ? sd_mem_alloc(ptr, row * height) : CUDA_ERROR_INVALID_VALUE;
 }
@@ -138,8 +139,8 @@ CUresult sd_mem_get_info(size_t *free_bytes, size_t *total)
     if (total)
         *total = sd_devices[context->device].memory;
     if (free_bytes)
-        *free_bytes = sd_devices[context->device].memory -
-                      sd_device_used(&sd_devices[context->device]);
+        *free_bytes =
+            sd_devices[context->device].memory - sd_device_used(&sd_devices[context->device]);
     return CUDA_SUCCESS;
 }
 

@@ -28,8 +28,8 @@ struct sd_module {
     struct sd_module *next;
     struct sd_context *context;
     const struct library *library; /* NULL: one that the program loaded by itself */
-    struct function *functions; /* those asked for so far */
-    struct global *globals;     /* likewise */
+    struct function *functions;    /* those asked for so far */
+    struct global *globals;        /* likewise */
     char *ptx;
 };
 
@@ -380,8 +380,8 @@ CUresult sd_launch_kernel_ex(const CUlaunchConfig *config, CUfunction function, 
     for (unsigned i = 0; i < config->numAttrs; i++)
         early |= config->attrs[i].id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION &&
                  config->attrs[i].value.programmaticStreamSerializationAllowed;
-    return launch(
-        function, (const unsigned[]){config->gridDimX, config->gridDimY, config->gridDimZ},
-        (const unsigned[]){config->blockDimX, config->blockDimY, config->blockDimZ}, stream, params,
-        extra, early);
+    return launch(function,
+                  (const unsigned[]){config->gridDimX, config->gridDimY, config->gridDimZ},
+                  (const unsigned[]){config->blockDimX, config->blockDimY, config->blockDimZ},
+                  stream, params, extra, early);
 }

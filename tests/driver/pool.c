@@ -155,9 +155,9 @@ static CUresult marker(struct sd_queue *queue, const struct sd_work *work, struc
     return CUDA_SUCCESS;
 }
 
-/* A device that is full: what another stream has freed, and this one waits for (measured on an H200:
- * the call is back after 57 ms, while a host function holds the other one). Several frees may lie side
- * by side; what the real one does besides, putting chunks together, this does not. */
+/* A device that is full: what another stream has freed, and this one waits for (measured on an
+ * H200: the call is back after 57 ms, while a host function holds the other one). Several frees may
+ * lie side by side; what the real one does besides, putting chunks together, this does not. */
 static uint64_t take_behind(struct sd_pool *pool, size_t bytes, struct sd_queue *queue,
                             struct sd_chunk **ret)
 {
@@ -213,8 +213,8 @@ static CUresult pool_take(struct sd_pool *pool, size_t bytes, struct sd_queue *q
 
 #define GRAPH_GRANULE ((size_t)32 << 20) /* of large ones */
 
-/* What is free of a device that has too little goes to the graphs nevertheless, and stays theirs, of
- * no use to another try (measured on an H200, where a trim does not bring it back either). */
+/* What is free of a device that has too little goes to the graphs nevertheless, and stays theirs,
+ * of no use to another try (measured on an H200, where a trim does not bring it back either). */
 static void graph_refused(struct sd_device *device)
 {
     size_t rest = device->memory - (size_t)sd_device_used(device);
@@ -278,8 +278,8 @@ static CUresult alloc(CUdeviceptr *ptr, size_t bytes, struct sd_pool *pool, CUst
         pool = device_pool(&sd_devices[queue->context->device]);
     if (!pool)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    result =
-        queue->capture ? sd_graph_take(queue, bytes, &block) : pool_take(pool, bytes, queue, &block);
+    result = queue->capture ? sd_graph_take(queue, bytes, &block)
+                            : pool_take(pool, bytes, queue, &block);
     if (!result)
         *ptr = block->base;
     return result;
@@ -505,7 +505,8 @@ CUresult sd_pool_get_access(CUmemAccess_flags *flags, CUmemoryPool handle, CUmem
 }
 
 /* The device, with its pools made. */
-static CUresult device_with_pools(const CUmemoryPool *pool, CUdevice dev, struct sd_device **ret_device)
+static CUresult device_with_pools(const CUmemoryPool *pool, CUdevice dev,
+                                  struct sd_device **ret_device)
 {
     *ret_device = sd_device_get_ptr(dev);
     if (!pool)

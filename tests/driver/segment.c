@@ -162,7 +162,8 @@ CUresult sd_phys_new(int device, size_t size, struct sd_phys **ret)
     return phys_made(device, size, sd_memfd_new(size, name), ret);
 }
 
-/* ---- Memory of an NVLink domain: a file in its folder, with the name of a memfd and a number ---- */
+/* ---- Memory of an NVLink domain: a file in its folder, with the name of a memfd and a number
+ * ---- */
 
 static const char *domain(void)
 {
@@ -223,7 +224,8 @@ CUresult sd_phys_import_fabric(const CUmemFabricHandle *handle, struct sd_phys *
 
     if (!domain())
         return CUDA_ERROR_NOT_PERMITTED;
-    if (memcmp(handle->data, "softcuda-", 9) != 0 || memchr(handle->data, '/', sizeof handle->data) ||
+    if (memcmp(handle->data, "softcuda-", 9) != 0 ||
+        memchr(handle->data, '/', sizeof handle->data) ||
         !memchr(handle->data, 0, sizeof handle->data))
         return CUDA_ERROR_INVALID_VALUE;
     snprintf(path, sizeof path, "%s/%s", domain(), (const char *)handle->data);
@@ -241,8 +243,7 @@ CUresult sd_phys_import(int fd, struct sd_phys **ret)
     rlim_t soft;
     int own;
 
-    if (fstat(fd, &st) < 0 || (fcntl(fd, F_GET_SEALS) != SEALS && !is_of_domain(fd)) ||
-        !st.st_size)
+    if (fstat(fd, &st) < 0 || (fcntl(fd, F_GET_SEALS) != SEALS && !is_of_domain(fd)) || !st.st_size)
         return CUDA_ERROR_INVALID_VALUE;
     for (struct sd_phys *phys = physical; phys; phys = phys->next) {
         if (phys->inode == st.st_ino) {

@@ -1,7 +1,7 @@
 /*
- * The devices' part of the address space: one range that nothing else is ever in. So an address that
- * was freed is never memory of the program's own, and is known for what it was: a call that is given
- * it refuses it, as the real one does, and nobody's memory is written.
+ * The devices' part of the address space: one range that nothing else is ever in. So an address
+ * that was freed is never memory of the program's own, and is known for what it was: a call that is
+ * given it refuses it, as the real one does, and nobody's memory is written.
  */
 #include "internal.h"
 

@@ -77,8 +77,7 @@ static bool split(struct sd_span *span, size_t size)
 
 static bool free_for(const struct sd_span *span, const struct sd_queue *queue, bool behind)
 {
-    return !span->used &&
-           (!span->freed_by || behind || (queue && span->freed_in == queue->id));
+    return !span->used && (!span->freed_by || behind || (queue && span->freed_in == queue->id));
 }
 
 /* From the span on: with `behind` also what lies beside it, else it alone. */

@@ -1,6 +1,6 @@
 /*
- * The software driver's inside: memory, and what is allocated, copied and loaded there. Part of internal.h,
- * which includes it.
+ * The software driver's inside: memory, and what is allocated, copied and loaded there. Part of
+ * internal.h, which includes it.
  */
 #ifndef SD_STORAGE_H
 #define SD_STORAGE_H
@@ -29,13 +29,14 @@ struct sd_segment {
     size_t size;
     struct sd_phys *phys; /* NULL: host memory */
     int device;           /* -1: host memory, open to all */
-    bool read_only; /* host memory that devices may read alone */
+    bool read_only;       /* host memory that devices may read alone */
     uint64_t life;        /* of the context whose memory it is; unless listed */
     bool listed; /* access is as set for each device, else it is the device's and the peers' */
     uint8_t access[SD_MAX_DEVICES];
 };
 
-/* A memfd sealed at its size, close-on-exec and among the driver's own; -1 where there is no room. */
+/* A memfd sealed at its size, close-on-exec and among the driver's own; -1 where there is no
+ * room. */
 int sd_memfd_new(size_t size, const char *name);
 /* A close-on-exec descriptor among the driver's own; -1 where the file cannot be opened. */
 int sd_open_private(const char *path, int flags);
@@ -122,11 +123,11 @@ bool sd_chunk_empty(struct sd_chunk *chunk);
 /* ---- block.c, memory.c: allocations ---- */
 
 enum sd_block_kind {
-    SD_BLOCK_ALLOC, /* cuMemAlloc */
-    SD_BLOCK_ASYNC, /* from a pool */
-    SD_BLOCK_GRAPH, /* of a graph's allocation node */
-    SD_BLOCK_VMM,   /* a mapping */
-    SD_BLOCK_IPC,   /* opened legacy handle */
+    SD_BLOCK_ALLOC,  /* cuMemAlloc */
+    SD_BLOCK_ASYNC,  /* from a pool */
+    SD_BLOCK_GRAPH,  /* of a graph's allocation node */
+    SD_BLOCK_VMM,    /* a mapping */
+    SD_BLOCK_IPC,    /* opened legacy handle */
     SD_BLOCK_MODULE, /* a module's variable */
     SD_BLOCK_HOST,
     SD_BLOCK_MANAGED
@@ -144,7 +145,7 @@ struct sd_block {
     struct sd_allocation *allocation; /* VMM: the handle mapped */
     uint64_t id;
     int sync_memops; /* as set; -1: as this machine has it at first */
-    bool freeing; /* a free waits for the work: for all others it is gone */
+    bool freeing;    /* a free waits for the work: for all others it is gone */
     bool leaving; /* freed in a stream's order, which has not got there: no free takes it again */
     bool hidden;
     bool registered; /* host memory that is the program's own */
@@ -205,7 +206,7 @@ struct sd_pool {
     struct sd_pool *next; /* all there are, the dying ones too */
     int device;
     bool is_default;
-    bool destroyed; /* goes with its last block */
+    bool destroyed;                 /* goes with its last block */
     uint64_t from_process, from_id; /* an imported one: what it is elsewhere */
     unsigned handle_types;
     size_t max_size;

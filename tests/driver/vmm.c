@@ -2,8 +2,8 @@
  * Virtual memory management: reservations, handles, mappings, and handles that travel as file
  * descriptors. As measured: 2 MiB granularity; a mapping takes a whole handle; unmapping does not
  * wait for work; a handle that was imported cannot be exported again; a FABRIC handle is said to be
- * supported and then not permitted, unless there is an NVLink domain (softcuda.h). Exported descriptors are close-on-exec, as those that the real
- * driver opens are.
+ * supported and then not permitted, unless there is an NVLink domain (softcuda.h). Exported
+ * descriptors are close-on-exec, as those that the real driver opens are.
  */
 #include "internal.h"
 
@@ -24,7 +24,7 @@ static unsigned handles_referenced;
 static struct exported {
     int fd;
     uint64_t inode;
-} * exported;
+} *exported;
 static size_t exported_count, exported_room;
 
 unsigned sd_reservation_count(void)
@@ -123,8 +123,8 @@ static CUresult prop_check(const CUmemAllocationProp *prop)
         return CUDA_ERROR_INVALID_VALUE;
     if (!sd_device_get_ptr(prop->location.id))
         return CUDA_ERROR_INVALID_DEVICE;
-    if (prop->requestedHandleTypes & ~(unsigned)(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR |
-                                                 CU_MEM_HANDLE_TYPE_FABRIC))
+    if (prop->requestedHandleTypes &
+        ~(unsigned)(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR | CU_MEM_HANDLE_TYPE_FABRIC))
         return CUDA_ERROR_NOT_SUPPORTED;
     if (prop->requestedHandleTypes & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR &&
         !sd_feature(SD_WITH_POSIX_FD))
@@ -427,8 +427,8 @@ static bool is_mapped_through(const struct sd_block *block, uint64_t end)
     return block && end <= block->base + block->size;
 }
 
-/* One of several descriptors' memory has its size, its first page, and its address in its name: what
- * lies there is what it stands for while that stays mapped (tests/rdma/verbs_stand_in.c). */
+/* One of several descriptors' memory has its size, its first page, and its address in its name:
+ * what lies there is what it stands for while that stays mapped (tests/rdma/verbs_stand_in.c). */
 static CUresult dma_buf_of_several(uint64_t base, size_t size, int *ret_fd)
 {
     struct stat st;

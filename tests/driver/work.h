@@ -1,6 +1,6 @@
 /*
- * The software driver's inside: work that runs later, what it waits for, and how it is recorded. Part of
- * internal.h, which includes it.
+ * The software driver's inside: work that runs later, what it waits for, and how it is recorded.
+ * Part of internal.h, which includes it.
  */
 #ifndef SD_WORK_H
 #define SD_WORK_H
@@ -14,7 +14,7 @@ enum sd_work_kind {
     SD_KERNEL,
     SD_HOST_FUNCTION,
     SD_STREAM_CALLBACK,
-    SD_FREE,  /* a block freed in stream order */
+    SD_FREE,   /* a block freed in stream order */
     SD_SIGNAL, /* a record of an event of several processes is done */
     SD_AWAIT   /* until one is that another process may have made */
 };
@@ -182,7 +182,7 @@ struct sd_event {
     unsigned flags;
     bool recorded;
     struct sd_shared *shared; /* of several processes: what it stands for is told there */
-    struct sd_op *op; /* what it stands for; NULL: done, at `at` */
+    struct sd_op *op;         /* what it stands for; NULL: done, at `at` */
     uint64_t at;
     uint64_t capture; /* id of the capture it was recorded in, 0 outside of any */
     struct sd_node **nodes;
@@ -239,8 +239,8 @@ struct sd_capture {
     struct sd_graph *graph;
     bool own_graph; /* made by the capture: dies with one that failed */
     bool invalid;
-    bool again;  /* its nodes are the graph's, in their order, with other work */
-    size_t at;   /* the one that comes next then */
+    bool again; /* its nodes are the graph's, in their order, with other work */
+    size_t at;  /* the one that comes next then */
 };
 
 /* A call that no capture open now allows in this thread's mode: refused, captures invalidated. */
@@ -314,7 +314,7 @@ struct sd_exec {
         struct sd_work work;
         size_t *after;
         size_t after_count;
-    } * nodes;
+    } *nodes;
     size_t count;
     struct sd_graph_memory *memory;
     struct sd_op *last; /* behind its latest launch: launches of one instance do not overlap */
@@ -340,8 +340,8 @@ CUresult sd_graph_exec_destroy(CUgraphExec exec);
 
 /* ---- nodes.c ---- */
 
-CUresult sd_graph_add_node(CUgraphNode *node, CUgraph graph, const CUgraphNode *after,
-                           size_t count, const CUgraphNodeParams *params);
+CUresult sd_graph_add_node(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, size_t count,
+                           const CUgraphNodeParams *params);
 CUresult sd_node_set(CUgraphNode node, const CUgraphNodeParams *params);
 CUresult sd_exec_node_set(CUgraphExec exec, CUgraphNode node, const CUgraphNodeParams *params);
 CUresult sd_graph_add_memset(CUgraphNode *node, CUgraph graph, const CUgraphNode *after,
@@ -356,8 +356,8 @@ CUresult sd_exec_memcpy_set(CUgraphExec exec, CUgraphNode node, const CUDA_MEMCP
                             CUcontext ctx);
 CUresult sd_graph_add_alloc(CUgraphNode *node, CUgraph graph, const CUgraphNode *after,
                             size_t count, CUDA_MEM_ALLOC_NODE_PARAMS *params);
-CUresult sd_graph_add_free(CUgraphNode *node, CUgraph graph, const CUgraphNode *after,
-                           size_t count, CUdeviceptr ptr);
+CUresult sd_graph_add_free(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, size_t count,
+                           CUdeviceptr ptr);
 
 /* ---- batch.c ---- */
 

@@ -90,7 +90,7 @@ static void start(void)
     gs_map_init(&map);
     gs_fences_init(&fences, &gs_broker_driver);
     CHECK(gs_share_create(&gs_broker_driver, &map, &fences, &log, &options, &events, &broker) ==
-         GS_OK);
+          GS_OK);
     CHECK(gs_share_serve(broker) == GS_OK);
 }
 
@@ -109,15 +109,17 @@ static int dial(void)
 /* One of a few handles, so that clients meet in them; the last byte is the secret's. */
 static void make_ipc_handle(uint8_t choice, unsigned char *ret_bytes)
 {
-    struct gs_ipc_handle ipc_handle = {
-        .block_id = choice % 5, .chunk_id = choice / 5 % 3, .size = (choice & 0x40) ? 4096 : CHUNK};
+    struct gs_ipc_handle ipc_handle = {.block_id = choice % 5,
+                                       .chunk_id = choice / 5 % 3,
+                                       .size = (choice & 0x40) ? 4096 : CHUNK};
 
     memset(ipc_handle.instance, 1 + choice / 128, sizeof ipc_handle.instance);
     ipc_handle.secret[0] = choice / 15 % 2;
     gs_ipc_handle_write(&ipc_handle, ret_bytes);
 }
 
-/* Of other machines: what an agent, or who shares with them, may say, so that it is believed at times. */
+/* Of other machines: what an agent, or who shares with them, may say, so that it is believed at
+ * times. */
 static void fit_cluster(struct fuzz_input *input, union gs_wire_message *message)
 {
     uint8_t choice = fuzz_byte(input), small = choice % 4;
@@ -246,7 +248,8 @@ static bool wait_readable(int fd)
     return got > 0;
 }
 
-/* Reads all there is, until the other side hangs up. Returns why it refused something last; 0: it did not. */
+/* Reads all there is, until the other side hangs up. Returns why it refused something last; 0: it
+ * did not. */
 static uint32_t drain(int fd)
 {
     union gs_wire_message message;
@@ -260,7 +263,7 @@ static uint32_t drain(int fd)
             close(got_fd);
         /* A broker says nothing that is not valid. */
         CHECK(error == 0 || error == -EAGAIN || error == -ENOTCONN || error == -ECONNRESET ||
-             error == -EPIPE);
+              error == -EPIPE);
         if (error == 0 && message.head.type == GS_WIRE_REFUSE)
             refused = message.refuse.reason;
     }
@@ -335,7 +338,8 @@ static bool honest_ones(void)
     } while (message.head.type == GS_WIRE_REFUSE && message.refuse.reason == GS_REFUSED_EARLY &&
              side_now() - left_ns < KEEP_NS);
     if (message.head.type == GS_WIRE_REFUSE)
-        fprintf(stderr, "refused: who opens: %s; who shared: %s\n", gs_wire_reason_text(message.refuse.reason),
+        fprintf(stderr, "refused: who opens: %s; who shared: %s\n",
+                gs_wire_reason_text(message.refuse.reason),
                 refused ? gs_wire_reason_text(refused) : "no");
     CHECK((message.head.type == GS_WIRE_GRANT && got_fd >= 0) || side_now() - left_ns >= KEEP_NS);
     if (got_fd >= 0)

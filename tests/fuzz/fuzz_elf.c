@@ -1,7 +1,8 @@
 /*
- * Names and functions by ELF: of a file, which may have any bytes (shim/command/trace_stack.h, run_file.c);
- * and of a loaded object, which the dynamic linker has accepted (shim/lookup/elf_symbols.h): its tables are
- * well formed, whatever symbols are in them, and what is found is what a walk through all of them finds.
+ * Names and functions by ELF: of a file, which may have any bytes (shim/command/trace_stack.h,
+ * run_file.c); and of a loaded object, which the dynamic linker has accepted
+ * (shim/lookup/elf_symbols.h): its tables are well formed, whatever symbols are in them, and what
+ * is found is what a walk through all of them finds.
  */
 #include "fuzz.h"
 
@@ -91,7 +92,7 @@ static void make_object(struct fuzz_input *input, struct object *object, uint32_
     /* The chain of a bucket is in one piece. */
     for (unsigned i = 1; i < object->count; i++)
         for (unsigned j = i; j > 1 && hash_of(name_of(object, j)) % buckets <
-                                         hash_of(name_of(object, j - 1)) % buckets;
+                                          hash_of(name_of(object, j - 1)) % buckets;
              j--) {
             ElfW(Sym) symbol = object->symbols[j];
             ElfW(Half) version = object->versions[j];

@@ -2,10 +2,10 @@
  * An exporter and a client that says anything: whole and broken messages in any order, handles that
  * are right and nearly right, descriptors nobody asked for. The last block is freed now and then by
  * a program that is short of memory, so the client is asked what it gives back, and answers or not.
- * The exporter is asked for memory as well, and gives half of it.
- * The exporter is one as programs have it, with its thread and its socket. The client shuts its side
- * down at the end, and must be hung up on soon: an exporter that is stuck fails here. After that an
- * honest client is still served.
+ * The exporter is asked for memory as well, and gives half of it. The exporter is one as programs
+ * have it, with its thread and its socket. The client shuts its side down at the end, and must be
+ * hung up on soon: an exporter that is stuck fails here. After that an honest client is still
+ * served.
  */
 #include "message.h"
 

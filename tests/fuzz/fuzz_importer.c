@@ -1,10 +1,9 @@
 /*
- * An importer and an exporter that answers anything: grants for other blocks, of other sizes, without
- * a descriptor or with three, twice, cut off, or nothing; and that asks for blocks, chunks and what
- * was closed whenever it likes. Opens must end in time with an error or
- * with a block as its handle says, and leave nothing behind. Now and then it is asked for memory
- * before that.
- * Now and then it is asked for memory before.
+ * An importer and an exporter that answers anything: grants for other blocks, of other sizes,
+ * without a descriptor or with three, twice, cut off, or nothing; and that asks for blocks, chunks
+ * and what was closed whenever it likes. Opens must end in time with an error or with a block as
+ * its handle says, and leave nothing behind. Now and then it is asked for memory before that. Now
+ * and then it is asked for memory before.
  */
 #include "message.h"
 
@@ -101,8 +100,8 @@ static bool answer(int fd, const struct gs_wire_open *open, uint64_t *asked)
 static void give_file(int fd, uint32_t request)
 {
     uint8_t kind = fuzz_byte(&answers);
-    struct fuzz_fds fds = fuzz_fds_make(
-        kind & 1 ? &answers : &(struct fuzz_input){(const uint8_t *)"\1\0", 2});
+    struct fuzz_fds fds =
+        fuzz_fds_make(kind & 1 ? &answers : &(struct fuzz_input){(const uint8_t *)"\1\0", 2});
     union gs_wire_message message;
 
     gs_wire_start(&message, kind & 2 ? GS_WIRE_REFUSE : GS_WIRE_REPORT, request + (kind > 250));
@@ -112,8 +111,11 @@ static void give_file(int fd, uint32_t request)
         fuzz_damage(&answers, &message, message.head.size);
     if (kind & 8)
         fuzz_send(fd, &message, message.head.size % sizeof message, &fds);
-    fuzz_send(fd, &message, kind & 16 ? fuzz_length(&answers) % sizeof message
-              : kind & 2 && !(kind & 4) ? sizeof message.refuse : sizeof message.report, &fds);
+    fuzz_send(fd, &message,
+              kind & 16                 ? fuzz_length(&answers) % sizeof message
+              : kind & 2 && !(kind & 4) ? sizeof message.refuse
+                                        : sizeof message.report,
+              &fds);
     fuzz_fds_close(&fds);
 }
 
@@ -132,8 +134,8 @@ static void give(int fd, uint32_t request)
             fuzz_damage(&answers, &message, sizeof message);
         if (kind & 16)
             fds = fuzz_fds_make(&answers);
-        fuzz_send(fd, &message, kind & 32 ? fuzz_length(&answers) % sizeof message
-                                          : sizeof message.done, &fds);
+        fuzz_send(fd, &message,
+                  kind & 32 ? fuzz_length(&answers) % sizeof message : sizeof message.done, &fds);
         fuzz_fds_close(&fds);
     }
 }
@@ -151,10 +153,11 @@ static void serve(int fd)
             continue;
         if (got <= 0)
             return;
-        CHECK(gs_wire_valid(&message, (size_t)got)); /* an importer says nothing that is not valid */
+        CHECK(
+            gs_wire_valid(&message, (size_t)got)); /* an importer says nothing that is not valid */
         if (message.head.type == GS_WIRE_FLUSHED)
             CHECK(asked == UINT64_MAX ||
-                 (message.flushed.number < 8 && asked >> message.flushed.number & 1));
+                  (message.flushed.number < 8 && asked >> message.flushed.number & 1));
         if (message.head.type == GS_WIRE_ORDER) {
             pthread_mutex_lock(&mutex);
             give(fd, message.head.request);
@@ -209,10 +212,9 @@ static void start(void)
 
 static void write_ipc_handle(unsigned block, unsigned char ret_bytes[GS_IPC_HANDLE_SIZE])
 {
-    struct gs_ipc_handle ipc_handle = {
-        .block_id = block,
-        .chunk_id = block == STRIP ? 7 : 1 + block / 2,
-        .size = block == STRIP ? STRIP_SIZE : BLOCK_SIZE};
+    struct gs_ipc_handle ipc_handle = {.block_id = block,
+                                       .chunk_id = block == STRIP ? 7 : 1 + block / 2,
+                                       .size = block == STRIP ? STRIP_SIZE : BLOCK_SIZE};
 
     memcpy(ipc_handle.instance, instance, sizeof ipc_handle.instance);
     gs_ipc_handle_write(&ipc_handle, ret_bytes);
@@ -251,7 +253,8 @@ static void open_event(struct side *side)
     memcpy(handle.instance, instance, sizeof instance);
     pthread_mutex_lock(&mutex);
     if (fuzz_byte(&answers) & 1)
-        fuzz_damage(&answers, &handle.magic, sizeof handle - offsetof(struct gs_event_handle, magic));
+        fuzz_damage(&answers, &handle.magic,
+                    sizeof handle - offsetof(struct gs_event_handle, magic));
     pthread_mutex_unlock(&mutex);
     led = handle;
     status = gs_event_open(side->share, false, &led, &fd, &reason);

@@ -1,4 +1,5 @@
-/* Recordings (shim/command/trace_read.h): any bytes, as text, and in all that they are turned into. */
+/* Recordings (shim/command/trace_read.h): any bytes, as text, and in all that they are turned
+ * into. */
 #include "fuzz.h"
 
 #include <unistd.h>
@@ -16,7 +17,8 @@ static void look_at(const struct report *report)
     uint64_t never_freed[256] = {0}, live_end[256] = {0};
 
     for (size_t i = 0; i < memory->block_count; i++) {
-        const struct trace_block *block = &memory->blocks[i], *piece = trace_piece_of(memory, block);
+        const struct trace_block *block = &memory->blocks[i],
+                                 *piece = trace_piece_of(memory, block);
 
         CHECK(block->from < report->trace.count && memory->begins[block->from] == i + 1);
         CHECK(block->to == TRACE_NEVER ||

@@ -93,7 +93,7 @@ static void fill_batch(struct fuzz_input *input, struct gs_wire_batch *batch)
     batch->count = kind & 4 ? fuzz_byte(input) : 1 + kind / 128;
     for (unsigned i = 0; i < 3; i++)
         batch->sizes[i] = kind & 8 ? fuzz_byte(input) * UINT64_C(0x0101010101010101)
-                                  : (UINT64_C(1) + (kind >> 4) % 3) << 21;
+                                   : (UINT64_C(1) + (kind >> 4) % 3) << 21;
 }
 
 /* One of few names, so that they meet each other; or none. */

@@ -1,9 +1,9 @@
 /*
- * Asks a driver what its IPC events do: between processes that share everything, and between such as share no
- * /dev/shm, no IPC, network or PID namespace, as containers do; what it answers there is what the first ones
- * have heard on an H200 with driver 580. For tests/gpu/run.sh, natively and under the library: RESULT lines are
- * the same both ways, what is a GAIN is so under the library alone. Exit status 1 where that does not hold.
- * Needs root for the namespaces.
+ * Asks a driver what its IPC events do: between processes that share everything, and between such
+ * as share no /dev/shm, no IPC, network or PID namespace, as containers do; what it answers there
+ * is what the first ones have heard on an H200 with driver 580. For tests/gpu/run.sh, natively and
+ * under the library: RESULT lines are the same both ways, what is a GAIN is so under the library
+ * alone. Exit status 1 where that does not hold. Needs root for the namespaces.
  *
  *   ipc_events          all of that
  *   ipc_events killed   a wait for a record that its process, killed before, never reached: it does not return
@@ -40,7 +40,8 @@ static void say(const char *name, const char *answer, const char *expected)
 {
     bool is_right = strcmp(answer, expected) == 0;
 
-    printf("%s %s_%s %s\n", is_gain ? "GAIN" : "RESULT", place, name, is_gain && is_right ? "ok" : answer);
+    printf("%s %s_%s %s\n", is_gain ? "GAIN" : "RESULT", place, name,
+           is_gain && is_right ? "ok" : answer);
     fflush(stdout);
     seen->wrong += !is_right && (!is_gain || getenv("LD_PRELOAD"));
 }
@@ -48,7 +49,7 @@ static void say(const char *name, const char *answer, const char *expected)
 #define SAY(expected, name, call) say(name, name_of(call), expected)
 #define OK(name, call)            SAY("SUCCESS", name, call)
 /* Whether so many host functions have ended by now. */
-#define DONE(name, count) say(name, seen->done == (count) ? "yes" : "no", "yes")
+#define DONE(name, count)         say(name, seen->done == (count) ? "yes" : "no", "yes")
 
 static void begin(void)
 {
@@ -195,7 +196,8 @@ static void importer(bool is_killed)
     turn(to_exporter[1]);
 }
 
-/* A child in these namespaces, with a /dev/shm of its own where `shm`; for its exit status waits its parent. */
+/* A child in these namespaces, with a /dev/shm of its own where `shm`; for its exit status waits
+ * its parent. */
 static void enter(int namespaces, bool shm, void (*play)(bool is_killed), bool is_killed)
 {
     int status = -1;
@@ -224,7 +226,8 @@ static void enter(int namespaces, bool shm, void (*play)(bool is_killed), bool i
 }
 
 /* Who makes the event is in the second namespaces, who opens it in the first. */
-static void play(const char *name, int of_importer, bool shm, int of_exporter, bool gain, bool is_killed)
+static void play(const char *name, int of_importer, bool shm, int of_exporter, bool gain,
+                 bool is_killed)
 {
     pid_t first, second;
 

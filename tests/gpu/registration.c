@@ -31,8 +31,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define KIB ((size_t)1 << 10)
-#define MIB ((size_t)1 << 20)
+#define KIB          ((size_t)1 << 10)
+#define MIB          ((size_t)1 << 20)
 #define PART_SECONDS 60
 
 static const char *part;
@@ -51,7 +51,7 @@ __attribute__((format(printf, 3, 4))) static void say(const char *kind, const ch
     fflush(stdout);
 }
 #define RESULT(what, ...) say("RESULT", what, __VA_ARGS__)
-#define PROBE(what, ...) say("PROBE", what, __VA_ARGS__)
+#define PROBE(what, ...)  say("PROBE", what, __VA_ARGS__)
 
 /* What must hold natively as well as under the library. */
 static void must_be(bool holds, const char *what)
@@ -167,7 +167,8 @@ static int imports_with(int fd, size_t size, unsigned word, const char **ret_why
 {
     CUDA_EXTERNAL_MEMORY_HANDLE_DESC desc = {
         .type = (CUexternalMemoryHandleType)9, /* a dma-buf: of CUDA 13.0 */
-        .handle.fd = dup(fd), .size = size};
+        .handle.fd = dup(fd),
+        .size = size};
     CUDA_EXTERNAL_MEMORY_BUFFER_DESC buffer = {.size = size};
     CUexternalMemory memory;
     CUdeviceptr mapped;
@@ -245,8 +246,7 @@ static void part_dmabuf(void)
     PROBE("export of two neighbours", "%s", name_of(result));
     if (other >= 0)
         close(other);
-    RESULT("export past a block of 4 MiB", "%s",
-           name_of(export_range(&other, big, 64 * MIB)));
+    RESULT("export past a block of 4 MiB", "%s", name_of(export_range(&other, big, 64 * MIB)));
     if (other >= 0)
         close(other);
 
@@ -302,8 +302,9 @@ static void allow_compatibility(const char *folder)
     file = fopen(path, "w");
     if (!file)
         return;
-    fprintf(file, "{\"logging\": {\"dir\": \"%s\", \"level\": \"ERROR\"}, "
-                  "\"properties\": {\"allow_compat_mode\": true, \"use_pci_p2pdma\": false}}\n",
+    fprintf(file,
+            "{\"logging\": {\"dir\": \"%s\", \"level\": \"ERROR\"}, "
+            "\"properties\": {\"allow_compat_mode\": true, \"use_pci_p2pdma\": false}}\n",
             folder);
     fclose(file);
     setenv("CUFILE_ENV_PATH_JSON", path, 1);
@@ -317,8 +318,7 @@ struct cufile {
     cufile_error (*buf_register)(const void *base, size_t length, int flags);
     cufile_error (*buf_deregister)(const void *base);
     ssize_t (*read)(void *fh, void *base, size_t size, off_t file_offset, off_t base_offset);
-    ssize_t (*write)(void *fh, const void *base, size_t size, off_t file_offset,
-                     off_t base_offset);
+    ssize_t (*write)(void *fh, const void *base, size_t size, off_t file_offset, off_t base_offset);
 };
 
 static void *library_symbol(void *library, const char *name)
@@ -333,20 +333,20 @@ static void *library_symbol(void *library, const char *name)
 static struct cufile find_cufile(void *library)
 {
     return (struct cufile){
-        .driver_open = (cufile_error(*)(void))library_symbol(library, "cuFileDriverOpen"),
-        .driver_close = (cufile_error(*)(void))library_symbol(library, "cuFileDriverClose"),
-        .handle_register = (cufile_error(*)(void **, cufile_descr *))library_symbol(
-            library, "cuFileHandleRegister"),
-        .handle_deregister =
-            (void (*)(void *))library_symbol(library, "cuFileHandleDeregister"),
-        .buf_register = (cufile_error(*)(const void *, size_t, int))library_symbol(
-            library, "cuFileBufRegister"),
+        .driver_open = (cufile_error (*)(void))library_symbol(library, "cuFileDriverOpen"),
+        .driver_close = (cufile_error (*)(void))library_symbol(library, "cuFileDriverClose"),
+        .handle_register =
+            (cufile_error (*)(void **, cufile_descr *))library_symbol(library,
+                                                                      "cuFileHandleRegister"),
+        .handle_deregister = (void (*)(void *))library_symbol(library, "cuFileHandleDeregister"),
+        .buf_register = (cufile_error (*)(const void *, size_t,
+                                          int))library_symbol(library, "cuFileBufRegister"),
         .buf_deregister =
-            (cufile_error(*)(const void *))library_symbol(library, "cuFileBufDeregister"),
-        .read = (ssize_t(*)(void *, void *, size_t, off_t, off_t))library_symbol(library,
-                                                                               "cuFileRead"),
-        .write = (ssize_t(*)(void *, const void *, size_t, off_t, off_t))library_symbol(
-            library, "cuFileWrite"),
+            (cufile_error (*)(const void *))library_symbol(library, "cuFileBufDeregister"),
+        .read = (ssize_t (*)(void *, void *, size_t, off_t, off_t))library_symbol(library,
+                                                                                  "cuFileRead"),
+        .write = (ssize_t (*)(void *, const void *, size_t, off_t,
+                              off_t))library_symbol(library, "cuFileWrite"),
     };
 }
 
@@ -354,7 +354,7 @@ static struct cufile find_cufile(void *library)
 static long registrations(void)
 {
     size_t (*list)(void *, size_t) =
-        (size_t(*)(void *, size_t))dlsym(RTLD_DEFAULT, "gpushim_registrations");
+        (size_t (*)(void *, size_t))dlsym(RTLD_DEFAULT, "gpushim_registrations");
 
     return list ? (long)list(NULL, 0) : -1;
 }
@@ -441,9 +441,9 @@ static void use_cufile(const struct cufile *lib, const char *folder)
 
 static void part_cufile(void)
 {
-    static const char *const places[] = {
-        "/usr/local/cuda/lib64", "/usr/local/cuda/targets/x86_64-linux/lib",
-        "/usr/lib/x86_64-linux-gnu", NULL};
+    static const char *const places[] = {"/usr/local/cuda/lib64",
+                                         "/usr/local/cuda/targets/x86_64-linux/lib",
+                                         "/usr/lib/x86_64-linux-gnu", NULL};
     char folder[] = "/tmp/registration.XXXXXX", path[300];
     struct cufile lib;
     cufile_error error;
@@ -505,7 +505,7 @@ struct ucm_event {
     int type;
 };
 #define UCM_MEM_TYPE_ALLOC (1 << 20)
-#define UCM_MEM_TYPE_FREE (1 << 21)
+#define UCM_MEM_TYPE_FREE  (1 << 21)
 
 static struct {
     uintptr_t address; /* that is listened for */
@@ -529,8 +529,8 @@ static void hear(int type, struct ucm_event *event, void *arg)
 static bool start_ucp(void *ucp)
 {
     int (*init)(unsigned, unsigned, const void *, void *, void **) =
-        (int (*)(unsigned, unsigned, const void *, void *, void **))library_symbol(
-            ucp, "ucp_init_version");
+        (int (*)(unsigned, unsigned, const void *, void *,
+                 void **))library_symbol(ucp, "ucp_init_version");
     uint64_t params[64] = {1, 1}; /* only the features are given: tagged messages */
     void *context = NULL;
     int status = init(1, 0, params, NULL, &context);
@@ -558,8 +558,8 @@ static void part_ucx(void)
     ucm = dlopen("libucm.so.0", RTLD_NOW | RTLD_NOLOAD);
     if (!ucm)
         skip("libucp did not load libucm: %s", dlerror());
-    listen = (int (*)(int, int, void (*)(int, struct ucm_event *, void *), void *))library_symbol(
-        ucm, "ucm_set_event_handler");
+    listen = (int (*)(int, int, void (*)(int, struct ucm_event *, void *),
+                      void *))library_symbol(ucm, "ucm_set_event_handler");
     status = listen(UCM_MEM_TYPE_ALLOC | UCM_MEM_TYPE_FREE, 1000, hear, NULL);
     RESULT("ucm_set_event_handler", "%d", status);
     if (status)
@@ -594,8 +594,7 @@ static void part_bar1(void)
     if (!nvml)
         skip("%s", dlerror());
     init = (int (*)(void))library_symbol(nvml, "nvmlInit_v2");
-    by_index =
-        (int (*)(unsigned, void **))library_symbol(nvml, "nvmlDeviceGetHandleByIndex_v2");
+    by_index = (int (*)(unsigned, void **))library_symbol(nvml, "nvmlDeviceGetHandleByIndex_v2");
     bar1 = (int (*)(void *, void *))library_symbol(nvml, "nvmlDeviceGetBAR1MemoryInfo");
     if (init() != 0 || by_index(0, &device) != 0 || bar1(device, &memory) != 0)
         skip("NVML does not say");
@@ -615,8 +614,11 @@ static void part_bar1(void)
 static const struct {
     const char *name;
     void (*run)(void);
-} parts[] = {{"dmabuf", part_dmabuf}, {"cufile", part_cufile}, {"verbs", part_verbs},
-             {"ucx", part_ucx}, {"bar1", part_bar1}};
+} parts[] = {{"dmabuf", part_dmabuf},
+             {"cufile", part_cufile},
+             {"verbs", part_verbs},
+             {"ucx", part_ucx},
+             {"bar1", part_bar1}};
 
 /* In a process of its own: none of these libraries can be relied on to leave. */
 static bool run_part(size_t i)

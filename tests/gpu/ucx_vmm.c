@@ -1,8 +1,8 @@
 /*
- * UCX's cuda_ipc over memory that the program makes and maps itself: one process registers a range of 1 to
- * 64 mapped pieces, another gets it into such memory of its own and puts other words into it. UCX refuses to
- * register such memory where the driver has no handle for it: each outcome is a "GAIN". With UCX_PROTO_INFO=y
- * UCX says by which transport it goes.
+ * UCX's cuda_ipc over memory that the program makes and maps itself: one process registers a range
+ * of 1 to 64 mapped pieces, another gets it into such memory of its own and puts other words into
+ * it. UCX refuses to register such memory where the driver has no handle for it: each outcome is a
+ * "GAIN". With UCX_PROTO_INFO=y UCX says by which transport it goes.
  *
  *   UCX_TLS=cuda_ipc,cuda_copy,sm ucx_vmm
  */
@@ -29,17 +29,17 @@ static void die(const char *what, int error)
     _exit(1);
 }
 
-#define CU(call)                                                                                   \
-    do {                                                                                           \
-        CUresult cu_result = (call);                                                               \
-        if (cu_result)                                                                             \
-            die(#call, cu_result);                                                                 \
+#define CU(call)                     \
+    do {                             \
+        CUresult cu_result = (call); \
+        if (cu_result)               \
+            die(#call, cu_result);   \
     } while (0)
-#define UCS(call)                                                                                  \
-    do {                                                                                           \
-        ucs_status_t ucs_result = (call);                                                          \
-        if (ucs_result != UCS_OK)                                                                  \
-            die(#call, ucs_result);                                                                \
+#define UCS(call)                         \
+    do {                                  \
+        ucs_status_t ucs_result = (call); \
+        if (ucs_result != UCS_OK)         \
+            die(#call, ucs_result);       \
     } while (0)
 
 static void all(ssize_t (*move)(int, void *, size_t), int fd, void *bytes, size_t size)
@@ -71,8 +71,8 @@ static void hear(int fd, void *bytes, size_t size)
 /* Memory as PyTorch's expandable segments have it: pieces of one handle each, side by side. */
 static CUdeviceptr map_pieces(unsigned count)
 {
-    const CUmemAllocationProp properties = {
-        .type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
+    const CUmemAllocationProp properties = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                            .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
     const CUmemAccessDesc access = {.location = properties.location,
                                     .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
     CUmemGenericAllocationHandle handle;
@@ -161,12 +161,12 @@ static void serve(int from, int to)
     tell(to, address, size);
     for (unsigned pieces = 1; pieces <= PIECES; pieces *= 8) {
         CUdeviceptr base = map_pieces(pieces);
-        const ucp_mem_map_params_t params = {
-            .field_mask = UCP_MEM_MAP_PARAM_FIELD_ADDRESS | UCP_MEM_MAP_PARAM_FIELD_LENGTH |
-                          UCP_MEM_MAP_PARAM_FIELD_MEMORY_TYPE,
-            .address = (void *)base,
-            .length = pieces * PIECE,
-            .memory_type = UCS_MEMORY_TYPE_CUDA};
+        const ucp_mem_map_params_t params = {.field_mask = UCP_MEM_MAP_PARAM_FIELD_ADDRESS |
+                                                           UCP_MEM_MAP_PARAM_FIELD_LENGTH |
+                                                           UCP_MEM_MAP_PARAM_FIELD_MEMORY_TYPE,
+                                             .address = (void *)base,
+                                             .length = pieces * PIECE,
+                                             .memory_type = UCS_MEMORY_TYPE_CUDA};
         ucp_mem_h memory;
         void *key;
 
@@ -195,7 +195,8 @@ static double since(const struct timespec *began)
     struct timespec now;
 
     clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)(now.tv_sec - began->tv_sec) * 1e6 + (double)(now.tv_nsec - began->tv_nsec) / 1e3;
+    return (double)(now.tv_sec - began->tv_sec) * 1e6 +
+           (double)(now.tv_nsec - began->tv_nsec) / 1e3;
 }
 
 static void use(int from, int to)

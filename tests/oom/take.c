@@ -16,8 +16,8 @@
  *   nvml_reserved                            result, and what nvml_v2 has as the driver's own
  *   nvml_where SYMBOL                        as where, of NVML
  *
- * With an argument it does not begin with CUDA: only NVML may be asked. It is linked with the driver, and with NVML,
- * so that its direct calls meet what is exported before those.
+ * With an argument it does not begin with CUDA: only NVML may be asked. It is linked with the
+ * driver, and with NVML, so that its direct calls meet what is exported before those.
  */
 #include <cuda.h>
 

@@ -1,7 +1,8 @@
 /*
- * Each call of the table as the first one of a process that is linked with libcuda: its hook finds the driver before it
- * asks it anything. What the driver says of arguments that are all 0 is nobody's matter, and that it may not live through
- * them; but it is initialised, and does not say that it is not.
+ * Each call of the table as the first one of a process that is linked with libcuda: its hook finds
+ * the driver before it asks it anything. What the driver says of arguments that are all 0 is
+ * nobody's matter, and that it may not live through them; but it is initialised, and does not say
+ * that it is not.
  *
  * usage: first [ROW]
  */
@@ -21,9 +22,9 @@ GS_ENTRIES(GS_ENTRY)
 #undef GS_ENTRY
 
 /* As many words as any of them takes, the frame of a stream among them. */
-typedef CUresult CUDAAPI call_fn(uintptr_t, uintptr_t, uintptr_t, uintptr_t, uintptr_t, uintptr_t, uintptr_t,
-                                 uintptr_t, uintptr_t, uintptr_t, uintptr_t, uintptr_t, uintptr_t, uintptr_t,
-                                 uintptr_t, uintptr_t);
+typedef CUresult CUDAAPI call_fn(uintptr_t, uintptr_t, uintptr_t, uintptr_t, uintptr_t, uintptr_t,
+                                 uintptr_t, uintptr_t, uintptr_t, uintptr_t, uintptr_t, uintptr_t,
+                                 uintptr_t, uintptr_t, uintptr_t, uintptr_t);
 
 static const struct {
     const char *name;
@@ -41,9 +42,11 @@ static int ask(int row)
     setrlimit(RLIMIT_CORE, &no_core);
     if (!rows[row].call)
         return 0;
-    CHECK(is_hook((void *)rows[row].call), "%s is in %s", rows[row].name, object_of((void *)rows[row].call));
+    CHECK(is_hook((void *)rows[row].call), "%s is in %s", rows[row].name,
+          object_of((void *)rows[row].call));
     CHECK(cuInit(0) == CUDA_SUCCESS, "cuInit");
-    return rows[row].call(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0) == CUDA_ERROR_NOT_INITIALIZED;
+    return rows[row].call(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0) ==
+           CUDA_ERROR_NOT_INITIALIZED;
 }
 
 int main(int argc, char **argv)

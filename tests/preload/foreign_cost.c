@@ -1,8 +1,8 @@
 /*
  * How many instructions the shim adds to a dlsym that is not about its entry points: for any name,
- * and for one of the driver's that has no hook, which has to be found among those that are known. The program runs
- * itself without and with the shim, single-steps through one call and prints the difference beside
- * its budget.
+ * and for one of the driver's that has no hook, which has to be found among those that are known.
+ * The program runs itself without and with the shim, single-steps through one call and prints the
+ * difference beside its budget.
  *
  * usage: foreign_cost LIBGPUSHIM LIBCUDA
  */

@@ -1,6 +1,6 @@
 /*
- * gpushim.h, in C and C++ (header.cc), without anything to link: with the library in the process its functions are
- * the library's, without it they do nothing and say so. Each is looked up once.
+ * gpushim.h, in C and C++ (header.cc), without anything to link: with the library in the process
+ * its functions are the library's, without it they do nothing and say so. Each is looked up once.
  *
  *   header loaded | not-loaded
  */

@@ -1,6 +1,7 @@
 /*
- * What glibc 2.38's headers make of strtol, sscanf and their kin, called as they are called there: the
- * library answers these names itself (shim/lookup/old_libc.c), whatever libc this is built with.
+ * What glibc 2.38's headers make of strtol, sscanf and their kin, called as they are called there:
+ * the library answers these names itself (shim/lookup/old_libc.c), whatever libc this is built
+ * with.
  */
 #include <stdio.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /*
- * Log lines: levels, time and thread, cap on repeats, cut of long lines, target, errno, and that the
- * program notices nothing of them: no signal, no wait, no line in a file of its own.
+ * Log lines: levels, time and thread, cap on repeats, cut of long lines, target, errno, and that
+ * the program notices nothing of them: no signal, no wait, no line in a file of its own.
  *
  * usage: log FILE
  */
@@ -102,7 +102,8 @@ int __wrap_clock_gettime(clockid_t clock, struct timespec *ret_time)
     return 0;
 }
 
-/* The last second and the first of each month, and of the last days of February, in years of all kinds. */
+/* The last second and the first of each month, and of the last days of February, in years of all
+ * kinds. */
 static void dates(void)
 {
     const time_t day = 86400, first = 946684800; /* 2000-01-01 */
@@ -119,8 +120,10 @@ static void dates(void)
             CHECK(truncate(path, 0) == 0, "%s", strerror(errno));
             snprintf(text, sizeof text, "date %d %d", i, before);
             gs_log_text(GS_LOG_INFO, NULL, text);
-            strftime(expected, sizeof expected, "%Y-%m-%dT%H:%M:%S.007Z ", gmtime_r(&fixed, &parts));
-            CHECK(strncmp(contents(), expected, strlen(expected)) == 0, "not %s, but %.40s", expected, contents());
+            strftime(expected, sizeof expected, "%Y-%m-%dT%H:%M:%S.007Z ",
+                     gmtime_r(&fixed, &parts));
+            CHECK(strncmp(contents(), expected, strlen(expected)) == 0, "not %s, but %.40s",
+                  expected, contents());
         }
     }
     fixed = 0;
@@ -166,8 +169,8 @@ static void long_line(void)
     CHECK(line[1000] == '\n', "no newline after a cut line");
 }
 
-/* Whatever a process calls itself: one line each, and nothing in it that a terminal takes for more than
- * text. */
+/* Whatever a process calls itself: one line each, and nothing in it that a terminal takes for more
+ * than text. */
 static void words_of_others(void)
 {
     char text[600];
@@ -185,7 +188,8 @@ static void words_of_others(void)
     CHECK(count(contents(), "\n") == lines + 258, "%d lines", count(contents(), "\n") - lines);
     for (const char *c = contents(); *c; c++)
         CHECK((*c >= ' ' && *c <= '~') || *c == '\n', "byte %02x is in the log", (unsigned char)*c);
-    CHECK(has_line("", "info: hostile \\\\x1b") && has_line("", "info: hostile \\\\u009b\\\\u202e\\\\u2028 end"),
+    CHECK(has_line("", "info: hostile \\\\x1b") &&
+              has_line("", "info: hostile \\\\u009b\\\\u202e\\\\u2028 end"),
           "%s", contents());
     CHECK(has_line("", "info: (\\\\x1b)+\\.\\.\\."), "%s", contents());
 }
@@ -313,7 +317,8 @@ static void errno_is_kept(void)
     CHECK(errno == 77, "errno is %d", errno);
 }
 
-/* ---- What the program notices: each in a process of its own, which ends with 0 if nothing. ---- */
+/* ---- What the program notices: each in a process of its own, which ends with 0 if nothing.
+ * ---- */
 
 static int signals;
 
@@ -322,8 +327,8 @@ static void on_signal(int number)
     signals++;
 }
 
-/* To stderr, which is as `prepare` makes it. handled: the program has a handler, which must not run;
- * else it would be ended. */
+/* To stderr, which is as `prepare` makes it. handled: the program has a handler, which must not
+ * run; else it would be ended. */
 static void unnoticed(const char *what, void (*prepare)(void), bool handled)
 {
     pid_t child = fork();
@@ -352,8 +357,8 @@ static void unnoticed(const char *what, void (*prepare)(void), bool handled)
     }
     CHECK(child > 0 && waitpid(child, &status, 0) == child, "%s", strerror(errno));
     CHECK(status == 0, "%s, %s: %s %d", what, handled ? "handled" : "as in every program",
-          WIFSIGNALED(status) ? "signal" : "exit", WIFSIGNALED(status) ? WTERMSIG(status)
-                                                                       : WEXITSTATUS(status));
+          WIFSIGNALED(status) ? "signal" : "exit",
+          WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
 }
 
 static void to_pipe_nobody_reads(void)
@@ -404,8 +409,8 @@ static void to_full_pipe(void)
     fcntl(2, F_SETFL, 0);
 }
 
-/* A SIGXFSZ that the program holds back, and has not taken yet, is its own. (Into a pipe that nobody reads
- * nothing is written.) */
+/* A SIGXFSZ that the program holds back, and has not taken yet, is its own. (Into a pipe that
+ * nobody reads nothing is written.) */
 static void pending_signal_stays(void)
 {
     pid_t child = fork();
@@ -438,12 +443,13 @@ static void nothing_is_noticed(void)
     pending_signal_stays();
 }
 
-/* ---- Standard error that is closed, and another file under its number -------------------------- */
+/* ---- Standard error that is closed, and another file under its number
+ * -------------------------- */
 
 enum moment { BEFORE, LATER };
 
-/* What a process has in the file that is opened as `flags` when standard error was closed, or which takes
- * its place; 0: nothing. Each in a process of its own, in which standard error was a pipe. */
+/* What a process has in the file that is opened as `flags` when standard error was closed, or which
+ * takes its place; 0: nothing. Each in a process of its own, in which standard error was a pipe. */
 static off_t written(enum moment closed_when, int flags, bool takes_its_place)
 {
     char name[500];
@@ -484,7 +490,8 @@ static void not_into_what_got_its_number(void)
     CHECK(written(BEFORE, O_RDWR, false) == 0, "there was none at the beginning");
     CHECK(written(LATER, O_WRONLY | O_CLOEXEC, false) == 0, "a file that no child gets");
     CHECK(written(LATER, O_WRONLY, true) > 0, "a program that sends it elsewhere has no log");
-    CHECK(written(LATER, O_RDWR | O_CLOEXEC, true) > 0, "a program that sends it elsewhere has no log");
+    CHECK(written(LATER, O_RDWR | O_CLOEXEC, true) > 0,
+          "a program that sends it elsewhere has no log");
 }
 
 int main(int argc, char **argv)

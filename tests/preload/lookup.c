@@ -151,7 +151,8 @@ static void newer_form(void)
     newer_fn *newer = (newer_fn *)proc(find, "cuMemAlloc", 99000, 0);
     proc(find, "cuMemGetInfo", 2000, 0);
     proc(find, "cuInit", 99000, 0);
-    CHECK(is_driver(proc(find, "cuDeviceTotalMem", 12000, 0)), "without a limit this one is not led");
+    CHECK(is_driver(proc(find, "cuDeviceTotalMem", 12000, 0)),
+          "without a limit this one is not led");
     CHECK(dup2(kept, 2) == 2, "stderr back");
     ssize_t length = read(ends[0], line, sizeof(line) - 1);
     CHECK(is_driver((void *)newer), "the newer form is in %s", object_of((void *)newer));

@@ -1,6 +1,6 @@
 /*
- * What shim/lookup/old_libc.c stands in for does what the originals do. Linked with the library's --wrap
- * list, so that every call here is one of the stand-ins.
+ * What shim/lookup/old_libc.c stands in for does what the originals do. Linked with the library's
+ * --wrap list, so that every call here is one of the stand-ins.
  */
 #include "check.h"
 

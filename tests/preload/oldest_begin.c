@@ -1,7 +1,7 @@
 /*
- * A program that begins as shim/command/begin.c has it, with what the oldest libc has for that: its constructors
- * run once, in their order, and are told what main is; its destructors, and those of its libraries, run at
- * its end.
+ * A program that begins as shim/command/begin.c has it, with what the oldest libc has for that: its
+ * constructors run once, in their order, and are told what main is; its destructors, and those of
+ * its libraries, run at its end.
  */
 #include "check.h"
 
@@ -35,8 +35,10 @@ __attribute__((destructor)) static void end(void)
 
 int main(int argc, char **argv)
 {
-    CHECK(argc == 2 && count == 2 && ran[0] == 1 && ran[1] == 2, "%d constructors, %d before %d", count, ran[0], ran[1]);
-    CHECK(told == argc && told_arguments == argv && told_environment == environ, "a constructor was told of %d", told);
+    CHECK(argc == 2 && count == 2 && ran[0] == 1 && ran[1] == 2, "%d constructors, %d before %d",
+          count, ran[0], ran[1]);
+    CHECK(told == argc && told_arguments == argv && told_environment == environ,
+          "a constructor was told of %d", told);
     CHECK(getenv("BEGAN") && strcmp(argv[1], "argument") == 0, "main was not told");
     ended = true;
     return 1;

@@ -151,11 +151,11 @@ struct option {
     const char *text; /* in place of it */
 };
 
-#define AT(field) offsetof(struct given, field), sizeof ((struct given *)0)->field
+#define AT(field)                            offsetof(struct given, field), sizeof((struct given *)0)->field
 #define NUMBER(section_key, word, field, is) {section_key, word, AT(field), {.number = is}, NULL}
-#define TEXT(section_key, word, field) {section_key, word, AT(field), {{0}}, word}
-#define MS UINT64_C(1000000)
-#define MIB (UINT64_C(1) << 20)
+#define TEXT(section_key, word, field)       {section_key, word, AT(field), {{0}}, word}
+#define MS                                   UINT64_C(1000000)
+#define MIB                                  (UINT64_C(1) << 20)
 
 static const struct option options[] = {
     NUMBER("ENABLE", "off", started, false),
@@ -210,9 +210,8 @@ static const struct option options[] = {
 /* Those of the table: each has its line above. */
 static const char *const names[] = {
 #define NAME(section, key, type, standard, help) #section "_" #key,
-#define NAMES(section, list, help) list(NAME)
-    GS_CONFIG_SECTIONS(NAMES)
-};
+#define NAMES(section, list, help)               list(NAME)
+    GS_CONFIG_SECTIONS(NAMES)};
 #define NAMES_COUNT (sizeof names / sizeof names[0])
 
 /* What is given with an option set, or with none. */

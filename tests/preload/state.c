@@ -120,8 +120,7 @@ static void forked(void)
         pid_t grandchild = child();
         if (grandchild == 0)
             _exit(gs_state_enter());
-        _exit(status_of(grandchild) != 0 || starts != 1 || forks != 1 ||
-              announced != 1);
+        _exit(status_of(grandchild) != 0 || starts != 1 || forks != 1 || announced != 1);
     }
     CHECK(status_of(pid) == 0, "a child of a process that is ready");
     CHECK(gs_state_enter(), "the parent after the fork");

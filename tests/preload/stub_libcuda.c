@@ -43,10 +43,10 @@ EXPORT CUresult CUDAAPI cuDriverGetVersion(int *driverVersion)
 
 /* What the library needs to start with a driver. There is never a current context here, so every
  * allocation stays this driver's own. */
-#define REFUSED(name, parameters)                                                                  \
-    EXPORT CUresult CUDAAPI name parameters                                                        \
-    {                                                                                              \
-        return CUDA_ERROR_INVALID_CONTEXT;                                                         \
+#define REFUSED(name, parameters)           \
+    EXPORT CUresult CUDAAPI name parameters \
+    {                                       \
+        return CUDA_ERROR_INVALID_CONTEXT;  \
     }
 REFUSED(cuCtxGetDevice, (CUdevice * device))
 REFUSED(cuCtxPushCurrent_v2, (CUcontext ctx))
@@ -57,7 +57,7 @@ REFUSED(cuDevicePrimaryCtxGetState, (CUdevice dev, unsigned int *flags, int *act
 REFUSED(cuDevicePrimaryCtxRetain, (CUcontext * pctx, CUdevice dev))
 REFUSED(cuDevicePrimaryCtxRelease_v2, (CUdevice dev))
 REFUSED(cuDeviceGetAttribute, (int *pi, CUdevice_attribute attrib, CUdevice dev))
-REFUSED(cuDeviceTotalMem_v2, (size_t * bytes, CUdevice dev))
+REFUSED(cuDeviceTotalMem_v2, (size_t *bytes, CUdevice dev))
 REFUSED(cuEventCreate, (CUevent * phEvent, unsigned int Flags))
 REFUSED(cuEventDestroy_v2, (CUevent hEvent))
 REFUSED(cuEventRecord, (CUevent hEvent, CUstream hStream))
@@ -141,8 +141,8 @@ EXPORT CUresult CUDAAPI cuIpcOpenMemHandle_v2(CUdeviceptr *pdptr, CUipcMemHandle
     return CUDA_SUCCESS;
 }
 
-/* Nobody asks for these. Of one name the older version comes first in the library's table, of the other the
- * newer one. */
+/* Nobody asks for these. Of one name the older version comes first in the library's table, of the
+ * other the newer one. */
 #ifdef OLD_VERSIONS
 __asm__(".symver old_alloc, cuMemAlloc_v2@STUB_0");
 __asm__(".symver old_free, cuMemFree_v2@STUB_0");

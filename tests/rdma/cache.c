@@ -1,16 +1,16 @@
 /*
  * The cache of registrations by itself, over a device of counters: what is found again, what is
- * given up when, and in which order. Threads against each other are in race_registrations.c, but for
- * those that have to come in one order.
+ * given up when, and in which order. Threads against each other are in race_registrations.c, but
+ * for those that have to come in one order.
  */
 #include <criterion/criterion.h>
 
 #include "core/regcache/regcache.h"
 #include "tests/system.h"
 
-#define KIB ((uint64_t)1 << 10)
-#define MIB ((uint64_t)1 << 20)
-#define AT (UINT64_C(0x7f0000000000))
+#define KIB       ((uint64_t)1 << 10)
+#define MIB       ((uint64_t)1 << 20)
+#define AT        (UINT64_C(0x7f0000000000))
 #define PINS_MOST 64
 
 static struct gs_regcache *cache;
@@ -59,10 +59,15 @@ static int unpin(const struct gs_reg_key *key, void *handle)
     return 0;
 }
 
-static const struct gs_reg_backend lent = {.name = "lent", .lends = true, .pin = pin, .unpin = unpin};
+static const struct gs_reg_backend lent = {.name = "lent",
+                                           .lends = true,
+                                           .pin = pin,
+                                           .unpin = unpin};
 static const struct gs_reg_backend shared = {.name = "shared", .pin = pin, .unpin = unpin};
-static const struct gs_reg_backend strict = {
-    .name = "strict", .refuses = true, .pin = pin, .unpin = unpin};
+static const struct gs_reg_backend strict = {.name = "strict",
+                                             .refuses = true,
+                                             .pin = pin,
+                                             .unpin = unpin};
 
 static void released(void *arg, uint64_t base, size_t size)
 {

@@ -86,8 +86,8 @@ static void trim(void)
     CHECK(cuMemAlloc(&address, total - 1) == CUDA_ERROR_OUT_OF_MEMORY);
 }
 
-#define FIND(name)                                                                                 \
-    __typeof__(&name) name##_ = (__typeof__(&name))dlsym(RTLD_DEFAULT, #name);                     \
+#define FIND(name)                                                             \
+    __typeof__(&name) name##_ = (__typeof__(&name))dlsym(RTLD_DEFAULT, #name); \
     CHECK(name##_)
 
 int main(void)
@@ -138,8 +138,8 @@ int main(void)
     gpushim_unpin_(second);
     CHECK(gpushim_pin_(&pinner, 4, 0, keep, 300 << 10, &handle, &second) == 0);
     gpushim_unpin_(second);
-    CHECK(gpushim_registration_counts_(&counts) == 0 && counts.merges == 1 &&
-          counts.kept == 1 && counts.bytes == (64 + 320) << 10);
+    CHECK(gpushim_registration_counts_(&counts) == 0 && counts.merges == 1 && counts.kept == 1 &&
+          counts.bytes == (64 + 320) << 10);
     gpushim_flush_(&pinner, 4);
     CHECK(pins == 4 && unpins == 3);
 

@@ -13,9 +13,9 @@
 #include "verbs_stand_in.h"
 #include "tests/system.h"
 
-#define KIB ((size_t)1 << 10)
-#define MIB ((size_t)1 << 20)
-#define LOCAL IBV_ACCESS_LOCAL_WRITE
+#define KIB    ((size_t)1 << 10)
+#define MIB    ((size_t)1 << 20)
+#define LOCAL  IBV_ACCESS_LOCAL_WRITE
 #define REMOTE (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE)
 
 static struct ibv_context *card;
@@ -124,7 +124,6 @@ static inline int run_case(const struct card_case *cases, size_t count, int argc
         }
     return 2;
 }
-#define RUN_CASE(cases, argc, argv)                                                                \
-    run_case(cases, sizeof(cases) / sizeof(cases)[0], argc, argv)
+#define RUN_CASE(cases, argc, argv) run_case(cases, sizeof(cases) / sizeof(cases)[0], argc, argv)
 
 #endif

@@ -1,6 +1,7 @@
 /*
- * A libcufile.so.0 that registers buffers and nothing else: counted, refused when they overlap or lie
- * across allocations of the GPU's, and looked at when they end, whether their memory went before.
+ * A libcufile.so.0 that registers buffers and nothing else: counted, refused when they overlap or
+ * lie across allocations of the GPU's, and looked at when they end, whether their memory went
+ * before.
  */
 #include <stdbool.h>
 #include <stdlib.h>
@@ -9,7 +10,7 @@
 #include "pages.h"
 #include "pin_counts.h"
 
-#define EXPORT __attribute__((visibility("default")))
+#define EXPORT  __attribute__((visibility("default")))
 #define BUFFERS 64
 
 typedef struct {

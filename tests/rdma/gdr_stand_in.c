@@ -1,7 +1,7 @@
 /*
- * A libgdrapi.so.2 without its kernel driver: pins are counted, refused across allocations of the GPU's,
- * and looked at when they end, whether their memory went before. Mapping one gives its own address, as
- * the memory is the host's here.
+ * A libgdrapi.so.2 without its kernel driver: pins are counted, refused across allocations of the
+ * GPU's, and looked at when they end, whether their memory went before. Mapping one gives its own
+ * address, as the memory is the host's here.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -10,7 +10,7 @@
 #include "pages.h"
 #include "pin_counts.h"
 
-#define EXPORT __attribute__((visibility("default")))
+#define EXPORT   __attribute__((visibility("default")))
 #define GPU_PAGE ((uint64_t)64 << 10)
 
 struct gdr {

@@ -90,8 +90,8 @@ static CUdeviceptr attach_exported(void)
     return address;
 }
 
-/* Kept beyond its end as any; what is kept ends with the memory, before its deleter may free what was
- * attached. One that is in use keeps the memory. */
+/* Kept beyond its end as any; what is kept ends with the memory, before its deleter may free what
+ * was attached. One that is in use keeps the memory. */
 static void external(void)
 {
     size_t before = held();
@@ -182,7 +182,7 @@ static void managed(void)
         dereg(reg(a, MIB, LOCAL));
         dereg(reg(a, MIB, LOCAL));
         release(a);
-            CHECK(counts().live == 0 && counts().wrong == 0);
+        CHECK(counts().live == 0 && counts().wrong == 0);
     }
     CHECK(counts().registered == 3);
 }
@@ -286,7 +286,7 @@ static void imported(void)
     CHECK(counts().registered == 3);
     CHECK(cuIpcCloseMemHandle(a) == CUDA_SUCCESS);
     CHECK(!reg(a, MIB, LOCAL) && errno == EFAULT); /* closed */
-    exporter_answers(); /* it freed the block */
+    exporter_answers();                            /* it freed the block */
     for (int i = 0; i < 20; i++, nap())
         CHECK(!exporter_answers());
     CHECK(census().mappings == with && counts().wrong == 0);
@@ -310,8 +310,8 @@ static void mistakes(void)
     CUdeviceptr gone = allocate(8 * MIB), low = b < c ? b : c;
     struct ibv_mr *mr;
 
-    CHECK(!reg(a, 0, LOCAL) && errno == EINVAL);          /* nothing */
-    CHECK(!reg(a, 4 * MIB, LOCAL) && errno == EFAULT);    /* past the end of its chunk */
+    CHECK(!reg(a, 0, LOCAL) && errno == EINVAL);       /* nothing */
+    CHECK(!reg(a, 4 * MIB, LOCAL) && errno == EFAULT); /* past the end of its chunk */
     dereg(reg(b, 256 * KIB, LOCAL)); /* all of the chunk is registered, and kept */
     CHECK((b > c ? b - c : c - b) == 256 * KIB);
     CHECK(!reg(low, 512 * KIB, LOCAL) && errno == EFAULT); /* two blocks */
@@ -396,7 +396,8 @@ static void device_gone(void)
     release(a);
     release(b);
     trim();
-    CHECK(counts().live == 2 && counts().wrong == 0 && held() == 56 * MIB); /* all wait, and c lives */
+    CHECK(counts().live == 2 && counts().wrong == 0 &&
+          held() == 56 * MIB); /* all wait, and c lives */
     CHECK(ibv_close_device(card) == 0 && counts().live == 0);
     trim();
     CHECK(counts().wrong == 0 && held() == 32 * MIB);
@@ -405,12 +406,18 @@ static void device_gone(void)
 
 int main(int argc, char **argv)
 {
-    static const struct card_case cases[] = {
-        {"native-free", native_free}, {"context-ends", context_ends},
-        {"context-ends-in-use", context_ends_in_use}, {"managed", managed},
-        {"out-of-memory", out_of_memory}, {"imported", imported}, {"mistakes", mistakes},
-        {"freed", freed}, {"unseen", unseen}, {"no-domain", no_domain},
-        {"device-gone", device_gone}, {"external", external}};
+    static const struct card_case cases[] = {{"native-free", native_free},
+                                             {"context-ends", context_ends},
+                                             {"context-ends-in-use", context_ends_in_use},
+                                             {"managed", managed},
+                                             {"out-of-memory", out_of_memory},
+                                             {"imported", imported},
+                                             {"mistakes", mistakes},
+                                             {"freed", freed},
+                                             {"unseen", unseen},
+                                             {"no-domain", no_domain},
+                                             {"device-gone", device_gone},
+                                             {"external", external}};
 
     if (argc > 1 && strcmp(argv[1], "imported") == 0)
         start_exporter();

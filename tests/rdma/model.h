@@ -7,8 +7,8 @@
 
 #include "tests/system.h"
 
-#define MODEL_CHUNK ((size_t)2 << 20)
-#define MODEL_CHUNKS 8
+#define MODEL_CHUNK   ((size_t)2 << 20)
+#define MODEL_CHUNKS  8
 #define MODEL_FOREIGN 4 /* the last so many chunks are not the arena's */
 
 struct model_registration;

@@ -1,5 +1,5 @@
-/* A libnvidia-ml.so.1 of three GPUs, of which the one in the midst has a small BAR1, and a fourth that does
- * not say what it has. Who asks for one more hears of a yet smaller one. */
+/* A libnvidia-ml.so.1 of three GPUs, of which the one in the midst has a small BAR1, and a fourth
+ * that does not say what it has. Who asks for one more hears of a yet smaller one. */
 typedef struct {
     unsigned long long total, free, used;
 } bar1_t;
@@ -22,7 +22,8 @@ EXPORT int nvmlDeviceGetCount_v2(unsigned *count)
     return 0;
 }
 
-static const unsigned long long windows[5] = {128ull << 20, 64ull << 20, 256ull << 20, 0, 1ull << 20};
+static const unsigned long long windows[5] = {128ull << 20, 64ull << 20, 256ull << 20, 0,
+                                              1ull << 20};
 
 EXPORT int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device)
 {

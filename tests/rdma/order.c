@@ -79,8 +79,8 @@ static void dmabuf(void)
 {
     int fd;
 
-    CHECK(cuMemGetHandleForAddressRange(&fd, block, SIZE, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD,
-                                        0) == CUDA_SUCCESS);
+    CHECK(cuMemGetHandleForAddressRange(&fd, block, SIZE, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0) ==
+          CUDA_SUCCESS);
     close(fd);
 }
 

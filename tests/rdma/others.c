@@ -68,11 +68,11 @@ static bool crosses(void)
 static void other_pins(struct gdr *g, void *library)
 {
     int (*pin)(struct gdr *, unsigned long, size_t, uint64_t, uint32_t, handle_t *) =
-        (int (*)(struct gdr *, unsigned long, size_t, uint64_t, uint32_t, handle_t *))dlsym(
-            library, "gdr_pin_buffer");
+        (int (*)(struct gdr *, unsigned long, size_t, uint64_t, uint32_t,
+                 handle_t *))dlsym(library, "gdr_pin_buffer");
     int (*pin_v2)(struct gdr *, unsigned long, size_t, uint32_t, handle_t *) =
-        (int (*)(struct gdr *, unsigned long, size_t, uint32_t, handle_t *))dlsym(
-            library, "gdr_pin_buffer_v2");
+        (int (*)(struct gdr *, unsigned long, size_t, uint32_t,
+                 handle_t *))dlsym(library, "gdr_pin_buffer_v2");
     int (*unpin)(struct gdr *, handle_t) =
         (int (*)(struct gdr *, handle_t))dlsym(library, "gdr_unpin_buffer");
     CUdeviceptr a = allocate(4 * MIB);
@@ -98,8 +98,8 @@ static void other_pins(struct gdr *g, void *library)
 static void gdr_across(struct gdr *g, void *library, bool is_across)
 {
     int (*pin)(struct gdr *, unsigned long, size_t, uint32_t, handle_t *) =
-        (int (*)(struct gdr *, unsigned long, size_t, uint32_t, handle_t *))dlsym(
-            library, "gdr_pin_buffer_v2");
+        (int (*)(struct gdr *, unsigned long, size_t, uint32_t,
+                 handle_t *))dlsym(library, "gdr_pin_buffer_v2");
     int (*unpin)(struct gdr *, handle_t) =
         (int (*)(struct gdr *, handle_t))dlsym(library, "gdr_unpin_buffer");
     CUdeviceptr a = allocate(8 * MIB);
@@ -127,14 +127,14 @@ static void gdr_opened(struct gdr *g, void *library)
 
 static struct gdr *open_gdr(void *library)
 {
-    return ((struct gdr *(*)(void))dlsym(library, "gdr_open"))();
+    return ((struct gdr * (*)(void)) dlsym(library, "gdr_open"))();
 }
 
 static void gdr(void *library)
 {
     int (*pin)(struct gdr *, unsigned long, size_t, uint64_t, uint32_t, handle_t *) =
-        (int (*)(struct gdr *, unsigned long, size_t, uint64_t, uint32_t, handle_t *))dlsym(
-            library, "gdr_pin_buffer");
+        (int (*)(struct gdr *, unsigned long, size_t, uint64_t, uint32_t,
+                 handle_t *))dlsym(library, "gdr_pin_buffer");
     int (*unpin)(struct gdr *, handle_t) =
         (int (*)(struct gdr *, handle_t))dlsym(library, "gdr_unpin_buffer");
     int (*map)(struct gdr *, handle_t, void **, size_t) =
@@ -163,7 +163,7 @@ static void gdr(void *library)
     CHECK(pin(g, a, 64 << 10, 0, 0, &handle) == EINVAL); /* freed, though a pin of it is kept */
     trim();
     b = allocate(4 * MIB);
-    CHECK(b != a); /* `second` is in use: it waits */
+    CHECK(b != a);                                      /* `second` is in use: it waits */
     CHECK(pin(g, b, 8 * MIB, 0, 0, &handle) == EINVAL); /* past its end */
     CHECK(close_(other) == 0 && counts().left_to_close == 1);
     trim();
@@ -184,7 +184,8 @@ static void gdr(void *library)
 }
 
 /* The same; but what is not registered is moved all the same, so a program need not know. */
-static void cufile_across(error_t_ (*reg)(const void *, size_t, int), error_t_ (*dereg)(const void *))
+static void cufile_across(error_t_ (*reg)(const void *, size_t, int),
+                          error_t_ (*dereg)(const void *))
 {
     unsigned parts = mappings();
     CUdeviceptr a = allocate(8 * MIB);
@@ -212,10 +213,10 @@ static void cufile_across(error_t_ (*reg)(const void *, size_t, int), error_t_ (
 static void cufile(void *library)
 {
     error_t_ (*reg)(const void *, size_t, int) =
-        (error_t_(*)(const void *, size_t, int))dlsym(library, "cuFileBufRegister");
-    error_t_ (*dereg)(const void *) = (error_t_(*)(const void *))dlsym(library,
-                                                                      "cuFileBufDeregister");
-    error_t_ (*close_)(void) = (error_t_(*)(void))dlsym(library, "cuFileDriverClose");
+        (error_t_ (*)(const void *, size_t, int))dlsym(library, "cuFileBufRegister");
+    error_t_ (*dereg)(const void *) =
+        (error_t_ (*)(const void *))dlsym(library, "cuFileBufDeregister");
+    error_t_ (*close_)(void) = (error_t_ (*)(void))dlsym(library, "cuFileDriverClose");
     void (*fail)(int) = (void (*)(int))dlsym(library, "cufile_stand_in_fail");
     CUdeviceptr a = allocate(4 * MIB), b;
     void *p = (void *)a;
@@ -226,12 +227,12 @@ static void cufile(void *library)
         CHECK(dereg(p).err == 0);
     }
     CHECK(counts().pinned == 1);
-    CHECK(dereg(p).err == 5024);             /* twice */
-    CHECK(reg(p, 2 * MIB, 0).err == 0);      /* the kept one goes for it */
+    CHECK(dereg(p).err == 5024);        /* twice */
+    CHECK(reg(p, 2 * MIB, 0).err == 0); /* the kept one goes for it */
     CHECK(counts().live == 1 && counts().pinned == 2);
-    CHECK(reg(p, 2 * MIB, 0).err == 5023);   /* the library's own error */
+    CHECK(reg(p, 2 * MIB, 0).err == 5023); /* the library's own error */
     CHECK(reg((char *)p + 64, 64, 0).err == 5023);
-    CHECK(reg(p, 64 * MIB, 0).err == 5014);  /* past the end */
+    CHECK(reg(p, 64 * MIB, 0).err == 5014); /* past the end */
     CHECK(dereg(p).err == 0);
     CHECK(cuMemFree(a) == CUDA_SUCCESS);
     CHECK(reg(p, 2 * MIB, 0).err == 5014 && counts().live == 1); /* freed, though it is kept */
@@ -281,9 +282,9 @@ static void cufile(void *library)
 static void cufile_unkept(void *library)
 {
     error_t_ (*reg)(const void *, size_t, int) =
-        (error_t_(*)(const void *, size_t, int))dlsym(library, "cuFileBufRegister");
-    error_t_ (*dereg)(const void *) = (error_t_(*)(const void *))dlsym(library,
-                                                                      "cuFileBufDeregister");
+        (error_t_ (*)(const void *, size_t, int))dlsym(library, "cuFileBufRegister");
+    error_t_ (*dereg)(const void *) =
+        (error_t_ (*)(const void *))dlsym(library, "cuFileBufDeregister");
     void (*fail)(int) = (void (*)(int))dlsym(library, "cufile_stand_in_fail");
     void *p = (void *)allocate(4 * MIB);
     error_t_ error;
@@ -309,8 +310,8 @@ int main(int argc, char **argv)
         gdr_first = open_gdr(library); /* before any call of CUDA */
     CHECK(cuInit(0) == CUDA_SUCCESS && cuDevicePrimaryCtxRetain(&context, 0) == CUDA_SUCCESS &&
           cuCtxSetCurrent(context) == CUDA_SUCCESS);
-    get_counts = (void (*)(struct pin_counts *))dlsym(
-        library, is_gdr ? "gdr_stand_in_counts" : "cufile_stand_in_counts");
+    get_counts = (void (*)(struct pin_counts *))dlsym(library, is_gdr ? "gdr_stand_in_counts"
+                                                                      : "cufile_stand_in_counts");
     CHECK(get_counts);
     if (is_gdr && argv[1][3]) {
         gdr_opened(gdr_first ? gdr_first : open_gdr(library), library);

@@ -20,9 +20,9 @@
 #include "verbs_stand_in.h"
 #include "tests/system.h"
 
-#define BLOCKS 6
+#define BLOCKS  6
 #define REGIONS 64
-#define SIZE ((size_t)4 << 20)
+#define SIZE    ((size_t)4 << 20)
 
 struct region {
     struct ibv_mr *mr; /* NULL: this place is free */
@@ -93,7 +93,7 @@ static CUresult CUDAAPI patched_free(CUdeviceptr address)
 static void patch(void)
 {
 #ifdef __x86_64__
-    CUresult(CUDAAPI *hook)(CUdeviceptr) = patched_free;
+    CUresult(CUDAAPI * hook)(CUdeviceptr) = patched_free;
     uintptr_t page;
 
     patched = dlsym(RTLD_DEFAULT, "cuMemFree_v2");
@@ -135,11 +135,11 @@ static struct ibv_mr *find(CUdeviceptr address)
     work_off();
     if (room < 0)
         must(1, "a free place");
-    region[room] = (struct region){
-        .mr = ibv_reg_mr(pd, (void *)address, SIZE,
-                         IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ),
-        .base = address,
-        .id = buffer_id(address)};
+    region[room] =
+        (struct region){.mr = ibv_reg_mr(pd, (void *)address, SIZE,
+                                         IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ),
+                        .base = address,
+                        .id = buffer_id(address)};
     must(!region[room].mr, "ibv_reg_mr");
     registrations++;
     return region[room].mr;
@@ -194,7 +194,8 @@ int main(int argc, char **argv)
             MUST(cuMemFree(block[i]));
     stand_in_counts(&counts);
     printf("%lu registrations, %lu hits of its own cache, %u wrong bytes, %lu undone after their "
-           "memory went\n", registrations, hits, wrong_bytes, counts.wrong);
+           "memory went\n",
+           registrations, hits, wrong_bytes, counts.wrong);
     MUST(ibv_dealloc_pd(pd));
     MUST(ibv_close_device(card));
     if (wrong_bytes || counts.live || !hits || (patched && !jumps))

@@ -14,10 +14,10 @@
 #include "tests/clock.h"
 #include "tests/system.h"
 
-#define BLOCK ((size_t)64 << 10)
-#define BLOCKS (MODEL_CHUNK / BLOCK)
-#define OURS (MODEL_CHUNKS - MODEL_FOREIGN)
-#define USES 6
+#define BLOCK   ((size_t)64 << 10)
+#define BLOCKS  (MODEL_CHUNK / BLOCK)
+#define OURS    (MODEL_CHUNKS - MODEL_FOREIGN)
+#define USES    6
 #define MORE_NS UINT64_C(60000000000) /* for a machine on which too little has happened */
 
 enum state { READY, LIVE, LIMBO };
@@ -64,8 +64,7 @@ static void look_through_limbo(void)
     for (unsigned c = 0; c < OURS; c++) {
         gs_lock_take(&pool[c].lock);
         for (unsigned b = 0; b < BLOCKS; b++)
-            if (pool[c].block[b] == LIMBO &&
-                !gs_regcache_in_use(cache, block_address(c, b), BLOCK))
+            if (pool[c].block[b] == LIMBO && !gs_regcache_in_use(cache, block_address(c, b), BLOCK))
                 pool[c].block[b] = READY;
         gs_lock_release(&pool[c].lock);
     }
@@ -352,12 +351,13 @@ static int check_end(void)
         fprintf(stderr, "%d blocks never came back\n", faults);
     gs_regcache_stats(cache, &stats);
     model = model_counts();
-    printf("%lu acquired, %llu hits, %llu misses, %llu merges, %llu evictions, %llu invalidations, "
-           "%llu failures, %lu frees waited, %lu unmaps; model: %lu pins, %lu unpins, %lu refused\n",
-           acquired, (unsigned long long)stats.hits, (unsigned long long)stats.misses,
-           (unsigned long long)stats.merges, (unsigned long long)stats.evictions,
-           (unsigned long long)stats.invalidations, (unsigned long long)stats.failures, waited,
-           unmapped, model.pins, model.unpins, model.refused);
+    printf(
+        "%lu acquired, %llu hits, %llu misses, %llu merges, %llu evictions, %llu invalidations, "
+        "%llu failures, %lu frees waited, %lu unmaps; model: %lu pins, %lu unpins, %lu refused\n",
+        acquired, (unsigned long long)stats.hits, (unsigned long long)stats.misses,
+        (unsigned long long)stats.merges, (unsigned long long)stats.evictions,
+        (unsigned long long)stats.invalidations, (unsigned long long)stats.failures, waited,
+        unmapped, model.pins, model.unpins, model.refused);
     if (stats.in_use != 0 || stats.entries != model.live || stats.bytes != model.bytes ||
         stats.pins != model.pins || stats.unpins != model.unpins ||
         stats.hits + stats.misses != asked || stats.misses != stats.pins + stats.failures ||

@@ -18,7 +18,7 @@ static void kept(void)
     errno = 77;
     first = reg(a, 64 * KIB, LOCAL);
     dereg(first);
-    CHECK(errno == 77); /* also where it had to look for libraries */
+    CHECK(errno == 77);                /* also where it had to look for libraries */
     second = reg(b, 100 * KIB, LOCAL); /* another block of the same chunk */
     CHECK(second == first && counts().registered == 1);
     third = reg(a + 512, 1000, LOCAL); /* while that one is in use: one of its own */
@@ -42,9 +42,9 @@ static void remote(void)
 {
     CUdeviceptr a = allocate(64 * KIB);
 
-    static const int others[] = {IBV_ACCESS_REMOTE_WRITE, IBV_ACCESS_REMOTE_READ,
+    static const int others[] = {IBV_ACCESS_REMOTE_WRITE,  IBV_ACCESS_REMOTE_READ,
                                  IBV_ACCESS_REMOTE_ATOMIC, IBV_ACCESS_MW_BIND,
-                                 IBV_ACCESS_ZERO_BASED, IBV_ACCESS_ON_DEMAND};
+                                 IBV_ACCESS_ZERO_BASED,    IBV_ACCESS_ON_DEMAND};
 
     for (int i = 0; i < 3; i++)
         dereg(reg(a, 64 * KIB, REMOTE));
@@ -369,7 +369,8 @@ static void dmabuf(void)
     CHECK(counts().live == 0 && counts().wrong == 0 && held() == 0);
 }
 
-/* ---- Across allocations of the driver's ---------------------------------------------------------- */
+/* ---- Across allocations of the driver's
+ * ---------------------------------------------------------- */
 
 /* The card moves bytes between two addresses of one process, by keys that it has for them. */
 static void move(const struct ibv_mr *from, uint64_t from_iova, const struct ibv_mr *to,
@@ -393,7 +394,10 @@ static struct ibv_mr *reg_by(unsigned call, CUdeviceptr address, size_t size, ui
                              int access)
 {
     typedef struct ibv_mr *reg_ex(struct ibv_pd *, struct stand_in_attr *);
-    struct stand_in_attr attr = {.length = size, .access = access, .comp_mask = 1 | 2, .iova = iova,
+    struct stand_in_attr attr = {.length = size,
+                                 .access = access,
+                                 .comp_mask = 1 | 2,
+                                 .iova = iova,
                                  .addr = (void *)address};
 
     switch (call) {
@@ -427,7 +431,8 @@ static void across_by_every_call(CUdeviceptr block, CUdeviceptr border, CUdevice
             there[j] = (unsigned char)(i * 31 + j);
         CHECK(cuMemcpyHtoD(at, there, sizeof there) == CUDA_SUCCESS);
         CHECK(cuMemsetD8(small, 0, 4096) == CUDA_SUCCESS && cuCtxSynchronize() == CUDA_SUCCESS);
-        mr = i < 2 ? reg(at, sizeof there, access[i % 2]) : reg_by(i / 2 - 1, at, sizeof there, iova, access[i % 2]);
+        mr = i < 2 ? reg(at, sizeof there, access[i % 2])
+                   : reg_by(i / 2 - 1, at, sizeof there, iova, access[i % 2]);
         CHECK(mr && (CUdeviceptr)mr->addr == at && mr->length == sizeof there);
         CHECK(stand_in_access(mr) == (unsigned)access[i % 2]);
         move(mr, iova, here, small, sizeof there);
@@ -440,7 +445,8 @@ static void across_by_every_call(CUdeviceptr block, CUdeviceptr border, CUdevice
     mr = reg(block, 8 * MIB, REMOTE);
     CHECK(cuMemsetD8(small, 77, 200) == CUDA_SUCCESS && cuCtxSynchronize() == CUDA_SUCCESS);
     move(here, small, mr, block + 8 * MIB - 200, 200);
-    CHECK(cuMemcpyDtoH(back, block + 8 * MIB - 200, 200) == CUDA_SUCCESS && back[0] == 77 && back[199] == 77);
+    CHECK(cuMemcpyDtoH(back, block + 8 * MIB - 200, 200) == CUDA_SUCCESS && back[0] == 77 &&
+          back[199] == 77);
     dereg(mr);
     dereg(here);
 }
@@ -521,7 +527,9 @@ static void extended(void)
 {
     reg_ex *ibv_reg_ex = (reg_ex *)dlsym(RTLD_DEFAULT, "ibv_reg_mr_ex");
     CUdeviceptr a = allocate(4 * MIB);
-    struct stand_in_attr attr = {.length = 64 * KIB, .access = LOCAL, .comp_mask = 2,
+    struct stand_in_attr attr = {.length = 64 * KIB,
+                                 .access = LOCAL,
+                                 .comp_mask = 2,
                                  .addr = (void *)a};
     struct ibv_mr *mr;
 
@@ -532,7 +540,8 @@ static void extended(void)
     attr.comp_mask |= 1;
     attr.iova = 0x7000;
     mr = ibv_reg_ex(pd, &attr);
-    CHECK(stand_in_at(mr, 0x7000) == a && stand_in_at(mr, 0x7000 + 64 * KIB - 1) == a + 64 * KIB - 1);
+    CHECK(stand_in_at(mr, 0x7000) == a &&
+          stand_in_at(mr, 0x7000 + 64 * KIB - 1) == a + 64 * KIB - 1);
     dereg(mr);
     CHECK(counts().registered == 2);
     attr.comp_mask ^= 1;
@@ -661,12 +670,15 @@ static void host(void)
 static void forked(void)
 {
     size_t (*registrations)(void *, size_t) =
-        (size_t(*)(void *, size_t))dlsym(RTLD_DEFAULT, "gpushim_registrations");
+        (size_t (*)(void *, size_t))dlsym(RTLD_DEFAULT, "gpushim_registrations");
     static char memory[4096];
     CUdeviceptr a = allocate(64 * KIB), b = allocate(4 * MIB);
     struct ibv_mr *used = reg(b, 4 * MIB, LOCAL);
     reg_ex *ibv_reg_ex = (reg_ex *)dlsym(RTLD_DEFAULT, "ibv_reg_mr_ex");
-    struct stand_in_attr attr = {.length = 64 * KIB, .access = LOCAL, .comp_mask = 2, .addr = (void *)a};
+    struct stand_in_attr attr = {.length = 64 * KIB,
+                                 .access = LOCAL,
+                                 .comp_mask = 2,
+                                 .addr = (void *)a};
     int status;
     pid_t child;
 
@@ -714,13 +726,27 @@ static void look_ups(void)
 
 int main(int argc, char **argv)
 {
-    static const struct card_case cases[] = {
-        {"kept", kept}, {"none-kept", none_kept}, {"all-kept", all_kept},
-        {"two-kept", two_kept}, {"remote", remote}, {"iova", iova}, {"free-and-unmap", free_and_unmap},
-        {"free-in-use", free_in_use}, {"neighbours", neighbours}, {"stream-order", stream_order},
-        {"foreign", foreign}, {"across", across}, {"dmabuf", dmabuf}, {"extended", extended}, {"moved", moved},
-        {"domains", domains}, {"full", full}, {"bar1", bar1}, {"host", host}, {"forked", forked},
-        {"look-ups", look_ups}};
+    static const struct card_case cases[] = {{"kept", kept},
+                                             {"none-kept", none_kept},
+                                             {"all-kept", all_kept},
+                                             {"two-kept", two_kept},
+                                             {"remote", remote},
+                                             {"iova", iova},
+                                             {"free-and-unmap", free_and_unmap},
+                                             {"free-in-use", free_in_use},
+                                             {"neighbours", neighbours},
+                                             {"stream-order", stream_order},
+                                             {"foreign", foreign},
+                                             {"across", across},
+                                             {"dmabuf", dmabuf},
+                                             {"extended", extended},
+                                             {"moved", moved},
+                                             {"domains", domains},
+                                             {"full", full},
+                                             {"bar1", bar1},
+                                             {"host", host},
+                                             {"forked", forked},
+                                             {"look-ups", look_ups}};
 
     open_card();
     return RUN_CASE(cases, argc, argv);

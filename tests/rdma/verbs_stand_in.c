@@ -6,9 +6,9 @@
  * of the mapping, as the software CUDA driver's memory is files), and
  *   - with STAND_IN_KERNEL=peermem (the default) dies when its pages go: its key then moves nothing;
  *   - with STAND_IN_KERNEL=dmabuf, and for a dma-buf always, holds them: it goes on reaching them.
- * By its address no more than one allocation of the GPU's is registered; a dma-buf may be of several.
- * Whenever it is called, it looks whether a live registration covers memory that has gone, and at
- * a deregistration whether that came too late; each is counted as wrong.
+ * By its address no more than one allocation of the GPU's is registered; a dma-buf may be of
+ * several. Whenever it is called, it looks whether a live registration covers memory that has gone,
+ * and at a deregistration whether that came too late; each is counted as wrong.
  *
  * Environment: STAND_IN_REPORT=PATH appends a line of counts at exit. STAND_IN_FAIL=N:ERRNO fails
  * every N-th registration. STAND_IN_ROOM=N holds N registrations, beyond that ENOMEM.
@@ -36,8 +36,8 @@
 #define EXPORT __attribute__((visibility("default")))
 
 #define DMA_BUF "softcuda-dma-buf-" /* and its address, as the software driver names one */
-#define PAGE ((uint64_t)4096)
-#define PART ((uint64_t)2 << 20)    /* no allocation begins or ends within such a part */
+#define PAGE    ((uint64_t)4096)
+#define PART    ((uint64_t)2 << 20) /* no allocation begins or ends within such a part */
 
 struct region {
     struct ibv_mr mr; /* first: what the program has */
@@ -49,7 +49,7 @@ struct region {
     void *shown; /* in mr.addr */
     bool by_fd;  /* registered by a dma-buf, */
     uint64_t of; /* which is of what lies here; 0: not known */
-    bool holds; /* the pages stay; else the key dies with them */
+    bool holds;  /* the pages stay; else the key dies with them */
     bool dead;
     uint8_t *held; /* its own mapping of them */
     size_t held_size;
@@ -58,7 +58,7 @@ struct region {
 struct domain {
     struct ibv_pd pd;
     unsigned regions;
-    bool gone; /* given back; it stays allocated, so that its next use is seen */
+    bool gone;           /* given back; it stays allocated, so that its next use is seen */
     struct domain *next; /* all there were: one that is gone is still known */
 };
 
@@ -160,7 +160,8 @@ void stand_in_gone(void)
     pthread_mutex_unlock(&card.mutex);
 }
 
-/* ---- Registering --------------------------------------------------------------------------------- */
+/* ---- Registering
+ * --------------------------------------------------------------------------------- */
 
 static int refuse_locked(void)
 {
@@ -253,8 +254,12 @@ static struct ibv_mr *pin(struct ibv_pd *pd, uint64_t base, size_t size, uint64_
         r = NULL;
     } else {
         r->shown = (void *)(uintptr_t)(fd >= 0 ? offset : base);
-        r->mr = (struct ibv_mr){.context = pd->context, .pd = pd, .addr = r->shown, .length = size,
-                                .lkey = card.next_key, .rkey = card.next_key};
+        r->mr = (struct ibv_mr){.context = pd->context,
+                                .pd = pd,
+                                .addr = r->shown,
+                                .length = size,
+                                .lkey = card.next_key,
+                                .rkey = card.next_key};
         card.next_key++;
         r->base = base;
         r->size = size;
@@ -426,10 +431,13 @@ EXPORT struct ibv_mr *stand_in_reg_mr_1_0(void *pd, void *addr, size_t length, i
 }
 __asm__(".symver stand_in_reg_mr_1_0, ibv_reg_mr@IBVERBS_1.0");
 
-/* ---- Devices, domains ----------------------------------------------------------------------------- */
+/* ---- Devices, domains
+ * ----------------------------------------------------------------------------- */
 
-static struct ibv_device device = {.name = "stand_in0", .dev_name = "uverbs0",
-                                   .node_type = IBV_NODE_CA, .transport_type = IBV_TRANSPORT_IB};
+static struct ibv_device device = {.name = "stand_in0",
+                                   .dev_name = "uverbs0",
+                                   .node_type = IBV_NODE_CA,
+                                   .transport_type = IBV_TRANSPORT_IB};
 
 EXPORT struct ibv_device **ibv_get_device_list(int *count)
 {
@@ -528,7 +536,8 @@ EXPORT int ibv_query_port(struct ibv_context *context, uint8_t port,
     return 0;
 }
 
-/* ---- Queue pairs, to oneself ------------------------------------------------------------------------ */
+/* ---- Queue pairs, to oneself
+ * ------------------------------------------------------------------------ */
 
 #define DEPTH 16
 

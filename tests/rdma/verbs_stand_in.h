@@ -27,11 +27,13 @@ struct ibv_mr;
 /* What the card lets others do there; UINT_MAX: it is no region. */
 __attribute__((visibility("default"))) unsigned stand_in_access(const struct ibv_mr *mr);
 /* Registers as a vendor's own extension would, by no call that anybody hooks. */
-__attribute__((visibility("default"))) struct ibv_mr *
-stand_in_reg(struct ibv_pd *pd, void *addr, size_t length, int access);
+__attribute__((visibility("default"))) struct ibv_mr *stand_in_reg(struct ibv_pd *pd, void *addr,
+                                                                   size_t length, int access);
 
-/* What the card finds by a region's key at the address that peers and work requests have for it; 0: it refuses. */
-__attribute__((visibility("default"))) uint64_t stand_in_at(const struct ibv_mr *mr, uint64_t address);
+/* What the card finds by a region's key at the address that peers and work requests have for it; 0:
+ * it refuses. */
+__attribute__((visibility("default"))) uint64_t stand_in_at(const struct ibv_mr *mr,
+                                                            uint64_t address);
 
 /* ibv_mr_init_attr, which older headers lack. */
 struct stand_in_attr {

@@ -1,6 +1,7 @@
 /*
- * Programs that do nothing are woken by nothing: one with memory that it shares, and one that has some of it
- * open and some closed and kept. How often their threads have gone to sleep is what the kernel counts.
+ * Programs that do nothing are woken by nothing: one with memory that it shares, and one that has
+ * some of it open and some closed and kept. How often their threads have gone to sleep is what the
+ * kernel counts.
  *
  *   asleep          shares and watches
  *   asleep importer   opens what it hears of
@@ -10,8 +11,9 @@
 #include "importer.h"
 #include "tests/system.h"
 
-#define SIZE   ((size_t)128 << 20)
-#define LOOKS  3000 /* a millisecond apart, in which nothing happens: what came each second is seen */
+#define SIZE ((size_t)128 << 20)
+#define LOOKS \
+    3000 /* a millisecond apart, in which nothing happens: what came each second is seen */
 #define PATIENCE (20 * LOOKS) /* until a machine that is busy has done what was to be done */
 
 /* Of all threads of a process but the one that looks. */

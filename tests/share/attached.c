@@ -13,9 +13,9 @@
 #include "softcuda.h"
 #include "tests/system.h"
 
-#define SIZE ((size_t)4 << 20)
-#define LONG UINT64_C(60000000000) /* what has to come is waited for for so long */
-#define SLOW_US 300000             /* each call of the driver that a check is about */
+#define SIZE    ((size_t)4 << 20)
+#define LONG    UINT64_C(60000000000) /* what has to come is waited for for so long */
+#define SLOW_US 300000                /* each call of the driver that a check is about */
 
 static __typeof__(&gpushim_attach) attach;
 static __typeof__(&gpushim_detach) detach;
@@ -132,7 +132,8 @@ static void check_pages(void)
 
     external.kind = GPUSHIM_MEMFD;
     external.address = 0;
-    external.fd = memfd_create("pages", MFD_CLOEXEC | MFD_ALLOW_SEALING | 4 /* MFD_HUGETLB */ | MFD_1GB);
+    external.fd =
+        memfd_create("pages", MFD_CLOEXEC | MFD_ALLOW_SEALING | 4 /* MFD_HUGETLB */ | MFD_1GB);
     if (external.fd < 0 || ftruncate(external.fd, (off_t)1 << 30) != 0)
         skip("this kernel has no pages of 1 GiB");
     expect("it is attached", attach(&external, &address) == EINVAL);

@@ -21,7 +21,7 @@
 #define BLOCKS 40
 #define SIZE   ((size_t)2 << 20)
 #define MOST   ((size_t)104 << 20) /* of 128 MiB */
-#define WAITS  20000              /* of a millisecond */
+#define WAITS  20000               /* of a millisecond */
 
 static struct softcuda_census census(void)
 {
@@ -31,7 +31,8 @@ static struct softcuda_census census(void)
     return now;
 }
 
-/* ---- The importer ----------------------------------------------------------------------------- */
+/* ---- The importer
+ * ----------------------------------------------------------------------------- */
 
 static int importer(bool closes)
 {

@@ -146,7 +146,8 @@ static void export(void)
     start_driver();
     must("cuMemAlloc", cuMemAlloc(&block, SIZE));
     must("cuMemsetD8", cuMemsetD8(block, 77, SIZE));
-    must("cuCtxSynchronize", cuCtxSynchronize()); /* or the other process reads what was there before */
+    must("cuCtxSynchronize",
+         cuCtxSynchronize()); /* or the other process reads what was there before */
     note(had);
     must("cuIpcGetMemHandle", cuIpcGetMemHandle(&handle, block));
     for (int i = 0; i < 10000 && (count = find(had, "softcuda", fds)) == 0; i++)
@@ -251,9 +252,9 @@ static unsigned char order(char what)
     return answer;
 }
 
-/* Whether the bytes at `block` are handed out again within so many hundredths of a second. Other free
- * memory may come first: where the machine is busy, and frees wait for it, there is a lot of that. So
- * what comes is held until as much was had as is ever free beside it. */
+/* Whether the bytes at `block` are handed out again within so many hundredths of a second. Other
+ * free memory may come first: where the machine is busy, and frees wait for it, there is a lot of
+ * that. So what comes is held until as much was had as is ever free beside it. */
 static bool comes_back(CUdeviceptr block, int tries)
 {
     CUdeviceptr held[64];

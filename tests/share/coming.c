@@ -12,9 +12,9 @@
 #include "tests/folder.h"
 #include "tests/system.h"
 
-#define MIB    ((size_t)1 << 20)
-#define SHARED (40 * MIB) /* of 64 MiB */
-#define NEEDED (45 * MIB)
+#define MIB     ((size_t)1 << 20)
+#define SHARED  (40 * MIB) /* of 64 MiB */
+#define NEEDED  (45 * MIB)
 #define WORK_US 20000
 
 static const unsigned reads_on_ms[] = {0, 300, 600, 900, 1500};

@@ -1,5 +1,6 @@
 /*
- * CUDA IPC of events between processes that see neither one /dev/shm nor each other's pids, as in containers.
+ * CUDA IPC of events between processes that see neither one /dev/shm nor each other's pids, as in
+ * containers.
  *
  *   events apart      both sides record, wait and ask; two of one pid are not taken for each other. Without the
  *                     library (the argument native) the driver finds nothing
@@ -23,11 +24,27 @@
 #define NOBODY  65534
 #define THREADS 8
 
-/* ---- A process that does what it is told ------------------------------------------------------ */
+/* ---- A process that does what it is told
+ * ------------------------------------------------------ */
 
 struct order {
-    enum { CREATE, OPEN, DESTROY, RECORD, GO, QUERY, SYNCHRONIZE, STREAM_WAIT, FILES, FORK, CLOSE_FILES, CLOSE_ALL, TOGETHER,
-           WITHOUT_CONTEXT, RESET } op;
+    enum {
+        CREATE,
+        OPEN,
+        DESTROY,
+        RECORD,
+        GO,
+        QUERY,
+        SYNCHRONIZE,
+        STREAM_WAIT,
+        FILES,
+        FORK,
+        CLOSE_FILES,
+        CLOSE_ALL,
+        TOGETHER,
+        WITHOUT_CONTEXT,
+        RESET
+    } op;
     uint32_t index;
     CUipcEventHandle handle;
 };
@@ -187,7 +204,8 @@ static int process(void)
     return 0;
 }
 
-/* ---- What it is told -------------------------------------------------------------------------- */
+/* ---- What it is told
+ * -------------------------------------------------------------------------- */
 
 static void tell(const struct party *party, int op, uint32_t index)
 {
@@ -302,7 +320,8 @@ static void clear_files_of(pid_t pid)
     char name[64];
 
     for (int number = 1; number < 4; number++) {
-        snprintf(name, sizeof name, "/cuda.shm.%u.%x.%d", (unsigned)geteuid(), (unsigned)pid, number);
+        snprintf(name, sizeof name, "/cuda.shm.%u.%x.%d", (unsigned)geteuid(), (unsigned)pid,
+                 number);
         shm_unlink(name);
     }
 }
@@ -318,7 +337,8 @@ static void end(struct party *party)
     expect("a process failed", party_end(party) == 0);
 }
 
-/* ---- Checks ----------------------------------------------------------------------------------- */
+/* ---- Checks
+ * ----------------------------------------------------------------------------------- */
 
 /* One records, the other asks and waits: on the host, in a stream. */
 static void pass_on(const struct party *from, uint32_t at, const struct party *to, uint32_t there)
@@ -342,7 +362,8 @@ static void check_apart(const char *how)
     need_containers();
     importer = apart();
     if (!strcmp(how, "native")) {
-        expect("the driver has found it", open_there(&importer, 0, handle) == CUDA_ERROR_MAP_FAILED);
+        expect("the driver has found it",
+               open_there(&importer, 0, handle) == CUDA_ERROR_MAP_FAILED);
         end(&importer);
         end(&first);
         return;
@@ -360,9 +381,10 @@ static void check_apart(const char *how)
     pass_on(&second, 0, &importer, 1);
     pass_on(&importer, 1, &second, 0);
     must("record", result_of(&second, RECORD, 0));
-    expect("one is taken for the other", result_of(&importer, QUERY, 0) == CUDA_SUCCESS &&
-                                             result_of(&importer, QUERY, 2) == CUDA_SUCCESS &&
-                                             result_of(&importer, QUERY, 1) == CUDA_ERROR_NOT_READY);
+    expect("one is taken for the other",
+           result_of(&importer, QUERY, 0) == CUDA_SUCCESS &&
+               result_of(&importer, QUERY, 2) == CUDA_SUCCESS &&
+               result_of(&importer, QUERY, 1) == CUDA_ERROR_NOT_READY);
     must("go", result_of(&second, GO, 0));
     /* Opened again it is another one of the same; a file is asked for once. */
     must("open", open_there(&importer, 3, handle));
@@ -386,7 +408,8 @@ static void check_one_side(const char *how)
 {
     struct party with = here(), without = party_start_in("process", NULL, without_library);
     struct party off = party_start_in("process", NULL, switched_off);
-    CUipcEventHandle ours = create(&with, 0), drivers = create(&without, 0), switched = create(&off, 0);
+    CUipcEventHandle ours = create(&with, 0), drivers = create(&without, 0),
+                     switched = create(&off, 0);
 
     expect("whose handles they are", is_ours(&ours) && !is_ours(&drivers) && !is_ours(&switched));
     expect("a file is kept where the library is off", ask(&off, FILES, 0).number == 1);
@@ -448,7 +471,8 @@ static void check_ended(const char *how)
     must("open of a file that is mapped", open_there(&importer, 1, second));
     expect("a file that nobody has was opened",
            open_there(&importer, 2, beyond) == CUDA_ERROR_MAP_FAILED);
-    expect("why is not said", AWAIT(times_logged("does not find it either: the process that made it has ended")));
+    expect("why is not said",
+           AWAIT(times_logged("does not find it either: the process that made it has ended")));
     halt(stopped.pid);
     tell_open(&importer, 3, of_stopped);
     usleep(10000); /* it is asked, most likely */
@@ -520,14 +544,16 @@ static void check_others(const char *how)
 /* The same natively. */
 static void check_names(const char *how)
 {
-    const char *none[] = {"/cuda.shm.0.0.0", "/cuda.shm.0.7f000001.1", "/gpushim-none", "/cuda.shm.", "/cuda.shm.0.x.1"};
+    const char *none[] = {"/cuda.shm.0.0.0", "/cuda.shm.0.7f000001.1", "/gpushim-none",
+                          "/cuda.shm.", "/cuda.shm.0.x.1"};
     CUipcEventHandle handle;
     char name[64];
     struct stat info;
     int fd, again;
 
     start_driver();
-    must("cuEventCreate", cuEventCreate(&events[0], CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING));
+    must("cuEventCreate",
+         cuEventCreate(&events[0], CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING));
     must("cuIpcGetEventHandle", cuIpcGetEventHandle(&handle, events[0]));
     expect("whose handle it is", is_ours(&handle) == (strcmp(how, "native") != 0));
     for (size_t i = 0; i < sizeof none / sizeof *none; i++) {
@@ -550,8 +576,8 @@ static void check_names(const char *how)
 static const struct {
     const char *how;
     void (*check)(const char *more);
-} checks[] = {{"apart", check_apart}, {"one-side", check_one_side}, {"many", check_many},
-              {"ended", check_ended}, {"closed", check_closed},     {"threads", check_threads},
+} checks[] = {{"apart", check_apart},   {"one-side", check_one_side}, {"many", check_many},
+              {"ended", check_ended},   {"closed", check_closed},     {"threads", check_threads},
               {"others", check_others}, {"names", check_names}};
 
 int main(int argc, char **argv)

@@ -23,9 +23,9 @@
 #include "tests/rest.h"
 #include "tests/system.h"
 
-#define SIZE   ((size_t)4 << 20)
-#define LONG   UINT64_C(60000000000) /* what has to come is waited for for so long */
-#define SOON   UINT64_C(20000000)
+#define SIZE ((size_t)4 << 20)
+#define LONG UINT64_C(60000000000) /* what has to come is waited for for so long */
+#define SOON UINT64_C(20000000)
 
 static __typeof__(&gpushim_attach) attach;
 static __typeof__(&gpushim_detach) detach;
@@ -54,10 +54,10 @@ struct made {
 
 static struct made make_exported(void)
 {
-    const CUmemAllocationProp prop = {
-        .type = CU_MEM_ALLOCATION_TYPE_PINNED,
-        .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE},
-        .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR};
+    const CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                      .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE},
+                                      .requestedHandleTypes =
+                                          CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR};
     struct made made;
 
     must("cuMemCreate", cuMemCreate(&made.handle, SIZE, &prop, 0));
@@ -94,7 +94,8 @@ static void count_deleted(void *arg)
 {
     CUdeviceptr block;
 
-    deleter_could_call = cuMemAlloc(&block, 4096) == CUDA_SUCCESS && cuMemFree(block) == CUDA_SUCCESS;
+    deleter_could_call =
+        cuMemAlloc(&block, 4096) == CUDA_SUCCESS && cuMemFree(block) == CUDA_SUCCESS;
     __atomic_add_fetch((unsigned *)arg, 1, __ATOMIC_SEQ_CST);
 }
 
@@ -111,7 +112,8 @@ static struct gpushim_external external_of(const struct made *made)
                                      .fd = made->fd,
                                      .offset = made->handle ? 0 : 4096,
                                      .bytes = SIZE,
-                                     .label = "weights", .deleter = count_deleted,
+                                     .label = "weights",
+                                     .deleter = count_deleted,
                                      .arg = &deleted};
 }
 
@@ -162,8 +164,10 @@ static void expect_as_before(struct counts before)
     if (AWAIT(is_as_before(before)))
         return;
     now = counts();
-    fprintf(stderr, "handles %u %u, mappings %u %u, reservations %u %u, of the host %u %u, exported %u %u, "
-            "files %u %u\n", before.of.handles, now.of.handles, before.of.mappings, now.of.mappings,
+    fprintf(stderr,
+            "handles %u %u, mappings %u %u, reservations %u %u, of the host %u %u, exported %u %u, "
+            "files %u %u\n",
+            before.of.handles, now.of.handles, before.of.mappings, now.of.mappings,
             before.of.reservations, now.of.reservations, before.of.host_blocks, now.of.host_blocks,
             before.of.exported_fds, now.of.exported_fds, before.files, now.files);
     fail("something is left of it", 0);
@@ -184,7 +188,8 @@ static void warm_up(void)
     expect("the library does not come to rest", all_rest(0));
 }
 
-/* ---- The importer ------------------------------------------------------------------------------ */
+/* ---- The importer
+ * ------------------------------------------------------------------------------ */
 
 static uint64_t must_open_there(const struct party *party, CUipcMemHandle handle)
 {
@@ -221,11 +226,11 @@ static void check_asked(uint64_t address, const struct gpushim_external *externa
     must("cuCtxGetCurrent", cuCtxGetCurrent(&current));
     expect("its context", context == current);
     must("type", cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address));
-    expect("its type", type == (external->kind == GPUSHIM_MEMFD ? CU_MEMORYTYPE_HOST
-                                                                : CU_MEMORYTYPE_DEVICE));
+    expect("its type",
+           type == (external->kind == GPUSHIM_MEMFD ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE));
     must("id", cuPointerGetAttribute(&id, CU_POINTER_ATTRIBUTE_BUFFER_ID, address));
-    must("capable", cuPointerGetAttribute(&capable, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE,
-                                          address));
+    must("capable",
+         cuPointerGetAttribute(&capable, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, address));
     expect("its attributes", id != 0 && capable == 1);
     expect("it can be freed", cuMemFree(address) == CUDA_ERROR_INVALID_VALUE);
     expect("it can be closed", cuIpcCloseMemHandle(address) == CUDA_ERROR_INVALID_VALUE);
@@ -263,7 +268,8 @@ static void check_shared(const char *kind)
     expect("it is detached while it is open", detach(address, SOON) == EBUSY);
     expect("its deleter is called while it is open", deleted_now() == 0);
     expect("who has it open is not named", times_logged("has it open for") == 1);
-    expect("a stale handle is opened", try_open_there(&late, handle).result == CUDA_ERROR_NOT_PERMITTED);
+    expect("a stale handle is opened",
+           try_open_there(&late, handle).result == CUDA_ERROR_NOT_PERMITTED);
     expect("it has a handle still", cuIpcGetMemHandle(&again, address) != CUDA_SUCCESS);
     expect("it is gone there", read_there(&first, there) == 11);
     close_there(&first, there);
@@ -273,7 +279,8 @@ static void check_shared(const char *kind)
     expect("the driver knows it still",
            cuPointerGetAttribute(&word, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address) != CUDA_SUCCESS);
     expect("the importer keeps something", AWAIT(mapped_there(&first) == held));
-    before.files -= external.kind == GPUSHIM_EXPORTED ? 2 : 1; /* the driver has one of each handle */
+    before.files -=
+        external.kind == GPUSHIM_EXPORTED ? 2 : 1; /* the driver has one of each handle */
     before.of.handles -= external.kind == GPUSHIM_EXPORTED;
     before.of.exported_fds -= external.kind == GPUSHIM_EXPORTED;
     expect("an importer failed", party_end(&first) == 0 && party_end(&late) == 0);
@@ -297,8 +304,8 @@ static void check_read_only(const char *kind)
     expect("it is written there", try_write_there(&other, there, 5) != CUDA_SUCCESS);
     expect("it is written here", cuMemsetD32(address, 5, 1) != CUDA_SUCCESS);
     if (external.kind == GPUSHIM_MEMFD)
-        expect("it is not read there", read_there(&other, there) == word_at(address) &&
-                                           word_at(address) != 0);
+        expect("it is not read there",
+               read_there(&other, there) == word_at(address) && word_at(address) != 0);
     close_there(&other, there);
     expect("it does not end", detach(address, LONG) == 0 && deleted_now() == 1);
     unmake(&made);
@@ -390,8 +397,8 @@ static void check_named(const char *more)
     expect("it is not published", publish("external", &publication) == 0);
     expect("a broker is to have it", times_logged("no broker has the name") == 0);
     expect("it is not found", lookup("external", &named) == 0);
-    expect("what is found", named.bytes == SIZE && named.offset == 8 &&
-                                named.address == publication.address);
+    expect("what is found",
+           named.bytes == SIZE && named.offset == 8 && named.address == publication.address);
     memcpy(&handle, named.handle, sizeof handle);
     there = must_open_there(&other, handle);
     expect("what is there", read_there(&other, there + named.offset) == 5);
@@ -531,7 +538,8 @@ static CUdeviceptr open_of(CUipcMemHandle handle)
 {
     CUdeviceptr address;
 
-    must("cuIpcOpenMemHandle", cuIpcOpenMemHandle(&address, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+    must("cuIpcOpenMemHandle",
+         cuIpcOpenMemHandle(&address, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
     return address;
 }
 
@@ -604,11 +612,11 @@ static void check_refused(const char *more)
     void *plain = mmap(NULL, SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
     expect("nothing is given", attach(NULL, &address) == EINVAL && attach(&good, NULL) == EINVAL);
-#define REFUSED(field, value, error)                                                               \
-    do {                                                                                           \
-        external.field = value;                                                                    \
-        refuse(#field " = " #value, external, error);                                              \
-        external.field = good.field;                                                               \
+#define REFUSED(field, value, error)                  \
+    do {                                              \
+        external.field = value;                       \
+        refuse(#field " = " #value, external, error); \
+        external.field = good.field;                  \
     } while (0)
     REFUSED(size, sizeof good - 8, EINVAL);
     REFUSED(kind, 0, EINVAL);
@@ -665,8 +673,9 @@ static void check_refused(const char *more)
     unmake(&memfd);
 }
 
-/* A dma-buf is a descriptor as any to gpushim_attach, and the driver's import says whether it is taken: of the
- * driver here it is, for its dma-bufs are the memory itself; of one that takes none nothing is left. */
+/* A dma-buf is a descriptor as any to gpushim_attach, and the driver's import says whether it is
+ * taken: of the driver here it is, for its dma-bufs are the memory itself; of one that takes none
+ * nothing is left. */
 static void check_dma_buf(const char *more)
 {
     const CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
@@ -683,7 +692,8 @@ static void check_dma_buf(const char *more)
     must("cuMemMap", cuMemMap(base, SIZE, 0, made.handle, 0));
     must("cuMemSetAccess", cuMemSetAccess(base, SIZE, &access, 1));
     must("cuMemGetHandleForAddressRange",
-         cuMemGetHandleForAddressRange(&made.fd, base, SIZE, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0));
+         cuMemGetHandleForAddressRange(&made.fd, base, SIZE, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD,
+                                       0));
     external = external_of(&made);
     for (int i = 0; i < 2; i++) {
         const CUresult why[] = {CUDA_ERROR_UNKNOWN, CUDA_ERROR_INVALID_VALUE};
@@ -756,10 +766,12 @@ static void check_churn(const char *more)
 static const struct {
     const char *how;
     void (*check)(const char *more);
-} checks[] = {{"shared", check_shared}, {"read-only", check_read_only}, {"address", check_address},
-              {"work", check_work},     {"named", check_named},         {"context", check_context},
-              {"exits", check_exits},   {"refused", check_refused},     {"churn", check_churn},
-              {"dma-buf", check_dma_buf}, {"reopened", check_reopened}};
+} checks[] = {{"shared", check_shared},    {"read-only", check_read_only},
+              {"address", check_address},  {"work", check_work},
+              {"named", check_named},      {"context", check_context},
+              {"exits", check_exits},      {"refused", check_refused},
+              {"churn", check_churn},      {"dma-buf", check_dma_buf},
+              {"reopened", check_reopened}};
 
 int main(int argc, char **argv)
 {

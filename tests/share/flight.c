@@ -50,7 +50,8 @@ int main(int argc, char **argv)
         hear(other.socket, &order, 1);
         if (try_open(&handle) == CUDA_SUCCESS)
             fail("what was needed is kept", 0);
-        if (times_logged("memory is needed: freed blocks whose handles nobody has opened yet (1)") != 1)
+        if (times_logged(
+                "memory is needed: freed blocks whose handles nobody has opened yet (1)") != 1)
             fail("it is not said", 0);
     } else {
         sleep(IN_FLIGHT_S);

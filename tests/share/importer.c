@@ -146,7 +146,8 @@ uint32_t read_there(const struct party *party, uint64_t address)
 
 CUresult try_write_there(const struct party *party, uint64_t address, uint32_t word)
 {
-    return tell(party, &(struct order){.what = WRITE, .address = address, .word = word}).opened.result;
+    return tell(party, &(struct order){.what = WRITE, .address = address, .word = word})
+        .opened.result;
 }
 
 CUresult try_close_there(const struct party *party, uint64_t address)

@@ -4,8 +4,9 @@
 
 #include "party.h"
 
-/* What a process holds of the software driver, and its descriptors but for those above the soft limit,
- * where that driver keeps its memory's. On a real driver only descriptors more than when it was asked first. */
+/* What a process holds of the software driver, and its descriptors but for those above the soft
+ * limit, where that driver keeps its memory's. On a real driver only descriptors more than when it
+ * was asked first. */
 struct held {
     uint32_t handles, mappings, reservations, host_blocks, exported, descriptors;
 };

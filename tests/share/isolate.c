@@ -1,7 +1,7 @@
 /*
- * What an importer sees that ignores this library: it asks for the descriptor of a handle's chunk by
- * hand, maps the whole of it with the driver's own calls and looks for other blocks' bytes, and it
- * keeps that mapping when it has given its lease back.
+ * What an importer sees that ignores this library: it asks for the descriptor of a handle's chunk
+ * by hand, maps the whole of it with the driver's own calls and looks for other blocks' bytes, and
+ * it keeps that mapping when it has given its lease back.
  *
  *   isolate off|refuse|alone      under the library, with share.isolate so; the last line is "ok"
  *   isolate thief                 the importer, without the library; told what to do line by line
@@ -158,7 +158,8 @@ static CUdeviceptr new_block(size_t size, uint32_t value)
     return ptr;
 }
 
-/* Blocks of `size` that are made from now on: none may have a word of the thief's, or be seen by it. */
+/* Blocks of `size` that are made from now on: none may have a word of the thief's, or be seen by
+ * it. */
 static void look_at_new_blocks(size_t size)
 {
     unsigned seen = 0;

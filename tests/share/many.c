@@ -34,7 +34,8 @@ static int descriptors(void)
     return count - 1; /* the list's own */
 }
 
-/* ---- The importer ----------------------------------------------------------------------------- */
+/* ---- The importer
+ * ----------------------------------------------------------------------------- */
 
 static CUdeviceptr opened[BLOCKS];
 
@@ -119,7 +120,8 @@ static void importer_start(struct importer *importer)
     importer->out = fdopen(out[0], "r");
 }
 
-static struct answer importer_ask(struct importer *importer, const CUipcMemHandle *handles, int32_t count)
+static struct answer importer_ask(struct importer *importer, const CUipcMemHandle *handles,
+                                  int32_t count)
 {
     struct answer answer;
 
@@ -245,7 +247,8 @@ static void check_many(int least, const char *broker_dir)
     if (most > LIMIT / 8 + OWN)
         fail("descriptors of the exporter", most);
     printf("the importer has %d descriptors, the exporter %d\n", (int)answer.most, most);
-    for (int i = 0; broker_dir && i < 30000 && side_broker_published(broker_dir) < (uint64_t)least; i++)
+    for (int i = 0; broker_dir && i < 30000 && side_broker_published(broker_dir) < (uint64_t)least;
+         i++)
         usleep(1000);
     importer_stop(&shares);
     importer_start(&second);

@@ -67,7 +67,8 @@ static bool is_gone(const char *name)
 /* ---- The reader ------------------------------------------------------------------------------ */
 
 struct order {
-    char name[16]; /* looked up, and what is found opened; none: what lies at the address is read, */
+    char
+        name[16]; /* looked up, and what is found opened; none: what lies at the address is read, */
     uint64_t address;
     bool closes; /* and closed */
 };
@@ -75,7 +76,8 @@ struct order {
 struct answer {
     int error;
     CUresult result;
-    uint64_t address; /* of what was published; its offset from what was opened, and the bytes of that */
+    uint64_t
+        address; /* of what was published; its offset from what was opened, and the bytes of that */
     uint64_t offset, bytes;
     uint32_t word, kept;
 };
@@ -120,7 +122,8 @@ static int reader(void)
     return 0;
 }
 
-static struct answer tell(const struct party *reader, const char *name, uint64_t address, bool closes)
+static struct answer tell(const struct party *reader, const char *name, uint64_t address,
+                          bool closes)
 {
     struct order order = {.address = address, .closes = closes};
     struct answer answer;
@@ -174,13 +177,14 @@ static void check_lifetime(const char *more)
                                         named.bytes == 3 * PIECE && named.kept == 0 &&
                                         named.pid == (uint64_t)getpid());
     first = finds(&other, "w", 11);
-    expect("what the reader is told", first.offset == 8 && first.bytes == 3 * PIECE && first.kept == 0);
+    expect("what the reader is told",
+           first.offset == 8 && first.bytes == 3 * PIECE && first.kept == 0);
     expect("half a mapping was unmapped", cuMemUnmap(base, PIECE / 2) != CUDA_SUCCESS);
     expect("a call that was refused ended it", look_up("w").offset == 8);
     unmap(base, 1, 1);
     expect("a piece of it has gone", finds_none(&other, "w") && is_gone("w"));
-    expect("what is open went with it", reads(&other, first.address) == 11 &&
-                                            reads(&other, first.address - 8 + PIECE) == 2);
+    expect("what is open went with it",
+           reads(&other, first.address) == 11 && reads(&other, first.address - 8 + PIECE) == 2);
     map_stamped(base, 1, 77);
     expect("mapped anew it has the old name", finds_none(&other, "w") && is_gone("w"));
     must_publish("w", base + PIECE);
@@ -249,7 +253,8 @@ static void check_refused(const char *more)
     must("cuMemAlloc", cuMemAlloc(&block, 4096));
     must_publish("w", block);
     expect("what is compressible has a name", publish("w", base + PIECE) == ENOTSUP);
-    expect("it was not said why", times_logged("gets no name: it was asked to be compressible") == 1);
+    expect("it was not said why",
+           times_logged("gets no name: it was asked to be compressible") == 1);
     access_set(base, PIECE, CU_MEM_ACCESS_FLAGS_PROT_NONE);
     expect("what nobody may reach has a name", publish("w", base) == ENOTSUP);
     expect("it was not said", times_logged("gets no name: no device has access to it") == 1);
@@ -389,7 +394,8 @@ static void check_churn(const char *more)
             answer.result != CUDA_ERROR_NOT_PERMITTED)
             fail("cuIpcOpenMemHandle there", (int)answer.result);
         if (answer.error == 0 && answer.result == CUDA_SUCCESS &&
-            (answer.word <= gone || answer.word > __atomic_load_n(&churn.published, __ATOMIC_SEQ_CST)))
+            (answer.word <= gone ||
+             answer.word > __atomic_load_n(&churn.published, __ATOMIC_SEQ_CST)))
             fail("what was found had gone before", (int)answer.word);
         none += answer.error != 0;
         stale += answer.error == 0 && answer.result != CUDA_SUCCESS;
@@ -430,8 +436,8 @@ static void check_others(void)
 
     if (geteuid() != 0)
         skip("not root: there is no other user");
-    if (chmod(surroundings_folder, 0755) != 0 || socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0 ||
-        (child = fork_child()) < 0)
+    if (chmod(surroundings_folder, 0755) != 0 ||
+        socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0 || (child = fork_child()) < 0)
         fail("chmod, socketpair, fork", errno);
     if (child == 0) {
         if (!become_user(NOBODY, NOBODY))

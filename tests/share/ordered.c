@@ -1,5 +1,6 @@
 /*
- * Memory in a stream's order, as an allocator's functions (gpushim_allocate and its kin in gpushim.h).
+ * Memory in a stream's order, as an allocator's functions (gpushim_allocate and its kin in
+ * gpushim.h).
  *
  *   ordered order     what is freed in a stream is free for that at once, for others when its work has passed
  *   ordered used      what another stream was said to use is behind that, too
@@ -354,7 +355,8 @@ static void wrong(void)
     gpushim_free(NULL, 0, 0, NULL);
     gpushim_free(&before, 8, 0, NULL);
     softcuda_census(&after);
-    expect("nothing is left of it", after.contexts == before.contexts && after.blocks == before.blocks);
+    expect("nothing is left of it",
+           after.contexts == before.contexts && after.blocks == before.blocks);
     give(take(NULL), NULL);
 }
 
@@ -381,7 +383,7 @@ int main(int argc, char **argv)
     static const struct {
         const char *name;
         void (*prove)(void);
-    } tests[] = {{"order", order}, {"used", used},     {"graph", graph}, {"graphs", graphs},
+    } tests[] = {{"order", order},   {"used", used},     {"graph", graph}, {"graphs", graphs},
                  {"untold", untold}, {"device", device}, {"wrong", wrong}, {"off", off}};
 
     start_driver();

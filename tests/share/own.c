@@ -16,7 +16,8 @@
  *   own alone        share.isolate = alone: a handle is of one piece
  *   own importer       opens, reads, writes and closes as it is told
  *
- * The library is preloaded. What is mapped, referenced and exported is asked of the software driver.
+ * The library is preloaded. What is mapped, referenced and exported is asked of the software
+ * driver.
  */
 #include "mapped.h"
 #include "importer.h"
@@ -43,7 +44,8 @@ static bool no_more(struct held before)
            now.descriptors <= before.descriptors;
 }
 
-/* ---- The importer ------------------------------------------------------------------------------ */
+/* ---- The importer
+ * ------------------------------------------------------------------------------ */
 
 /* The handle of a piece: its place, with all of the strip around it. */
 static uint64_t open_piece_there(const struct party *party, CUipcMemHandle handle, size_t size,
@@ -137,8 +139,8 @@ static void check_lifetime(void)
     anew = handle_of(base);
     expect("a call that was refused changed the handle", is_same(&handle, &anew));
     unmap(base, 1, 1);
-    expect("an unmapped handle is still had", held_here().handles <= before.handles &&
-                                                  held_here().mappings + 1 == before.mappings);
+    expect("an unmapped handle is still had",
+           held_here().handles <= before.handles && held_here().mappings + 1 == before.mappings);
     expect("what is open went with it", read_there(&first, address + PIECE) == 2);
     expect("a stale handle was opened",
            try_open_there(&late, handle).result == CUDA_ERROR_NOT_PERMITTED);
@@ -152,8 +154,8 @@ static void check_lifetime(void)
     expect("the new piece", read_there(&late, other + PIECE) == 77);
     expect("an old piece", read_there(&late, other + 2 * PIECE) == 3);
     end_all(base, 4);
-    expect("all of it went while it is open", read_there(&first, address) == 1 &&
-                                                 read_there(&late, other + 3 * PIECE) == 4);
+    expect("all of it went while it is open",
+           read_there(&first, address) == 1 && read_there(&late, other + 3 * PIECE) == 4);
     close_there(&first, address);
     close_there(&late, other);
     expect("an importer failed", party_end(&first) == 0 && party_end(&late) == 0);
@@ -187,7 +189,8 @@ static void check_strips(void)
     address = open_piece_there(&other, handle_of(base + 4 * PIECE), 2 * PIECE, 1);
     expect("the strip behind", read_there(&other, address - PIECE) == 4);
     close_there(&other, address);
-    /* With one more piece it is a larger one, up to the end of the reservation; the smaller opens still. */
+    /* With one more piece it is a larger one, up to the end of the reservation; the smaller opens
+     * still. */
     handle = handle_of(base + 4 * PIECE);
     map_stamped(base, 5, 6);
     address = open_piece_there(&other, handle_of(base + 4 * PIECE), 3 * PIECE, 1);
@@ -424,7 +427,8 @@ int main(int argc, char **argv)
         setenv("GPUSHIM_SHARE_STRATEGY", "broker", 1);
     getrlimit(RLIMIT_NOFILE, &limit);
     if (limit.rlim_max < 2 * PIECES_MAX)
-        skip("the hard limit of descriptors (ulimit -Hn) leaves the software driver's memory no room");
+        skip(
+            "the hard limit of descriptors (ulimit -Hn) leaves the software driver's memory no room");
     limit.rlim_cur = LIMIT;
     if (setrlimit(RLIMIT_NOFILE, &limit) != 0)
         fail("setrlimit", errno);

@@ -29,7 +29,8 @@ void surroundings_new(void)
         fail("no log", errno);
     fcntl(log_file, F_SETFL, O_APPEND);
     surroundings_folder = folder_new("around");
-    setenv("GPUSHIM_DEBUG_RECLAIM_FROM_PEERS", "on", 1); /* tests have it off, as they share no folder */
+    setenv("GPUSHIM_DEBUG_RECLAIM_FROM_PEERS", "on",
+           1); /* tests have it off, as they share no folder */
     dup2(log_file, STDERR_FILENO);
     first = getpid();
     atexit(at_end);
@@ -58,7 +59,8 @@ struct party party_start_in(const char *role, const char *more, void (*in_child)
     struct party party;
     int pair[2];
 
-    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0 || (party.pid = fork_child()) < 0)
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0 ||
+        (party.pid = fork_child()) < 0)
         fail("socketpair, fork", errno);
     if (party.pid == 0) {
         if (pair[1] == PARTY_SOCKET)
@@ -140,8 +142,8 @@ static bool broker_listens(void)
     return listens;
 }
 
-/* Its socket is there before it has opened all that it keeps: a test that counts descriptors found one too many
- * later. Its first thread sleeps when it has. */
+/* Its socket is there before it has opened all that it keeps: a test that counts descriptors found
+ * one too many later. Its first thread sleeps when it has. */
 pid_t broker_start(const char *program)
 {
     pid_t child = fork_child();

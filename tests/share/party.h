@@ -1,7 +1,7 @@
 /*
- * Programs of several processes: each is this program again, with another word as its first argument
- * and a socket to the one that started it. All of them log to one file, and share in one folder of
- * the test's own. The library is preloaded.
+ * Programs of several processes: each is this program again, with another word as its first
+ * argument and a socket to the one that started it. All of them log to one file, and share in one
+ * folder of the test's own. The library is preloaded.
  */
 #ifndef GS_TESTS_PARTY_H
 #define GS_TESTS_PARTY_H
@@ -32,8 +32,9 @@ unsigned times_logged(const char *words);
 struct party party_start(const char *role, const char *more);
 /* In between fork and exec. */
 struct party party_start_in(const char *role, const char *more, void (*in_child)(void));
-/* What a party does that shares as it is told, until it is hung up on: each byte that it hears is an
- * order, s: share a block, f: free it, k: keep `kept` bytes idle; the answer is the block's handle. */
+/* What a party does that shares as it is told, until it is hung up on: each byte that it hears is
+ * an order, s: share a block, f: free it, k: keep `kept` bytes idle; the answer is the block's
+ * handle. */
 void party_share(size_t kept);
 CUipcMemHandle party_tell(const struct party *party, char order);
 /* Its wait status. */
@@ -66,15 +67,15 @@ void must_open(const CUipcMemHandle *handle);
 CUresult try_open(const CUipcMemHandle *handle);
 
 /* Looks until `condition` holds; false: it never does. */
-#define AWAIT(condition)                                                                           \
-    ({                                                                                             \
-        uint64_t await_end = now_ns() + PATIENCE_MS * UINT64_C(1000000);                           \
-        bool await_holds = (condition);                                                            \
-        while (!await_holds && now_ns() < await_end) {                                             \
-            usleep(1000);                                                                          \
-            await_holds = (condition);                                                             \
-        }                                                                                          \
-        await_holds;                                                                               \
+#define AWAIT(condition)                                                 \
+    ({                                                                   \
+        uint64_t await_end = now_ns() + PATIENCE_MS * UINT64_C(1000000); \
+        bool await_holds = (condition);                                  \
+        while (!await_holds && now_ns() < await_end) {                   \
+            usleep(1000);                                                \
+            await_holds = (condition);                                   \
+        }                                                                \
+        await_holds;                                                     \
     })
 
 #endif

@@ -1,6 +1,6 @@
 /*
- * What is opened is reached by a peer that was let in, or is not opened: the driver may have no memory
- * for the peer's page tables.
+ * What is opened is reached by a peer that was let in, or is not opened: the driver may have no
+ * memory for the peer's page tables.
  *
  *   peer_open            the driver refuses that once
  *   peer_open exporter   shares a block
@@ -45,7 +45,8 @@ int main(int argc, char **argv)
     must("cuCtxSetCurrent", cuCtxSetCurrent(here));
     before = mappings();
     softcuda_reset();
-    softcuda_fail("cuMemSetAccess", 2, CUDA_ERROR_OUT_OF_MEMORY); /* the first is the importer's own */
+    softcuda_fail("cuMemSetAccess", 2,
+                  CUDA_ERROR_OUT_OF_MEMORY); /* the first is the importer's own */
     if (cuIpcOpenMemHandle(&block, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) !=
         CUDA_ERROR_OUT_OF_MEMORY) {
         printf("opened, and the peer may not touch it\n");

@@ -45,10 +45,10 @@ static void refused(const char *call, CUresult result, CUresult wanted, const ch
     exit(1);
 }
 
-#define REFUSED(call, wanted, words)                                                               \
-    do {                                                                                           \
-        begin();                                                                                   \
-        refused(#call, call, wanted, words);                                                       \
+#define REFUSED(call, wanted, words)         \
+    do {                                     \
+        begin();                             \
+        refused(#call, call, wanted, words); \
     } while (0)
 
 static int exporter(void)

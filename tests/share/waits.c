@@ -70,8 +70,8 @@ static void *open_one(void *arg)
     start_driver();
     begin = now();
     atomic_store(&opening->task, (int)syscall(SYS_gettid));
-    opening->result = cuIpcOpenMemHandle(&address, handles[opening->block],
-                                         CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+    opening->result =
+        cuIpcOpenMemHandle(&address, handles[opening->block], CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
     opening->took = now() - begin;
     pthread_testcancel();
     return opening;

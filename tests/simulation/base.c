@@ -191,14 +191,14 @@ bool gs_background_is_this(const struct gs_background *background)
 
 /* ---- The log -------------------------------------------------------------------------------- */
 
-/* What one process says of another. All here keep to the protocol, so there is nothing to say but that
- * somebody has run out of something, does not read, wants what is not passed on any more, or is heard
- * over a connection that he has replaced. */
+/* What one process says of another. All here keep to the protocol, so there is nothing to say but
+ * that somebody has run out of something, does not read, wants what is not passed on any more, or
+ * is heard over a connection that he has replaced. */
 static bool accuses(const char *format, const char *text)
 {
     static const char *const fine[] = {"it wants another process", "does not read its answers",
-                                       "no descriptor is left", "no host memory is left", "no room is left",
-                                       "in the name of another"};
+                                       "no descriptor is left",    "no host memory is left",
+                                       "no room is left",          "in the name of another"};
 
     if (strstr(format, "makes no sense") || strstr(format, "does not fit"))
         return true;

@@ -65,8 +65,8 @@ int gs_conn_accept(int listener)
     return fd;
 }
 
-/* Of each ten worlds one has sockets that take a few messages, so that who is stopped is soon behind with what
- * he is told. */
+/* Of each ten worlds one has sockets that take a few messages, so that who is stopped is soon
+ * behind with what he is told. */
 size_t conn_limit(size_t limit)
 {
     const size_t few = (4 + world.seed / 10 % 8) * (OVERHEAD + sizeof(struct gs_wire_close));
@@ -187,7 +187,8 @@ static bool goes(enum gs_wire_type type)
 {
     struct process *process = process_here();
 
-    if (type != GS_WIRE_PULL && type != GS_WIRE_RING && type != GS_WIRE_SHARE && type != GS_WIRE_NAME)
+    if (type != GS_WIRE_PULL && type != GS_WIRE_RING && type != GS_WIRE_SHARE &&
+        type != GS_WIRE_NAME)
         return true;
     return process->sends_left == 0 || --process->sends_left > 0;
 }
@@ -236,8 +237,7 @@ int gs_wire_send_all(int socket, const union gs_wire_message *message,
 
 int gs_wire_send(int socket, const union gs_wire_message *message, int fd)
 {
-    return gs_wire_send_all(socket, message,
-                            &(struct gs_wire_fds){.count = fd >= 0, .fd = {fd}});
+    return gs_wire_send_all(socket, message, &(struct gs_wire_fds){.count = fd >= 0, .fd = {fd}});
 }
 
 /* All that came along, or none. */
@@ -291,8 +291,7 @@ static int receive_message(int socket, union gs_wire_message *ret_message,
     return 0;
 }
 
-int gs_wire_receive_all(int socket, union gs_wire_message *ret_message,
-                        struct gs_wire_fds *ret_fds)
+int gs_wire_receive_all(int socket, union gs_wire_message *ret_message, struct gs_wire_fds *ret_fds)
 {
     return receive_message(socket, ret_message, ret_fds);
 }

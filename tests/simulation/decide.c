@@ -5,33 +5,48 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const names[DECIDE_KINDS] = {
-    [DECIDE_RUN] = "run", [DECIDE_DO] = "do", [DECIDE_TIME] = "time", [DECIDE_START] = "start",
-    [DECIDE_KILL] = "kill", [DECIDE_STOP] = "stop", [DECIDE_GO_ON] = "go-on",
-    [DECIDE_EXEC] = "exec", [DECIDE_FORK] = "fork", [DECIDE_CHILD_ENDS] = "child-ends",
-    [DECIDE_CLOSE] = "close-descriptor", [DECIDE_FDS] = "few-descriptors",
-    [DECIDE_MEMORY] = "no-memory", [DECIDE_DRIVER] = "driver-fails",
-    [DECIDE_FLIGHT] = "none-in-flight", [DECIDE_CLEAR] = "clear-folder",
-    [DECIDE_AGENT] = "agent", [DECIDE_CUT] = "cut", [DECIDE_BOOT] = "boot", [DECIDE_WATCH] = "watch"};
+static const char *const names[DECIDE_KINDS] = {[DECIDE_RUN] = "run",
+                                                [DECIDE_DO] = "do",
+                                                [DECIDE_TIME] = "time",
+                                                [DECIDE_START] = "start",
+                                                [DECIDE_KILL] = "kill",
+                                                [DECIDE_STOP] = "stop",
+                                                [DECIDE_GO_ON] = "go-on",
+                                                [DECIDE_EXEC] = "exec",
+                                                [DECIDE_FORK] = "fork",
+                                                [DECIDE_CHILD_ENDS] = "child-ends",
+                                                [DECIDE_CLOSE] = "close-descriptor",
+                                                [DECIDE_FDS] = "few-descriptors",
+                                                [DECIDE_MEMORY] = "no-memory",
+                                                [DECIDE_DRIVER] = "driver-fails",
+                                                [DECIDE_FLIGHT] = "none-in-flight",
+                                                [DECIDE_CLEAR] = "clear-folder",
+                                                [DECIDE_AGENT] = "agent",
+                                                [DECIDE_CUT] = "cut",
+                                                [DECIDE_BOOT] = "boot",
+                                                [DECIDE_WATCH] = "watch"};
 
 /* How often each is drawn; each world has one of them more often. */
 #define MORE 12
 static const struct {
     uint8_t kind, weight;
-} faults[] = {{DECIDE_KILL, 14}, {DECIDE_STOP, 14}, {DECIDE_GO_ON, 28}, {DECIDE_EXEC, 5},
-              {DECIDE_FORK, 7},  {DECIDE_CHILD_ENDS, 9}, {DECIDE_CLOSE, 9}, {DECIDE_FDS, 5},
-              {DECIDE_MEMORY, 3}, {DECIDE_DRIVER, 4}, {DECIDE_FLIGHT, 3}, {DECIDE_CLEAR, 1}};
+} faults[] = {{DECIDE_KILL, 14},  {DECIDE_STOP, 14},      {DECIDE_GO_ON, 28}, {DECIDE_EXEC, 5},
+              {DECIDE_FORK, 7},   {DECIDE_CHILD_ENDS, 9}, {DECIDE_CLOSE, 9},  {DECIDE_FDS, 5},
+              {DECIDE_MEMORY, 3}, {DECIDE_DRIVER, 4},     {DECIDE_FLIGHT, 3}, {DECIDE_CLEAR, 1}};
 
 #define FAULTS (sizeof faults / sizeof *faults)
 
-static const uint8_t operations[] = {
-    OP_EXPORT, OP_EXPORT, OP_EXPORT, OP_EXPORT, OP_EXPORT, OP_EXPORT, OP_OPEN, OP_OPEN, OP_OPEN,
-    OP_OPEN, OP_OPEN, OP_OPEN, OP_OPEN, OP_OPEN, OP_USE, OP_USE, OP_USE, OP_USE, OP_CLOSE,
-    OP_CLOSE, OP_CLOSE, OP_CLOSE, OP_CLOSE, OP_FREE, OP_FREE, OP_FREE, OP_FREE, OP_FREE,
-    OP_PASS_ON, OP_PURGE, OP_PURGE, OP_SHORT, OP_ASK};
+static const uint8_t operations[] = {OP_EXPORT, OP_EXPORT, OP_EXPORT, OP_EXPORT,  OP_EXPORT,
+                                     OP_EXPORT, OP_OPEN,   OP_OPEN,   OP_OPEN,    OP_OPEN,
+                                     OP_OPEN,   OP_OPEN,   OP_OPEN,   OP_OPEN,    OP_USE,
+                                     OP_USE,    OP_USE,    OP_USE,    OP_CLOSE,   OP_CLOSE,
+                                     OP_CLOSE,  OP_CLOSE,  OP_CLOSE,  OP_FREE,    OP_FREE,
+                                     OP_FREE,   OP_FREE,   OP_FREE,   OP_PASS_ON, OP_PURGE,
+                                     OP_PURGE,  OP_SHORT,  OP_ASK};
 
-/* Of each five worlds one has names, and of those with strips (strips.c) another one; the others are what they were before there were any: those in
- * which something was found are still run (meson.build). */
+/* Of each five worlds one has names, and of those with strips (strips.c) another one; the others
+ * are what they were before there were any: those in which something was found are still run
+ * (meson.build). */
 static bool has_names(void)
 {
     return (world.seed % 5 == 1 || world.seed % 50 == 4) && !world.cluster;
@@ -71,8 +86,8 @@ static struct decision draw_fault(void)
                              .arg = (uint16_t)sim_random()};
 }
 
-/* A handle of what was freed by a program that has ended then, as far as a few looks find one: a broker
- * must not serve it. */
+/* A handle of what was freed by a program that has ended then, as far as a few looks find one: a
+ * broker must not serve it. */
 static uint16_t draw_stale(void)
 {
     unsigned count = world.handle_count < HANDLES_MAX ? world.handle_count : HANDLES_MAX, at = 0;
@@ -146,8 +161,8 @@ static unsigned running(void)
     return count;
 }
 
-/* An agent where there is none, the link cut or mended, or, each in one world of four, a machine started anew or an
- * agent that hears late; false: none of these. */
+/* An agent where there is none, the link cut or mended, or, each in one world of four, a machine
+ * started anew or an agent that hears late; false: none of these. */
 static bool draw_machines(struct decision *ret)
 {
     unsigned rare = sim_below(1000), machine = rare % 2;
@@ -217,8 +232,8 @@ static void fail_for(struct process *process, const struct decision *decision)
     else if (decision->kind == DECIDE_FLIGHT)
         process->no_flight = !process->no_flight;
     else
-        process->fd_limit = process->fd_limit < FDS_MAX ? FDS_MAX
-                                                        : process->fd_count + 3 + decision->arg % 4;
+        process->fd_limit =
+            process->fd_limit < FDS_MAX ? FDS_MAX : process->fd_count + 3 + decision->arg % 4;
     if (process->fd_limit > FDS_MAX)
         process->fd_limit = FDS_MAX;
 }
@@ -234,8 +249,8 @@ static void close_unknown(struct process *process, unsigned which)
     fd_close_unknown(process, which);
 }
 
-/* All of a group, as a container is ended. The children have the GPU last, and their parent, which has
- * nothing to wait for, may have exited before. */
+/* All of a group, as a container is ended. The children have the GPU last, and their parent, which
+ * has nothing to wait for, may have exited before. */
 static void kill_with_children(struct process *process, uint64_t linger_ns, uint64_t exit_ns)
 {
     const struct image *image = process->image;
@@ -254,7 +269,8 @@ static void disturb(struct process *process, const struct decision *decision)
     switch (decision->kind) {
     case DECIDE_KILL:
         if (decision->arg / 7 % 3 == 0)
-            return kill_with_children(process, linger, decision->arg / 61 % 8 * (slow ? SLOW : 1) * GS_NS_PER_MS);
+            return kill_with_children(process, linger,
+                                      decision->arg / 61 % 8 * (slow ? SLOW : 1) * GS_NS_PER_MS);
         linger *= slow ? SLOW : 1;
         return process_kill(process, linger, linger + decision->arg / 61 % 40 * GS_NS_PER_MS);
     case DECIDE_STOP:
@@ -355,7 +371,10 @@ bool decisions_write(const struct decisions *decisions, const char *path)
     if (!file)
         return false;
     fprintf(file, "seed %llu %s %u\n", (unsigned long long)world.seed,
-            world.cluster ? "cluster" : world.broker ? "broker" : "embedded", world.process_count);
+            world.cluster  ? "cluster"
+            : world.broker ? "broker"
+                           : "embedded",
+            world.process_count);
     for (size_t i = 0; i < decisions->count; i++)
         print(file, &decisions->list[i]);
     return fclose(file) == 0;
@@ -384,8 +403,9 @@ bool decisions_read(struct decisions *decisions, const char *path, uint64_t *ret
     good = fscanf(file, "seed %llu %31s %u", &seed, strategy, &world.process_count) == 3;
     while (good &&
            fscanf(file, "%31s %u %u %31s %u", kind, &process, &thread, operation, &arg) == 5) {
-        struct decision decision = {
-            .process = (uint8_t)process, .thread = (uint8_t)thread, .arg = (uint16_t)arg};
+        struct decision decision = {.process = (uint8_t)process,
+                                    .thread = (uint8_t)thread,
+                                    .arg = (uint16_t)arg};
 
         good = find(names, DECIDE_KINDS, kind, &decision.kind) &&
                (decision.kind != DECIDE_DO ||

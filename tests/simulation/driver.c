@@ -1,4 +1,5 @@
-/* The driver as a table of numbers, and a GPU whose work is done at its time (core/gpu/driver.h). */
+/* The driver as a table of numbers, and a GPU whose work is done at its time
+ * (core/gpu/driver.h). */
 #include "simulation.h"
 
 #include <errno.h>
@@ -93,8 +94,8 @@ static bool fails(struct process *process)
     return process->driver_left > 0 && --process->driver_left == 0;
 }
 
-/* In half of the worlds that have memory in pieces there is room for the descriptor of one at a time: else all
- * would come with the grant. */
+/* In half of the worlds that have memory in pieces there is room for the descriptor of one at a
+ * time: else all would come with the grant. */
 static bool has_a_piece_under_way(const struct process *process)
 {
     bool any = false;
@@ -198,7 +199,8 @@ static struct mapping *expect(CUdeviceptr base, size_t size, bool mapped, const 
 {
     struct mapping *mapping = mapping_at(process_here(), base);
 
-    if (mapping && base + size <= mapping->base + mapping->size && is_all(mapping, base, size, mapped))
+    if (mapping && base + size <= mapping->base + mapping->size &&
+        is_all(mapping, base, size, mapped))
         return mapping;
     sim_fail("driver: process %u %s at %llx, where it has %s", process_here()->index, what,
              (unsigned long long)base, mapping ? "something else" : "nothing");
@@ -215,8 +217,9 @@ static CUresult mem_address_reserve(CUdeviceptr *ret_base, size_t size, size_t a
     for (unsigned i = 0; i < LENGTH(process->mappings); i++) {
         if (process->mappings[i].size)
             continue;
-        process->mappings[i] = (struct mapping){
-            .base = FIRST_ADDRESS + world.next_address + GS_PAGE_SIZE, .size = size};
+        process->mappings[i] =
+            (struct mapping){.base = FIRST_ADDRESS + world.next_address + GS_PAGE_SIZE,
+                             .size = size};
         world.next_address += size;
         *ret_base = process->mappings[i].base;
         return CUDA_SUCCESS;
@@ -317,7 +320,8 @@ struct phys *phys_at(const struct process *process, uint64_t address, uint64_t *
     return *page_of(mapping, address);
 }
 
-/* ---- Memory of the host: a page that a process has mapped, and made known to the driver ----------- */
+/* ---- Memory of the host: a page that a process has mapped, and made known to the driver
+ * ----------- */
 
 int host_map(struct phys *phys, uint64_t *ret_base)
 {
@@ -338,7 +342,8 @@ void host_unmap(uint64_t base)
     if (!mapping)
         return;
     if (mapping->registered)
-        sim_fail("driver: process %u unmaps memory of the host that the driver knows", process_here()->index);
+        sim_fail("driver: process %u unmaps memory of the host that the driver knows",
+                 process_here()->index);
     phys_unref(mapping->pages[0]);
     *mapping = (struct mapping){0};
 }
@@ -381,7 +386,8 @@ static CUresult mem_host_unregister(void *memory)
     return CUDA_SUCCESS;
 }
 
-static CUresult pointer_get_attribute(void *ret_id, CUpointer_attribute attribute, CUdeviceptr address)
+static CUresult pointer_get_attribute(void *ret_id, CUpointer_attribute attribute,
+                                      CUdeviceptr address)
 {
     uint64_t offset;
     const struct phys *phys = phys_at(process_here(), address, &offset);
@@ -445,8 +451,9 @@ static CUresult ctx_push_current(CUcontext context)
 {
     const struct process *process = process_here();
 
-    return process->context_gone || context != program_context(process) ? CUDA_ERROR_CONTEXT_IS_DESTROYED
-                                                                        : CUDA_SUCCESS;
+    return process->context_gone || context != program_context(process)
+               ? CUDA_ERROR_CONTEXT_IS_DESTROYED
+               : CUDA_SUCCESS;
 }
 
 static CUresult ctx_pop_current(CUcontext *ret_context)

@@ -1,8 +1,9 @@
 /*
- * External memory: what a part of a simulated program that has its own allocator brings with it, shares and takes away
- * again (core/share/external.c), as shim/external.c has it of gpushim_attach and gpushim_detach. Its allocator uses
- * some of it again once the deleter was called. One world of ten has it: the others, and so those in which something
- * was found (meson.build, tests/mutants), are what they were before there was any.
+ * External memory: what a part of a simulated program that has its own allocator brings with it,
+ * shares and takes away again (core/share/external.c), as shim/external.c has it of gpushim_attach
+ * and gpushim_detach. Its allocator uses some of it again once the deleter was called. One world of
+ * ten has it: the others, and so those in which something was found (meson.build, tests/mutants),
+ * are what they were before there was any.
  *
  *   LIVE ─► (detached; its context gone; the process ends) LIMBO ─► GONE: its deleter was called
  */
@@ -14,11 +15,11 @@
 #include "core/gpu/map.h"
 #include "core/share/internal.h"
 
-#define EXTERNALS  3 /* that a process has attached at once */
-#define DEVICE     0
-#define WORK_NS    (GS_NS_PER_MS / 2)
-#define LATE_NS    (20 * GS_NS_PER_MS) /* operations.c */
-#define ENOUGH_NS  (50 * GS_NS_PER_MS) /* in which an end comes that nothing is in the way of */
+#define EXTERNALS 3 /* that a process has attached at once */
+#define DEVICE    0
+#define WORK_NS   (GS_NS_PER_MS / 2)
+#define LATE_NS   (20 * GS_NS_PER_MS) /* operations.c */
+#define ENOUGH_NS (50 * GS_NS_PER_MS) /* in which an end comes that nothing is in the way of */
 
 bool has_externals(void)
 {
@@ -50,7 +51,8 @@ static struct block *numbered(const struct process *process, uint64_t id)
 
 /* ---- The allocator that it comes from -------------------------------------------------------- */
 
-/* Memory whose deleter was called and that was not given back; or new memory, of the GPU or the host. */
+/* Memory whose deleter was called and that was not given back; or new memory, of the GPU or the
+ * host. */
 static bool allocate(struct process *process, struct block *block, bool host)
 {
     struct block *before = world.blocks;
@@ -148,8 +150,9 @@ static void call_deleter(struct process *process, struct block *block)
 
     sim_trace("    the deleter of external block %llu is called", (unsigned long long)block->id);
     if (block->state == BLOCK_LIVE && !block->freed_ns)
-        sim_fail("external memory: process %u calls the deleter of block %llu, which it has not detached",
-                 process->index, (unsigned long long)block->id);
+        sim_fail(
+            "external memory: process %u calls the deleter of block %llu, which it has not detached",
+            process->index, (unsigned long long)block->id);
     if (!block->forced) {
         rule_handed_out(block);
         mapped = phys_at(process, block->address, &offset);
@@ -176,9 +179,10 @@ static void *run(void *arg)
         if (block && block->forced) /* who ends the process has called it */
             block->forced = false;
         else if (!block || block->state == BLOCK_GONE)
-            sim_fail("external memory: process %u is to call the deleter of block %llu, and has called it, or "
-                     "never attached it",
-                     process->index, (unsigned long long)id);
+            sim_fail(
+                "external memory: process %u is to call the deleter of block %llu, and has called it, or "
+                "never attached it",
+                process->index, (unsigned long long)id);
         else
             call_deleter(process, block);
         sim_point();
@@ -199,19 +203,20 @@ static gs_status attach_address(struct process *process, struct block *block)
     if (!map_own(block))
         return (gs_status)CUDA_ERROR_OUT_OF_MEMORY;
     memory.address = block->address;
-    status = gs_share_attach(process->share, &memory, program_context(process), DEVICE, uuid, block->id,
-                             &address);
+    status = gs_share_attach(process->share, &memory, program_context(process), DEVICE, uuid,
+                             block->id, &address);
     if (status != GS_OK)
         unmap_own(block);
     else if (address != memory.address)
-        sim_fail("external memory: process %u has block %llu at another address than it had", process->index,
-                 (unsigned long long)block->id);
+        sim_fail("external memory: process %u has block %llu at another address than it had",
+                 process->index, (unsigned long long)block->id);
     return status;
 }
 
 static gs_status attach(struct process *process, struct block *block, unsigned arg)
 {
-    struct gs_external_memory memory = {.kind = block->phys->host ? GS_EXTERNAL_MEMFD : GS_EXTERNAL_EXPORTED,
+    struct gs_external_memory memory = {.kind = block->phys->host ? GS_EXTERNAL_MEMFD
+                                                                  : GS_EXTERNAL_EXPORTED,
                                         .size = block->size,
                                         .read_only = arg / 3 % 4 == 0};
     CUresult result = sim_driver.mem_export(&memory.fd, block->handle,
@@ -222,8 +227,8 @@ static gs_status attach(struct process *process, struct block *block, unsigned a
     if (result != CUDA_SUCCESS)
         return (gs_status)result;
     process->fds[memory.fd].is_programs = true;
-    status = gs_share_attach(process->share, &memory, program_context(process), DEVICE, uuid, block->id,
-                             &address);
+    status = gs_share_attach(process->share, &memory, program_context(process), DEVICE, uuid,
+                             block->id, &address);
     process->fds[memory.fd].is_programs = false;
     fd_close(memory.fd, "its program");
     if (status == GS_OK)
@@ -231,7 +236,8 @@ static gs_status attach(struct process *process, struct block *block, unsigned a
     return status;
 }
 
-/* Asks for its handle, which stays the same while it is attached, and is had no more from then on. */
+/* Asks for its handle, which stays the same while it is attached, and is had no more from then
+ * on. */
 static gs_status hand_out(struct process *process, struct block *block)
 {
     const bool detached = block->freed_ns != 0;
@@ -244,11 +250,11 @@ static gs_status hand_out(struct process *process, struct block *block)
     if (status != GS_OK)
         return status;
     if (detached)
-        sim_fail("handles: process %u gets a handle of external block %llu, which it has detached", process->index,
-                 (unsigned long long)block->id);
+        sim_fail("handles: process %u gets a handle of external block %llu, which it has detached",
+                 process->index, (unsigned long long)block->id);
     if (block->wire_id && memcmp(ipc_handle, block->ipc_handle, sizeof ipc_handle) != 0)
-        sim_fail("handles: process %u gets another handle of external block %llu than before", process->index,
-                 (unsigned long long)block->id);
+        sim_fail("handles: process %u gets another handle of external block %llu than before",
+                 process->index, (unsigned long long)block->id);
     memcpy(block->ipc_handle, ipc_handle, sizeof ipc_handle);
     block->wire_id = ((const struct gs_ipc_handle *)(const void *)ipc_handle)->block_id;
     sim_trace("    block %llu (%llu) is external, in memory %llu", (unsigned long long)block->id,
@@ -306,15 +312,18 @@ bool external_share(struct process *process, unsigned arg)
     }
     if (world.settled && status != GS_OK &&
         !(world.options.limbo_limit && world_is_kept_open(process->image)))
-        sim_fail("liveness: process %u cannot share external memory, status %d", process->index, status);
+        sim_fail("liveness: process %u cannot share external memory, status %d", process->index,
+                 status);
     return !world.settled;
 }
 
-/* Of what it has, or has detached. False: the process has none of its own, or passes on what it has opened. */
+/* Of what it has, or has detached. False: the process has none of its own, or passes on what it has
+ * opened. */
 bool external_pass_on(struct process *process, unsigned arg)
 {
     const int state = arg % 8 == 7 ? BLOCK_LIMBO : BLOCK_LIVE;
-    struct block *block = has_externals() && arg % 2 ? of_state(process, state, arg / 2 % EXTERNALS) : NULL;
+    struct block *block =
+        has_externals() && arg % 2 ? of_state(process, state, arg / 2 % EXTERNALS) : NULL;
 
     if (block)
         hand_out(process, block);
@@ -324,7 +333,8 @@ bool external_pass_on(struct process *process, unsigned arg)
 /* Its maker's GPU works on it. */
 bool external_use(struct process *process, unsigned arg)
 {
-    struct block *block = has_externals() && arg % 4 == 0 ? of_state(process, BLOCK_LIVE, arg / 4 % EXTERNALS) : NULL;
+    struct block *block =
+        has_externals() && arg % 4 == 0 ? of_state(process, BLOCK_LIVE, arg / 4 % EXTERNALS) : NULL;
     struct use *use;
 
     if (!block || block->freed_ns)
@@ -339,19 +349,20 @@ bool external_use(struct process *process, unsigned arg)
     return true;
 }
 
-gs_status external_name(struct process *process, struct block *block, const struct gs_naming *naming,
-                        uint64_t *ret_since_ns)
+gs_status external_name(struct process *process, struct block *block,
+                        const struct gs_naming *naming, uint64_t *ret_since_ns)
 {
     const bool detached = block->freed_ns != 0;
     gs_status status = gs_share_name_external(process->share, block->address, naming, ret_since_ns);
 
     if (status == GS_OK && detached)
-        sim_fail("names: process %u publishes external block %llu, which it has detached", process->index,
-                 (unsigned long long)block->id);
+        sim_fail("names: process %u publishes external block %llu, which it has detached",
+                 process->index, (unsigned long long)block->id);
     return status;
 }
 
-/* Whether its process can serve it: it has a handle, and the program has not closed the library's descriptor. */
+/* Whether its process can serve it: it has a handle, and the program has not closed the library's
+ * descriptor. */
 bool external_is_served(const struct block *block)
 {
     for (unsigned i = 0; block->wire_id && i < FDS_MAX; i++) {
@@ -368,7 +379,8 @@ bool external_is_served(const struct block *block)
 static bool is_at_work(const struct image *image)
 {
     for (unsigned i = 0; i < PROCESSES_MAX; i++)
-        if (world.processes[i].image == image && world.processes[i].gpu_busy_ns + LATE_NS > world.now_ns)
+        if (world.processes[i].image == image &&
+            world.processes[i].gpu_busy_ns + LATE_NS > world.now_ns)
             return true;
     return false;
 }
@@ -394,20 +406,21 @@ static bool all_ran(const struct wait *wait)
     return world.starved_ns - wait->all_starved_ns < LATE_NS / 4;
 }
 
-/* Whether somebody who has had it must have let go of it by now: he had closed it before, and his share thread was
- * asked for it since. */
+/* Whether somebody who has had it must have let go of it by now: he had closed it before, and his
+ * share thread was asked for it since. */
 static bool has_let_go(const struct use *use, const struct block *block, const struct wait *wait)
 {
     const struct image *image = use->image;
 
     return !world.disturbed && all_ran(wait) && image->clean && !image->over &&
            image->machine == block->image->machine && use->opens == 0 && !use->opening &&
-           use->closed_ns < wait->begun_ns && image->thread_ns && image->thread_ns < wait->begun_ns &&
-           !is_at_work(image);
+           use->closed_ns < wait->begun_ns && image->thread_ns &&
+           image->thread_ns < wait->begun_ns && !is_at_work(image);
 }
 
-/* What the end of a block may be waiting for: somebody has it, its process's GPU is at something, or its share thread
- * waits for a broker to start (core/share/publish.c: for seconds, if that one is killed then). */
+/* What the end of a block may be waiting for: somebody has it, its process's GPU is at something,
+ * or its share thread waits for a broker to start (core/share/publish.c: for seconds, if that one
+ * is killed then). */
 static bool may_be_held(const struct block *block, const struct wait *wait)
 {
     const struct use *use = block->uses;
@@ -418,18 +431,22 @@ static bool may_be_held(const struct block *block, const struct wait *wait)
 }
 
 /* It returns in time, and without its end only where something was in the way. */
-static void look_at_wait(const struct process *process, const struct block *block, const struct wait *wait)
+static void look_at_wait(const struct process *process, const struct block *block,
+                         const struct wait *wait)
 {
-    const uint64_t took = world.now_ns - wait->begun_ns, starved = process->starved_ns - wait->starved_ns;
+    const uint64_t took = world.now_ns - wait->begun_ns,
+                   starved = process->starved_ns - wait->starved_ns;
 
     if (took > starved + wait->limit_ns + LATE_NS)
-        sim_fail("liveness: a detach of process %u took %llu ms, beyond its timeout", process->index,
-                 (unsigned long long)((took - starved) / GS_NS_PER_MS));
+        sim_fail("liveness: a detach of process %u took %llu ms, beyond its timeout",
+                 process->index, (unsigned long long)((took - starved) / GS_NS_PER_MS));
     if (block->state != BLOCK_GONE && wait->limit_ns >= ENOUGH_NS && starved < GS_NS_PER_MS &&
-        wait->has_thread && process->image->clean && !world.short_of_memory && !may_be_held(block, wait))
-        sim_fail("external memory: process %u has detached block %llu, which nobody has and no GPU work is "
-                 "at, and its end has not come",
-                 process->index, (unsigned long long)block->id);
+        wait->has_thread && process->image->clean && !world.short_of_memory &&
+        !may_be_held(block, wait))
+        sim_fail(
+            "external memory: process %u has detached block %llu, which nobody has and no GPU work is "
+            "at, and its end has not come",
+            process->index, (unsigned long long)block->id);
 }
 
 static void await(const struct process *process, const struct block *block, uint64_t until_ns)
@@ -467,7 +484,8 @@ void external_detach(struct process *process, struct block *block, unsigned arg)
         return;
     await(process, block, wait.begun_ns + wait.limit_ns);
     look_at_wait(process, block, &wait);
-    sim_trace("    process %u has detached block %llu: %s", process->index, (unsigned long long)block->id,
+    sim_trace("    process %u has detached block %llu: %s", process->index,
+              (unsigned long long)block->id,
               block->state == BLOCK_GONE ? "its end has come" : "busy");
 }
 
@@ -485,8 +503,8 @@ void externals_context_gone(struct process *process)
             block->freed_ns = world.now_ns;
 }
 
-/* The process ends in order: all that it has is detached, and what is not over in the settling time has its deleter
- * called whoever has it: they keep it by their descriptors. */
+/* The process ends in order: all that it has is detached, and what is not over in the settling time
+ * has its deleter called whoever has it: they keep it by their descriptors. */
 void externals_end(struct process *process)
 {
     const struct wait wait = wait_begin(process, world.options.settle_ns);
@@ -496,9 +514,11 @@ void externals_end(struct process *process)
         return;
     for (unsigned i = 0; (block = of_state(process, BLOCK_LIVE, 0)) && i < 2 * EXTERNALS; i++)
         begin_end(process, block);
-    while ((block = of_state(process, BLOCK_LIMBO, 0)) && world.now_ns < wait.begun_ns + wait.limit_ns)
+    while ((block = of_state(process, BLOCK_LIMBO, 0)) &&
+           world.now_ns < wait.begun_ns + wait.limit_ns)
         await(process, block, wait.begun_ns + wait.limit_ns);
-    while ((block = of_state(process, BLOCK_LIMBO, 0)) || (block = of_state(process, BLOCK_LIVE, 0))) {
+    while ((block = of_state(process, BLOCK_LIMBO, 0)) ||
+           (block = of_state(process, BLOCK_LIVE, 0))) {
         look_at_wait(process, block, &wait);
         if (!block->freed_ns)
             block->freed_ns = world.now_ns;
@@ -512,8 +532,8 @@ void externals_thread_ends(struct process *process)
 {
     struct fibre *thread = &process->threads[ENDS_THREAD];
 
-    while (thread->state == FIBRE_READY ||
-           (thread->state == FIBRE_WAITING && thread->waits_on != &process->share->importer.changed))
+    while (thread->state == FIBRE_READY || (thread->state == FIBRE_WAITING &&
+                                            thread->waits_on != &process->share->importer.changed))
         gs_rest_ns(GS_NS_PER_MS);
     fibre_kill(thread);
 }

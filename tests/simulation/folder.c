@@ -193,8 +193,7 @@ bool gs_directory_is_of(int directory, const struct gs_share_options *options, c
     return entry && entry->image->life->pid == pid;
 }
 
-int gs_directory_exporters(int directory, const char *own,
-                           char (**ret_names)[GS_SOCKET_NAME_SIZE])
+int gs_directory_exporters(int directory, const char *own, char (**ret_names)[GS_SOCKET_NAME_SIZE])
 {
     int count = 0;
 
@@ -283,7 +282,8 @@ bool gs_socket_is_given(const struct gs_share *share)
     return false;
 }
 
-/* Called with the lock held. Under the number of what was there, if that still is this library's. */
+/* Called with the lock held. Under the number of what was there, if that still is this
+ * library's. */
 static void exchange_locked(int *number, struct gs_fd *kept, int fd)
 {
     struct process *process = process_here();
@@ -304,9 +304,8 @@ bool gs_socket_is_lost(struct gs_share *share)
 {
     const struct entry *entry = find(share->name);
 
-    return share->socket_start == GS_STARTED &&
-           (!entry || entry->image != process_here()->image ||
-            !gs_fd_is_there(&share->place.listener_is));
+    return share->socket_start == GS_STARTED && (!entry || entry->image != process_here()->image ||
+                                                 !gs_fd_is_there(&share->place.listener_is));
 }
 
 int gs_socket_adopt(struct gs_share *share, int directory, int listener)

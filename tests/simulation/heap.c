@@ -47,8 +47,10 @@ static void *heap_enter(struct process *process, void *start, size_t before)
 {
     struct heap_block *block = (struct heap_block *)((char *)start + before) - 1;
 
-    *block = (struct heap_block){
-        .next = process->heap, .owner = process, .start = start, .magic = MAGIC};
+    *block = (struct heap_block){.next = process->heap,
+                                 .owner = process,
+                                 .start = start,
+                                 .magic = MAGIC};
     if (block->next)
         block->next->previous = block;
     process->heap = block;
@@ -58,10 +60,9 @@ static void *heap_enter(struct process *process, void *start, size_t before)
 
 static void *heap_new(struct process *process, size_t size)
 {
-    return runs_out(process)
-               ? NULL
-               : heap_enter(process, sim_alloc(sizeof(struct heap_block) + size),
-                            sizeof(struct heap_block));
+    return runs_out(process) ? NULL
+                             : heap_enter(process, sim_alloc(sizeof(struct heap_block) + size),
+                                          sizeof(struct heap_block));
 }
 
 static struct heap_block *block_of(void *memory)

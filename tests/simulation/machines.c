@@ -1,12 +1,14 @@
 /*
- * Two machines, each with its folder, its broker and an agent, and what lies between the agents: letters,
- * which are lost while the link is cut, and with an agent or a broker that one of them has lost. An agent
- * is a process of the world: it stops, is killed, becomes another; what it must not forget is in a file.
+ * Two machines, each with its folder, its broker and an agent, and what lies between the agents:
+ * letters, which are lost while the link is cut, and with an agent or a broker that one of them has
+ * lost. An agent is a process of the world: it stops, is killed, becomes another; what it must not
+ * forget is in a file.
  *
  *   OPEN ─► noted: asked ─► letter TAKE ─► lent: asked, OPEN ─► GRANT ─► letter ANSWER ─► noted: granted, GRANT
  *
- * After every such loss each says anew what it has (LIST); what was only asked by then is refused. What a
- * broker had when it ended is kept until all has come to rest: nobody knows who of its importers has it still.
+ * After every such loss each says anew what it has (LIST); what was only asked by then is refused.
+ * What a broker had when it ended is kept until all has come to rest: nobody knows who of its
+ * importers has it still.
  */
 #include "simulation.h"
 
@@ -24,7 +26,9 @@
 #define ROOM_NS     (100 * GS_NS_PER_MS)
 #define LATE_NS     (400 * GS_NS_PER_MS) /* an agent that hears late asks the directory after this */
 #define OFF_NS      (200 * GS_NS_PER_MS) /* longer than any GPU work goes on */
-#define ORPHANS_NS  (2 * GS_NS_PER_S + SLOW * LINGER_NS) /* from when all is closed: nobody has anything of them by then */
+#define ORPHANS_NS     \
+    (2 * GS_NS_PER_S + \
+     SLOW * LINGER_NS) /* from when all is closed: nobody has anything of them by then */
 
 /* What a machine's importers have of the other one; or what that one has here. */
 struct note {
@@ -48,12 +52,12 @@ static struct machine {
     struct note notes[NOTES_MAX], lent[NOTES_MAX];
     struct letter letters[LETTERS_MAX];
     unsigned first, count;
-    int fd;         /* its agent's connection to the broker; -1: none */
-    bool is_up;     /* which has told what it has */
+    int fd;     /* its agent's connection to the broker; -1: none */
+    bool is_up; /* which has told what it has */
     pid_t broker;
-    uint64_t epoch; /* of what it has done last */
+    uint64_t epoch;        /* of what it has done last */
     uint64_t off_until_ns; /* no agent before that: what was killed there has the GPU for a while */
-    uint64_t late_ns; /* it hears of another epoch then; 0: at once */
+    uint64_t late_ns;      /* it hears of another epoch then; 0: at once */
     unsigned boot;
     bool forgets; /* the other one, as an operator is to say */
     uint32_t requests;
@@ -159,7 +163,8 @@ static bool post(int kind, uint64_t lease, const union gs_wire_message *message)
     return true;
 }
 
-/* ---- The broker ------------------------------------------------------------------------------- */
+/* ---- The broker
+ * ------------------------------------------------------------------------------- */
 
 static void lose_broker(void)
 {
@@ -199,7 +204,8 @@ static bool dial(void)
     machine->broker = gs_conn_who(fd).pid;
     for (unsigned i = 0; i < NOTES_MAX; i++) {
         machine->notes[i].listed = false;
-        if (machine->lent[i].state == NOTE_ASKED) /* the broker before has not said that it is held */
+        if (machine->lent[i].state ==
+            NOTE_ASKED) /* the broker before has not said that it is held */
             machine->lent[i].state = NOTE_NONE;
     }
     gs_wire_start(&message, GS_WIRE_HELLO, 0);
@@ -237,7 +243,8 @@ static struct note *lent_of(const unsigned char *instance, uint64_t block_id)
 static void note_block(struct note *note, const unsigned char *ipc_handle)
 {
     memcpy(note->instance, ipc_handle + offsetof(struct gs_ipc_handle, instance), GS_INSTANCE_SIZE);
-    memcpy(&note->block_id, ipc_handle + offsetof(struct gs_ipc_handle, block_id), sizeof note->block_id);
+    memcpy(&note->block_id, ipc_handle + offsetof(struct gs_ipc_handle, block_id),
+           sizeof note->block_id);
 }
 
 /* The broker holds it no more, where nobody has it. */
@@ -322,7 +329,8 @@ static void on_share(const struct gs_wire_share *share)
         let_go(block.instance, block.block_id);
 }
 
-/* The broker has answered an OPEN; by GRANT, or as the block is going, all of the block that were before it. */
+/* The broker has answered an OPEN; by GRANT, or as the block is going, all of the block that were
+ * before it. */
 static void on_answer(const union gs_wire_message *message)
 {
     const bool given = message->head.type == GS_WIRE_GRANT;
@@ -417,10 +425,11 @@ static void from_broker(const union gs_wire_message *message)
     }
 }
 
-/* ---- The other agent ---------------------------------------------------------------------------- */
+/* ---- The other agent
+ * ---------------------------------------------------------------------------- */
 
-/* All that its importers have, as it has it noted now: the list comes as a whole, and what is not on it is over. It may not
- * have heard what is wanted back. */
+/* All that its importers have, as it has it noted now: the list comes as a whole, and what is not
+ * on it is over. It may not have heard what is wanted back. */
 static void from_list(void)
 {
     struct note notes[NOTES_MAX];
@@ -452,7 +461,8 @@ static void from_take(const struct letter *letter)
 
     if (!lent)
         return; /* the next list says that it has nothing of it */
-    *lent = (struct note){.state = NOTE_ASKED, .lease = letter->lease, .request = ++own()->requests};
+    *lent =
+        (struct note){.state = NOTE_ASKED, .lease = letter->lease, .request = ++own()->requests};
     note_block(lent, letter->message.open.ipc_handle);
     gs_wire_start(&message, GS_WIRE_OPEN, lent->request);
     memcpy(message.open.ipc_handle, letter->message.open.ipc_handle, GS_IPC_HANDLE_SIZE);
@@ -558,7 +568,8 @@ void *agent_run(void *arg)
             gs_rest_ns(AGAIN_NS);
         if (machine->fd < 0 && !dial())
             continue;
-        if (machine->is_up && machine->epoch != epoch && (world.calm || machine->late_ns <= world.now_ns))
+        if (machine->is_up && machine->epoch != epoch &&
+            (world.calm || machine->late_ns <= world.now_ns))
             begin_epoch();
         if (machine->is_up)
             drop_orphans();

@@ -14,25 +14,36 @@ static struct {
     unsigned steps;
     bool shrink;
     const char *replay, *output;
-} wanted = {.seed = 1, .seeds = NEVER, .all_steps = 1000000, .steps = 2000, .shrink = true,
+} wanted = {.seed = 1,
+            .seeds = NEVER,
+            .all_steps = 1000000,
+            .steps = 2000,
+            .shrink = true,
             .output = "simulation.trace"};
 
 static int usage(void)
 {
-    fputs("simulation [--seed N] [--seeds N] [--all-steps N] [--steps N] [--processes N]\n"
-          "           [--strategy embedded|broker|cluster] [--trace] [--no-shrink] [--output FILE]\n"
-          "           [--replay FILE]\n",
-          stderr);
+    fputs(
+        "simulation [--seed N] [--seeds N] [--all-steps N] [--steps N] [--processes N]\n"
+        "           [--strategy embedded|broker|cluster] [--trace] [--no-shrink] [--output FILE]\n"
+        "           [--replay FILE]\n",
+        stderr);
     return 2;
 }
 
 static bool read_options(int argc, char **argv)
 {
-    static const struct option options[] = {
-        {"seed", 1, NULL, 's'},     {"seeds", 1, NULL, 'n'},    {"all-steps", 1, NULL, 'a'},
-        {"steps", 1, NULL, 'l'},    {"processes", 1, NULL, 'p'}, {"strategy", 1, NULL, 'b'},
-        {"trace", 0, NULL, 't'},    {"no-shrink", 0, NULL, 'k'}, {"output", 1, NULL, 'o'},
-        {"replay", 1, NULL, 'r'},   {0}};
+    static const struct option options[] = {{"seed", 1, NULL, 's'},
+                                            {"seeds", 1, NULL, 'n'},
+                                            {"all-steps", 1, NULL, 'a'},
+                                            {"steps", 1, NULL, 'l'},
+                                            {"processes", 1, NULL, 'p'},
+                                            {"strategy", 1, NULL, 'b'},
+                                            {"trace", 0, NULL, 't'},
+                                            {"no-shrink", 0, NULL, 'k'},
+                                            {"output", 1, NULL, 'o'},
+                                            {"replay", 1, NULL, 'r'},
+                                            {0}};
     int option;
 
     world.process_count = 4;
@@ -147,9 +158,11 @@ int main(int argc, char **argv)
     }
     took = now_s() - begun;
     printf("%s: %llu seeds, %llu steps, no rule was broken; %.1f million steps a minute\n",
-           world.cluster ? "cluster" : world.broker ? "broker" : "embedded",
-           (unsigned long long)(seed - wanted.seed),
-           (unsigned long long)world.steps, (double)world.steps / took * 60 / 1e6);
+           world.cluster  ? "cluster"
+           : world.broker ? "broker"
+                          : "embedded",
+           (unsigned long long)(seed - wanted.seed), (unsigned long long)world.steps,
+           (double)world.steps / took * 60 / 1e6);
     free(decisions.list);
     return 0;
 }

@@ -16,11 +16,13 @@
 #define CHUNKS_FROM  (UINT64_C(1) << 44) /* the driver maps none of them there */
 
 const char *const operation_names[OP_ALL] = {
-    [OP_EXPORT] = "export", [OP_OPEN] = "open", [OP_USE] = "use", [OP_CLOSE] = "close",
-    [OP_FREE] = "free", [OP_PASS_ON] = "pass-on", [OP_PURGE] = "purge", [OP_SHORT] = "short",
-    [OP_PUBLISH] = "publish", [OP_LOOK_UP] = "look-up", [OP_UNPUBLISH] = "unpublish", [OP_ASK] = "ask", [OP_CONTEXT] = "context", [OP_EXIT] = "exit", [OP_END] = "end", [OP_SLEEP] = "sleep",
-    [OP_CLOSE_ALL] = "close-all", [OP_FREE_ALL] = "free-all", [OP_PURGE_ALL] = "purge-all",
-    [OP_OPEN_ALL] = "open-all"};
+    [OP_EXPORT] = "export",       [OP_OPEN] = "open",           [OP_USE] = "use",
+    [OP_CLOSE] = "close",         [OP_FREE] = "free",           [OP_PASS_ON] = "pass-on",
+    [OP_PURGE] = "purge",         [OP_SHORT] = "short",         [OP_PUBLISH] = "publish",
+    [OP_LOOK_UP] = "look-up",     [OP_UNPUBLISH] = "unpublish", [OP_ASK] = "ask",
+    [OP_CONTEXT] = "context",     [OP_EXIT] = "exit",           [OP_END] = "end",
+    [OP_SLEEP] = "sleep",         [OP_CLOSE_ALL] = "close-all", [OP_FREE_ALL] = "free-all",
+    [OP_PURGE_ALL] = "purge-all", [OP_OPEN_ALL] = "open-all"};
 
 /* ---- Sharing -------------------------------------------------------------------------------- */
 
@@ -111,7 +113,8 @@ static void share_block(struct process *process, unsigned arg)
         block->phys->slots[block->slot] = NULL;
         if (world.settled &&
             !(world.options.limbo_limit && (world.given_up || world_is_kept_open(process->image))))
-            sim_fail("liveness: process %u cannot share a block, status %d", process->index, status);
+            sim_fail("liveness: process %u cannot share a block, status %d", process->index,
+                     status);
         return;
     }
     gs_lock_take(&process->arena);
@@ -148,8 +151,8 @@ static void ask_freed(struct process *process, bool all)
 
     gs_lock_take(&process->arena);
     for (block = world.blocks; block; block = block->next)
-        if (block->image == process->image &&
-            !block->is_external && (block->state == BLOCK_FREED || (all && block->state == BLOCK_LIMBO)))
+        if (block->image == process->image && !block->is_external &&
+            (block->state == BLOCK_FREED || (all && block->state == BLOCK_LIMBO)))
             ask_locked(process, block);
     gs_lock_release(&process->arena);
 }
@@ -300,8 +303,9 @@ static void look_at_time(const struct process *process, uint64_t begun_ns, uint6
 static void open_block(struct process *process, struct block *block, bool must)
 {
     uint64_t begun = gs_now_ns(), starved = process->starved_ns;
-    struct use *use = (block->piece_count && !block->crosses) || block->is_external ? use_of(block, process->image)
-                                                                                   : NULL;
+    struct use *use = (block->piece_count && !block->crosses) || block->is_external
+                          ? use_of(block, process->image)
+                          : NULL;
     const bool stale = use && !use->number && !use->opening &&
                        (block->state == BLOCK_GONE || (block->is_external && block->freed_ns));
     struct opened *opened;
@@ -314,18 +318,20 @@ static void open_block(struct process *process, struct block *block, bool must)
                            &address);
     if (use)
         use->opening--;
-    /* Who finds no room for its record registers memory of the host no more, which waits for the context's work. */
+    /* Who finds no room for its record registers memory of the host no more, which waits for the
+     * context's work. */
     if (status != GS_NO_HOST_MEMORY || !block->is_external)
         look_at_time(process, begun, starved);
     if (stale && status == GS_OK)
         sim_fail("handles: process %u opened %s %llu of process %u, which had taken it away before",
-                 process->index, block->is_external ? "external block" : "strip", (unsigned long long)block->id,
-                 block->maker->index);
+                 process->index, block->is_external ? "external block" : "strip",
+                 (unsigned long long)block->id, block->maker->index);
     sim_trace("    process %u opened block %llu: %d", process->index, (unsigned long long)block->id,
               (int)status);
     if (must && status != GS_OK && world.options.max_clients > PROCESSES_MAX)
-        sim_fail("liveness: process %u cannot open block %llu of process %u, which lives: status %d",
-                 process->index, (unsigned long long)block->id, block->maker->index, status);
+        sim_fail(
+            "liveness: process %u cannot open block %llu of process %u, which lives: status %d",
+            process->index, (unsigned long long)block->id, block->maker->index, status);
     if (block->image == process->image && status != GS_SAME_PROCESS)
         sim_fail("handles: process %u opened its own block %llu: status %d", process->index,
                  (unsigned long long)block->id, status);
@@ -448,8 +454,8 @@ static void name_of(unsigned arg, char ret_name[GS_NAME_SIZE])
     ret_name[0] = (char)('a' + arg % NAMES);
 }
 
-static void look_at_names_time(const struct process *process, uint64_t begun_ns, uint64_t starved_ns,
-                               uint64_t limit_ns)
+static void look_at_names_time(const struct process *process, uint64_t begun_ns,
+                               uint64_t starved_ns, uint64_t limit_ns)
 {
     uint64_t took = world.now_ns - begun_ns, starved = process->starved_ns - starved_ns;
 
@@ -518,9 +524,10 @@ static void look_up(struct process *process, unsigned arg)
         sim_fail("names: process %u finds block %llu under %s, which it never had", process->index,
                  (unsigned long long)id, name);
     else if (block->state == BLOCK_GONE && block->gone_ns < begun)
-        sim_fail("names: process %u finds block %llu of process %u under %s, whose memory was handed "
-                 "out before it asked",
-                 process->index, (unsigned long long)id, block->maker->index, name);
+        sim_fail(
+            "names: process %u finds block %llu of process %u under %s, whose memory was handed "
+            "out before it asked",
+            process->index, (unsigned long long)id, block->maker->index, name);
     else if (block->image != process->image)
         open_block(process, block, false);
 }

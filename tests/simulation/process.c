@@ -9,10 +9,11 @@
 #include "core/share/alive.h"
 #include "core/share/internal.h"
 
-#define REPAIR_NS (10 * GS_NS_PER_S) /* by then there is another connection for one that was closed */
-#define FIRST_PID   1000
-#define STACKS      UINT64_C(0x7ffc00000000)
-#define LIVES_MAX   512
+#define REPAIR_NS \
+    (10 * GS_NS_PER_S) /* by then there is another connection for one that was closed */
+#define FIRST_PID 1000
+#define STACKS    UINT64_C(0x7ffc00000000)
+#define LIVES_MAX 512
 
 struct process *process_here(void)
 {
@@ -125,7 +126,8 @@ static void image_ends(struct process *process, uint64_t linger_ns)
     fd_close_all(process);
 }
 
-/* Its connections hang up, then its GPU work ends, then it has exited (measured: core/share/share.h). */
+/* Its connections hang up, then its GPU work ends, then it has exited (measured:
+ * core/share/share.h). */
 void process_kill(struct process *process, uint64_t linger_ns, uint64_t exit_ns)
 {
     if (process->image && !process->image->over)
@@ -178,8 +180,8 @@ void processes_lose_power(unsigned machine)
             world.images[i]->gpu_gone_ns = world.now_ns;
 }
 
-/* A child has the connections of the library that there are: who has lost one of his, and has no other
- * yet, leaves a child of which nobody can know. */
+/* A child has the connections of the library that there are: who has lost one of his, and has no
+ * other yet, leaves a child of which nobody can know. */
 static bool may_lack_connections(const struct process *process)
 {
     return process->lost_ns && world.now_ns - process->lost_ns < REPAIR_NS;
@@ -203,8 +205,9 @@ void process_fork(struct process *process)
     world.children = child;
 }
 
-/* A parent that is dying exits after its GPU work: where the child was the last to have it, its parent
- * is quicker, and was killed before it said that it has forked, no exporter could tell (README.md). */
+/* A parent that is dying exits after its GPU work: where the child was the last to have it, its
+ * parent is quicker, and was killed before it said that it has forked, no exporter could tell
+ * (README.md). */
 static void hold_up_parent(const struct image *image, uint64_t until_ns)
 {
     for (unsigned i = 0; i < PROCESSES_MAX; i++) {

@@ -1,7 +1,7 @@
 /*
  * What simulated programs do with the library: they share blocks, open each other's by the handles
- * that go round, have the GPU work on them, close and free. A program is honest: it uses nothing that
- * it has closed, and frees nothing twice. operations.c has what it does one at a time.
+ * that go round, have the GPU work on them, close and free. A program is honest: it uses nothing
+ * that it has closed, and frees nothing twice. operations.c has what it does one at a time.
  */
 #include "simulation.h"
 
@@ -34,14 +34,15 @@ static bool asked(void *arg, enum gs_question question, unsigned device, union g
 static void share_begin(struct process *process)
 {
     struct gs_share_options options = world.options;
-    const struct gs_share_events events = {
-        .lease_ended = program_lease_ended, .asked = asked, .arg = process};
+    const struct gs_share_events events = {.lease_ended = program_lease_ended,
+                                           .asked = asked,
+                                           .arg = process};
 
     options.is_broker = process->is_broker;
     options.broker = world.broker && !process->is_broker;
     options.cluster = world.cluster && !process->is_broker;
-    gs_share_create(process->is_broker ? &gs_broker_driver : &sim_driver, &sim_map,
-                    process->fences, &quiet, &options, &events, &process->share);
+    gs_share_create(process->is_broker ? &gs_broker_driver : &sim_driver, &sim_map, process->fences,
+                    &quiet, &options, &events, &process->share);
 }
 
 CUcontext program_context(const struct process *process)

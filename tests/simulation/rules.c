@@ -37,15 +37,18 @@ static bool is_cut_off(const struct child *child, const struct image *maker)
     return i < child->cuts;
 }
 
-/* Whether a child keeps alive what its parent's GPU works at, and the block's maker can know of it: not of one
- * that was forked before the connection, nor of one that the maker's program has cut off. */
+/* Whether a child keeps alive what its parent's GPU works at, and the block's maker can know of it:
+ * not of one that was forked before the connection, nor of one that the maker's program has cut
+ * off. */
 static bool is_kept_by(const struct block *block, const struct use *use, const struct child *child)
 {
-    return child->image == use->image && child->number > use->number && !is_cut_off(child, block->image);
+    return child->image == use->image && child->number > use->number &&
+           !is_cut_off(child, block->image);
 }
 
-/* When the last work of this use is done: its process's end ends it, too, and that of the children that
- * have the GPU's descriptors. Where one is not known of, what it may do has debug.settle from the exit on. */
+/* When the last work of this use is done: its process's end ends it, too, and that of the children
+ * that have the GPU's descriptors. Where one is not known of, what it may do has debug.settle from
+ * the exit on. */
 static uint64_t busy_until(const struct block *block, const struct use *use)
 {
     uint64_t gone = use->image->gpu_gone_ns > use->gone_ns ? use->image->gpu_gone_ns : use->gone_ns;
@@ -68,7 +71,8 @@ void rule_child_ended(const struct child *child, uint64_t gone_ns)
 }
 
 /* A connection that the process has, other than that one, is the child's too. */
-static bool has_another(const struct child *child, const struct process *process, const struct file *socket)
+static bool has_another(const struct child *child, const struct process *process,
+                        const struct file *socket)
 {
     for (unsigned i = 0; i < FDS_MAX; i++) {
         const struct file *file = child->files[i];
@@ -88,7 +92,8 @@ static bool has_other_end(const struct child *child, const struct file *socket)
     return false;
 }
 
-/* Of the children that have its other end, and no other connection, the process can know nothing any more. */
+/* Of the children that have its other end, and no other connection, the process can know nothing
+ * any more. */
 void rule_program_closes(const struct process *process, const struct file *socket)
 {
     if (socket->kind != FILE_SOCKET || !socket->peer)
@@ -105,16 +110,18 @@ void rule_program_closes(const struct process *process, const struct file *socke
 }
 
 /* All of a strip. */
-static void look_at_strip(const struct process *process, const struct block *block, uint64_t address)
+static void look_at_strip(const struct process *process, const struct block *block,
+                          uint64_t address)
 {
     for (unsigned i = 0; i < block->piece_count; i++) {
         uint64_t offset = 0;
 
-        if (phys_at(process, strip_base(block, address) + i * GS_PAGE_SIZE, &offset) != block->pieces[i])
-            sim_fail("an open is its block: process %u has strip %llu of process %u open, and in the "
-                     "place of a piece there is something else",
-                     number_of(process->image), (unsigned long long)block->id,
-                     number_of(block->image));
+        if (phys_at(process, strip_base(block, address) + i * GS_PAGE_SIZE, &offset) !=
+            block->pieces[i])
+            sim_fail(
+                "an open is its block: process %u has strip %llu of process %u open, and in the "
+                "place of a piece there is something else",
+                number_of(process->image), (unsigned long long)block->id, number_of(block->image));
     }
 }
 
@@ -173,7 +180,8 @@ static struct gs_export *export_in(const struct process *broker, const struct bl
 /* Of what it has not freed, and as far as it knows its broker has. */
 void rule_left(const struct process *process)
 {
-    if (!process->share || process->ends != ENDS_NOT || process->alone) /* alone it may be at the end of all exports */
+    if (!process->share || process->ends != ENDS_NOT ||
+        process->alone) /* alone it may be at the end of all exports */
         return;
     for (struct block *block = world.blocks; block; block = block->next) {
         if (block->image != process->image || block->state != BLOCK_LIVE || block->is_external ||
@@ -208,8 +216,9 @@ const struct block *rule_not_left(void)
     const struct block *block = world.blocks;
 
     while (block && (block->state != BLOCK_LIVE || block->is_external || block->image->over ||
-                     (block->piece_count && !block->crosses) || !block->export || !block->image->clean ||
-                     block->maker->image != block->image || block->maker->ends != ENDS_NOT || is_left(block)))
+                     (block->piece_count && !block->crosses) || !block->export ||
+                     !block->image->clean || block->maker->image != block->image ||
+                     block->maker->ends != ENDS_NOT || is_left(block)))
         block = block->next;
     return block;
 }
@@ -248,10 +257,10 @@ void rule_handed_out(const struct block *block)
 {
     for (const struct use *use = block->uses; use; use = use->next) {
         if (!use->image->over && use->opens > 0)
-            sim_fail("no byte has two owners: process %u hands block %llu out again, and process %u "
-                     "has it open",
-                     number_of(block->image), (unsigned long long)block->id,
-                     number_of(use->image));
+            sim_fail(
+                "no byte has two owners: process %u hands block %llu out again, and process %u "
+                "has it open",
+                number_of(block->image), (unsigned long long)block->id, number_of(use->image));
         if (busy_until(block, use) > world.now_ns)
             sim_fail("no byte has two owners: process %u hands block %llu out again, and GPU work "
                      "of process %u, which %s, runs on it for %llu us more",
@@ -260,8 +269,8 @@ void rule_handed_out(const struct block *block)
                      (unsigned long long)(busy_until(block, use) - world.now_ns) / 1000);
     }
     if (!block->graceless && !block->maker->graceless && !block->granted &&
-        world.now_ns < block->freed_ns +
-                           (block->too_much ? world.options.grace_least_ns : world.options.grace_ns))
+        world.now_ns < block->freed_ns + (block->too_much ? world.options.grace_least_ns
+                                                          : world.options.grace_ns))
         sim_fail("no byte has two owners: process %u hands block %llu out again in its grace",
                  number_of(block->image), (unsigned long long)block->id);
 }
@@ -283,8 +292,8 @@ void rule_little_is_left(const struct process *process)
     if (waiting <= process->left / 8)
         return;
     for (block = world.blocks; block; block = block->next)
-        block->too_much |= waits(block, process) &&
-                           world.now_ns >= block->freed_ns + world.options.grace_least_ns;
+        block->too_much |=
+            waits(block, process) && world.now_ns >= block->freed_ns + world.options.grace_least_ns;
 }
 
 /* From then on the exporter may know that it was opened: there is no grace any more. */
@@ -327,14 +336,15 @@ void rule_unmapped(const struct process *process, const struct phys *phys, uint6
     }
 }
 
-/* What it keeps for its next open it may have mapped a moment longer, where it had lost the connection: it is never taken for
- * the memory that comes back (rule_opened). */
+/* What it keeps for its next open it may have mapped a moment longer, where it had lost the
+ * connection: it is never taken for the memory that comes back (rule_opened). */
 static bool has_open(const struct process *process, const struct phys *phys)
 {
     bool open = false;
 
     for (unsigned i = 0; i < SLOTS; i++)
-        for (const struct use *use = phys->slots[i] ? phys->slots[i]->uses : NULL; use; use = use->next)
+        for (const struct use *use = phys->slots[i] ? phys->slots[i]->uses : NULL; use;
+             use = use->next)
             open |= use->image == process->image && use->opens > 0;
     return open && driver_maps(process, phys);
 }
@@ -343,13 +353,14 @@ void rule_sleeps(const struct phys *phys)
 {
     for (unsigned i = 0; i < PROCESSES_MAX; i++)
         if (world.processes[i].state == PROCESS_RUNS && has_open(&world.processes[i], phys))
-            sim_fail("sleep: memory of process %u goes, and process %u has it mapped", number_of(phys->maker),
-                     world.processes[i].index);
+            sim_fail("sleep: memory of process %u goes, and process %u has it mapped",
+                     number_of(phys->maker), world.processes[i].index);
     for (unsigned i = 0; i < SLOTS; i++)
-        for (const struct use *use = phys->slots[i] ? phys->slots[i]->uses : NULL; use; use = use->next)
+        for (const struct use *use = phys->slots[i] ? phys->slots[i]->uses : NULL; use;
+             use = use->next)
             if (use->image != phys->maker && busy_until(phys->slots[i], use) > world.now_ns)
-                sim_fail("sleep: memory of process %u goes under GPU work of process %u", number_of(phys->maker),
-                         number_of(use->image));
+                sim_fail("sleep: memory of process %u goes under GPU work of process %u",
+                         number_of(phys->maker), number_of(use->image));
 }
 
 /* Who has no share thread answers with his next call: one that was asked so long ago that it is not
@@ -365,8 +376,8 @@ static bool may_be_unheard(const struct use *use, const struct image *asks, uint
 /* Whether this use was over before `begun`, as far as its program and its GPU are concerned. */
 static bool was_closed(const struct use *use, uint64_t begun_ns)
 {
-    return use->image->clean && !use->image->over && use->opens == 0 &&
-           use->closed_ns < begun_ns && use->busy_ns < begun_ns;
+    return use->image->clean && !use->image->over && use->opens == 0 && use->closed_ns < begun_ns &&
+           use->busy_ns < begun_ns;
 }
 
 void rule_given_back(const struct process *process, uint64_t begun_ns, uint64_t ended_ns)
@@ -381,8 +392,9 @@ void rule_given_back(const struct process *process, uint64_t begun_ns, uint64_t 
     for (block = world.blocks; block; block = block->next) {
         const struct use *use = block->uses;
 
-        if (block->image != process->image || block->state != BLOCK_LIMBO || !block->granted || block->is_external ||
-            block->freed_ns >= begun_ns || block->granted_ns >= begun_ns) /* to who opens it meanwhile */
+        if (block->image != process->image || block->state != BLOCK_LIMBO || !block->granted ||
+            block->is_external || block->freed_ns >= begun_ns ||
+            block->granted_ns >= begun_ns) /* to who opens it meanwhile */
             continue;
         while (use && was_closed(use, begun_ns) && use->image->machine == block->image->machine &&
                !may_be_unheard(use, process->image, begun_ns))
@@ -402,7 +414,8 @@ static const struct process *process_of(const struct gs_client *client)
     const struct process *process = world.processes;
 
     while (process < world.processes + PROCESSES_MAX &&
-           (process->state != PROCESS_RUNS || !process->share || !process->image->clean || process->image->over ||
+           (process->state != PROCESS_RUNS || !process->share || !process->image->clean ||
+            process->image->over ||
             memcmp(process->share->instance, client->said.from, GS_INSTANCE_SIZE) != 0))
         process++;
     return process < world.processes + PROCESSES_MAX ? process : NULL;
@@ -419,15 +432,18 @@ void rule_none_mapped(const struct process *process, uint64_t begun_ns)
         const struct process *importer = process_of(client);
         const struct phys *phys = world.memory;
 
-        if (!importer || client->fd < 0 || client->since_ns >= begun_ns || client->flush.since_ns + SILENT_NS <= begun_ns)
+        if (!importer || client->fd < 0 || client->since_ns >= begun_ns ||
+            client->flush.since_ns + SILENT_NS <= begun_ns)
             continue;
-        while (phys && (phys->maker != process->image || !phys->called_ns || phys->called_ns >= begun_ns ||
-                        !driver_maps(importer, phys)))
+        while (phys && (phys->maker != process->image || !phys->called_ns ||
+                        phys->called_ns >= begun_ns || !driver_maps(importer, phys)))
             phys = phys->next;
         if (phys)
-            sim_fail("a flush is answered when all is unmapped: process %u waited for it, and process %u has memory "
-                     "%llu mapped", number_of(process->image), number_of(importer->image),
-                     (unsigned long long)phys->id);
+            sim_fail(
+                "a flush is answered when all is unmapped: process %u waited for it, and process %u has memory "
+                "%llu mapped",
+                number_of(process->image), number_of(importer->image),
+                (unsigned long long)phys->id);
     }
 }
 
@@ -443,7 +459,7 @@ void rule_ended(const struct process *process)
     for (i = 0; i < FDS_MAX; i++)
         fds += process->fds[i].file && !process->fds[i].is_programs;
     if (fds > 0)
-        sim_fail("nothing is left: process %u has ended and has %u descriptors", 
+        sim_fail("nothing is left: process %u has ended and has %u descriptors",
                  number_of(process->image), fds);
     if (driver_count(process) > 0)
         sim_fail("nothing is left: process %u has ended and has %u things of the driver's",

@@ -16,8 +16,7 @@ static bool fails(uint64_t seed, struct decisions *decisions, const char *rule)
 static void without(const struct decisions *all, size_t at, size_t count, struct decisions *ret)
 {
     memcpy(ret->list, all->list, at * sizeof *all->list);
-    memcpy(ret->list + at, all->list + at + count,
-           (all->count - at - count) * sizeof *all->list);
+    memcpy(ret->list + at, all->list + at + count, (all->count - at - count) * sizeof *all->list);
     ret->count = all->count - count;
 }
 

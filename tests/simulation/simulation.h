@@ -1,6 +1,6 @@
 /*
- * Simulated processes: any number of them in this one, each with the real protocol of core/share, over
- * a simulated kernel and driver. README.md says what that shows and what it cannot.
+ * Simulated processes: any number of them in this one, each with the real protocol of core/share,
+ * over a simulated kernel and driver. README.md says what that shows and what it cannot.
  *
  *   main.c      options, seeds                  decide.c    what happens next: by seed, or replayed
  *   world.c     one world from its begin to     shrink.c    the shortest list of decisions that fails
@@ -14,8 +14,8 @@
  *   loop.c      the share thread                driver.c    the driver and its GPU
  *   heap.c      host memory                     machines.c  two machines, and their agents
  *
- * One fibre runs at a time, and others come only where it waits, or at a point (sim_point) where the
- * decision that let it run says so.
+ * One fibre runs at a time, and others come only where it waits, or at a point (sim_point) where
+ * the decision that let it run says so.
  */
 #ifndef GS_TESTS_SIMULATION_H
 #define GS_TESTS_SIMULATION_H
@@ -34,28 +34,33 @@
 #define THREADS       4 /* of a process: its share thread, two of the program's, */
 #define ENDS_THREAD   3 /* and one for the ends of external memory */
 #define FDS_MAX       96
-#define CHUNKS_MAX    4 /* of one process */
-#define SLOTS         4 /* blocks of one chunk */
-#define STRIP_MAX     3 /* pieces of one strip */
-#define OPENS_MAX     8 /* blocks that one process has open */
-#define HANDLES_MAX   24 /* IPC handles that go round */
+#define CHUNKS_MAX    4                   /* of one process */
+#define SLOTS         4                   /* blocks of one chunk */
+#define STRIP_MAX     3                   /* pieces of one strip */
+#define OPENS_MAX     8                   /* blocks that one process has open */
+#define HANDLES_MAX   24                  /* IPC handles that go round */
 #define LINGER_NS     (60 * GS_NS_PER_MS) /* GPU work goes on so long at most when its process ends */
-#define SLOW          100 /* times that in slow worlds, sometimes */
+#define SLOW          100                 /* times that in slow worlds, sometimes */
 
 struct process;
 struct file;
 
 /* ---- fibre.c: threads ----------------------------------------------------------------------- */
 
-enum fibre_state { FIBRE_NONE, FIBRE_READY, FIBRE_WAITING, FIBRE_IDLE /* for its program's next */ };
+enum fibre_state {
+    FIBRE_NONE,
+    FIBRE_READY,
+    FIBRE_WAITING,
+    FIBRE_IDLE /* for its program's next */
+};
 
 struct fibre {
     struct fibre_body *body; /* its stack, and where it stands */
     struct process *process;
     enum fibre_state state;
-    bool midway;         /* it could run on: another was let run at a point */
-    bool woken;          /* by whom it waited for */
-    uint64_t until_ns;   /* it waits so long at most */
+    bool midway;          /* it could run on: another was let run at a point */
+    bool woken;           /* by whom it waited for */
+    uint64_t until_ns;    /* it waits so long at most */
     const void *waits_on; /* a lock or a condition */
     struct gs_lock *held[8];
     unsigned held_count;
@@ -80,13 +85,20 @@ void sim_point(void);
 
 /* ---- file.c: files and descriptors ---------------------------------------------------------- */
 
-enum file_kind { FILE_SOCKET, FILE_LISTENER, FILE_DIRECTORY, FILE_PIDFD, FILE_MEMORY, FILE_WORDS,
-                 FILE_OTHER };
+enum file_kind {
+    FILE_SOCKET,
+    FILE_LISTENER,
+    FILE_DIRECTORY,
+    FILE_PIDFD,
+    FILE_MEMORY,
+    FILE_WORDS,
+    FILE_OTHER
+};
 
 struct message {
     struct message *next;
-    size_t size;       /* of `bytes` */
-    size_t counts;     /* against the sender's limit */
+    size_t size;    /* of `bytes` */
+    size_t counts;  /* against the sender's limit */
     unsigned files; /* that came along, GS_PIECES_MAX at most */
     struct file **file;
     unsigned char bytes[];
@@ -106,7 +118,7 @@ struct file {
     struct file *peer; /* NULL: it has hung up */
     struct message *first, **last;
     size_t unread, limit; /* what lies here, and how much of what is sent from here may lie there */
-    bool shut; /* the other side has gone */
+    bool shut;            /* the other side has gone */
     /* Listeners: sockets that nobody has accepted yet, `first_caller` by `next_caller`. */
     struct file *first_caller, *next_caller;
     unsigned callers;
@@ -125,7 +137,8 @@ void file_unref(struct file *file);
 void message_free(struct message *message);
 /* Whoever waits for something to happen to it looks again. */
 void file_changed(struct file *file);
-size_t conn_limit(size_t limit); /* bytes that a socket takes in this world, where it is asked for so many */
+size_t conn_limit(
+    size_t limit); /* bytes that a socket takes in this world, where it is asked for so many */
 /* Takes the file; -1 with errno: there is no number left, and the file has gone. */
 int fd_new(struct process *process, struct file *file);
 /* NULL: it is none, or of another kind. */
@@ -151,21 +164,22 @@ struct life {
 struct image {
     struct life *life;
     unsigned machine;
-    bool over;             /* its memory has gone */
-    bool clean;            /* nothing was done to it that a process can notice */
-    bool fork_told;        /* it had said that it has forked to all, when it ended */
-    uint64_t gpu_gone_ns;  /* when its GPU work ends with it; NEVER: not yet */
-    uint64_t thread_ns;    /* when its share thread started last; 0: it never had one */
-    uint64_t waited_ns;    /* when it first waited for what others had closed; 0: never */
-    bool offers;           /* something to open, in the last round of all */
+    bool over;            /* its memory has gone */
+    bool clean;           /* nothing was done to it that a process can notice */
+    bool fork_told;       /* it had said that it has forked to all, when it ended */
+    uint64_t gpu_gone_ns; /* when its GPU work ends with it; NEVER: not yet */
+    uint64_t thread_ns;   /* when its share thread started last; 0: it never had one */
+    uint64_t waited_ns;   /* when it first waited for what others had closed; 0: never */
+    bool offers;          /* something to open, in the last round of all */
 };
 
 struct child {
     struct image *image;
     uint64_t number; /* it has what was there before; 0: nobody can know */
     struct file *files[FDS_MAX];
-    const struct image *cut_off[PROCESSES_MAX]; /* programs that closed the connection that it has to them, */
-    unsigned cuts;                              /* and how many; what fails for want of a place it is not cut off from */
+    const struct image
+        *cut_off[PROCESSES_MAX]; /* programs that closed the connection that it has to them, */
+    unsigned cuts; /* and how many; what fails for want of a place it is not cut off from */
     struct child *next;
 };
 
@@ -179,7 +193,7 @@ struct handle { /* of the driver's; 0: none */
 
 struct mapping {
     uint64_t base;
-    size_t size; /* 0: none */
+    size_t size;                   /* 0: none */
     struct phys *pages[STRIP_MAX]; /* NULL: addresses alone */
     bool accessible;
     bool registered; /* memory of the host: in the context that there is */
@@ -189,10 +203,31 @@ struct event {
     uint64_t number, done_ns;
 };
 
-enum operation_kind { OP_EXPORT, OP_OPEN, OP_USE, OP_CLOSE, OP_FREE, OP_PASS_ON, OP_PURGE, OP_SHORT,
-                      OP_ASK, OP_CONTEXT, OP_EXIT, OP_END, OP_PUBLISH, OP_LOOK_UP, OP_UNPUBLISH, OP_SLEEP, OP_KINDS,
-                      /* When all comes to its end: */
-                      OP_CLOSE_ALL = OP_KINDS, OP_FREE_ALL, OP_PURGE_ALL, OP_OPEN_ALL, OP_ALL };
+enum operation_kind {
+    OP_EXPORT,
+    OP_OPEN,
+    OP_USE,
+    OP_CLOSE,
+    OP_FREE,
+    OP_PASS_ON,
+    OP_PURGE,
+    OP_SHORT,
+    OP_ASK,
+    OP_CONTEXT,
+    OP_EXIT,
+    OP_END,
+    OP_PUBLISH,
+    OP_LOOK_UP,
+    OP_UNPUBLISH,
+    OP_SLEEP,
+    OP_KINDS,
+    /* When all comes to its end: */
+    OP_CLOSE_ALL = OP_KINDS,
+    OP_FREE_ALL,
+    OP_PURGE_ALL,
+    OP_OPEN_ALL,
+    OP_ALL
+};
 
 struct operation {
     enum operation_kind kind;
@@ -237,7 +272,7 @@ struct process {
     unsigned heap_count;
     unsigned allocations_left; /* 0: no limit; else one more fails when it comes to 1 */
     bool no_flight;            /* no descriptor goes from here */
-    unsigned sends_left;       /* as allocations_left: of what it says to its broker, or that to it */
+    unsigned sends_left; /* as allocations_left: of what it says to its broker, or that to it */
     struct child *forked;
     struct file *mapped_words;
     /* loop.c */
@@ -255,12 +290,12 @@ struct process {
     struct opened opened[OPENS_MAX];
     struct operation operations[THREADS];
     struct gs_lock arena; /* protects the blocks, as in core */
-    unsigned contexts;   /* that it has had; it has one at a time, */
-    bool context_gone;   /* but for the while in which the library hears that it has none */
-    size_t left;        /* as it was told last */
-    unsigned graceless;  /* threads for which the GPU is full: graces end */
-    bool alone;          /* one of its threads wants no other beside it */
-    bool lets_go;        /* what others share is unmapped, open or not (sleep.c) */
+    unsigned contexts;    /* that it has had; it has one at a time, */
+    bool context_gone;    /* but for the while in which the library hears that it has none */
+    size_t left;          /* as it was told last */
+    unsigned graceless;   /* threads for which the GPU is full: graces end */
+    bool alone;           /* one of its threads wants no other beside it */
+    bool lets_go;         /* what others share is unmapped, open or not (sleep.c) */
     enum { ENDS_NOT, ENDS_BY_EXIT, ENDS_EMPTY } ends; /* in order; and has given all back */
 };
 
@@ -289,8 +324,8 @@ void machines_begin(void);
 void machines_cut(bool is_cut);
 /* It has one, or is not to have one yet. */
 bool machine_has_agent(unsigned machine);
-/* All of it ends at once, and it comes back as another boot. `forgotten`: an operator says of it, while nothing runs
- * there, that it is gone for good. */
+/* All of it ends at once, and it comes back as another boot. `forgotten`: an operator says of it,
+ * while nothing runs there, that it is gone for good. */
 void machine_boots(unsigned machine, bool forgotten);
 /* Its agent hears only from its next list of the directory on what becomes of the other one. */
 void machine_hears_late(unsigned machine);
@@ -363,12 +398,14 @@ struct block {
     struct chunk *chunk;
     struct phys *phys;
     unsigned slot;
-    struct phys *pieces[STRIP_MAX]; /* of a strip, and how many; `phys` is the one that the handle is of */
+    struct phys
+        *pieces[STRIP_MAX]; /* of a strip, and how many; `phys` is the one that the handle is of */
     unsigned piece_count, piece;
-    bool crosses; /* it lies across these pieces, from its slot of the first one on, and is freed as others are; */
-    bool mapped;  /* where it was made */
+    bool
+        crosses; /* it lies across these pieces, from its slot of the first one on, and is freed as others are; */
+    bool mapped;                  /* where it was made */
     bool is_external, by_address; /* which its program has mapped */
-    bool forced; /* its deleter was called at the end of the process, whoever had it */
+    bool forced;     /* its deleter was called at the end of the process, whoever had it */
     uint64_t handle; /* of external memory: its allocator's; 0: none any more */
     uint64_t address;
     unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
@@ -378,10 +415,10 @@ struct block {
     enum { BLOCK_MADE, BLOCK_LIVE, BLOCK_FREED, BLOCK_LIMBO, BLOCK_GONE } state;
     struct image *left_with; /* a broker, when the process that made it was killed; NULL: none */
     bool granted, graceless;
-    bool too_much; /* it is of what waited too long where little memory was left */
+    bool too_much;       /* it is of what waited too long where little memory was left */
     uint64_t granted_ns; /* last */
-    unsigned names; /* bits: it was published under these */
-    unsigned naming; /* threads that are at publishing it */
+    unsigned names;      /* bits: it was published under these */
+    unsigned naming;     /* threads that are at publishing it */
     uint64_t freed_ns, gone_ns;
     struct use *uses;
     struct block *next;
@@ -396,14 +433,17 @@ void rule_child_ended(const struct child *child, uint64_t gone_ns);
 void rule_opened(const struct process *process, struct block *block, uint64_t address);
 void rule_used(const struct process *process, const struct block *block, uint64_t address);
 void rule_handed_out(const struct block *block);
-/* So much is left as it was told, and what waits for a first open is to be no more than a part of it. */
+/* So much is left as it was told, and what waits for a first open is to be no more than a part of
+ * it. */
 void rule_little_is_left(const struct process *process);
 void rule_granted(const struct process *process, const struct life *to, uint64_t wire_id);
 void rule_unmapped(const struct process *process, const struct phys *phys, uint64_t base);
-/* Memory leaves the GPU while its process sleeps: nobody has it open and mapped, nor does any GPU work on it. */
+/* Memory leaves the GPU while its process sleeps: nobody has it open and mapped, nor does any GPU
+ * work on it. */
 void rule_sleeps(const struct phys *phys);
 void rule_ended(const struct process *process);
-/* A process is killed that may have had its GPU at anything that it has open, up to the last moment. */
+/* A process is killed that may have had its GPU at anything that it has open, up to the last
+ * moment. */
 void rule_works_on(const struct image *image);
 /* It has what it shared with brokers; and, its exit is seen by all. */
 void rule_left(const struct process *process);
@@ -426,7 +466,8 @@ void program_perform(struct process *process, const struct operation *operation)
 void program_lease_ended(void *process, uint64_t address);
 CUcontext program_context(const struct process *process);
 
-/* ---- sleep.c: programs that sleep ---------------------------------------------------------------- */
+/* ---- sleep.c: programs that sleep
+ * ---------------------------------------------------------------- */
 
 bool has_sleepers(void);
 /* None of its other threads does anything meanwhile. */
@@ -434,7 +475,8 @@ void program_sleeps(struct process *process, unsigned arg);
 /* All that it has of one. */
 void program_close(struct process *process, struct opened *opened);
 
-/* ---- strips.c: memory that programs map themselves, and blocks across pieces -------------------- */
+/* ---- strips.c: memory that programs map themselves, and blocks across pieces
+ * -------------------- */
 
 /* Where it begins in a process that has its handle's piece at the address. */
 uint64_t strip_base(const struct block *block, uint64_t address);
@@ -450,7 +492,8 @@ struct block *across_new(struct process *process, unsigned arg);
 void across_purge(struct process *process, bool at_the_end);
 void handle_enter(struct block *block);
 
-/* ---- external.c: external memory --------------------------------------------------------------- */
+/* ---- external.c: external memory
+ * --------------------------------------------------------------- */
 
 bool has_externals(void); /* this world */
 /* False: this world has none, the process enough, or something else is to be shared too. */
@@ -458,8 +501,8 @@ bool external_share(struct process *process, unsigned arg);
 /* False: it is not of the process's own external memory. */
 bool external_pass_on(struct process *process, unsigned arg);
 bool external_use(struct process *process, unsigned arg);
-gs_status external_name(struct process *process, struct block *block, const struct gs_naming *naming,
-                        uint64_t *ret_since_ns);
+gs_status external_name(struct process *process, struct block *block,
+                        const struct gs_naming *naming, uint64_t *ret_since_ns);
 bool external_is_served(const struct block *block);
 void external_detach(struct process *process, struct block *block, unsigned arg);
 /* What deleters were called for goes back to the driver. */
@@ -470,10 +513,29 @@ void externals_thread_ends(struct process *process);
 
 /* ---- decide.c -------------------------------------------------------------------------------- */
 
-enum decision_kind { DECIDE_RUN, DECIDE_DO, DECIDE_TIME, DECIDE_START, DECIDE_KILL, DECIDE_STOP,
-                     DECIDE_GO_ON, DECIDE_EXEC, DECIDE_FORK, DECIDE_CHILD_ENDS, DECIDE_CLOSE,
-                     DECIDE_FDS, DECIDE_MEMORY, DECIDE_DRIVER, DECIDE_FLIGHT, DECIDE_CLEAR,
-                     DECIDE_AGENT, DECIDE_CUT, DECIDE_BOOT, DECIDE_WATCH, DECIDE_KINDS };
+enum decision_kind {
+    DECIDE_RUN,
+    DECIDE_DO,
+    DECIDE_TIME,
+    DECIDE_START,
+    DECIDE_KILL,
+    DECIDE_STOP,
+    DECIDE_GO_ON,
+    DECIDE_EXEC,
+    DECIDE_FORK,
+    DECIDE_CHILD_ENDS,
+    DECIDE_CLOSE,
+    DECIDE_FDS,
+    DECIDE_MEMORY,
+    DECIDE_DRIVER,
+    DECIDE_FLIGHT,
+    DECIDE_CLEAR,
+    DECIDE_AGENT,
+    DECIDE_CUT,
+    DECIDE_BOOT,
+    DECIDE_WATCH,
+    DECIDE_KINDS
+};
 
 struct decision {
     uint8_t kind, process, thread, operation;
@@ -494,7 +556,8 @@ bool decisions_write(const struct decisions *decisions, const char *path);
 bool decisions_read(struct decisions *decisions, const char *path, uint64_t *ret_seed);
 void decision_trace(const struct decision *decision);
 
-/* ---- world.c ---------------------------------------------------------------------------------- */
+/* ---- world.c
+ * ---------------------------------------------------------------------------------- */
 
 #define FAILURE_SIZE 512
 
@@ -506,12 +569,12 @@ extern struct world {
     unsigned process_count;
     bool trace;
     unsigned fault_rate; /* in a thousand steps */
-    bool slow;   /* exits and execs take up to seconds, now and then */
-    bool spaces; /* processes are of several PID namespaces */
+    bool slow;           /* exits and execs take up to seconds, now and then */
+    bool spaces;         /* processes are of several PID namespaces */
     enum { KERNEL_PEER_PIDFDS, KERNEL_OWN_PIDFDS, KERNEL_NO_PIDFDS } kernel; /* 6.5, 5.3, older */
-    bool calm;    /* no fault any more, */
-    bool settled; /* and what they did is over */
-    bool disturbed; /* there was one */
+    bool calm;            /* no fault any more, */
+    bool settled;         /* and what they did is over */
+    bool disturbed;       /* there was one */
     bool short_of_memory; /* host memory, descriptors or the driver failed for somebody */
     bool given_up; /* somebody stood still for so long that he may be, if his socket was closed */
     uint64_t now_ns;
@@ -532,7 +595,7 @@ extern struct world {
     struct block *handles[HANDLES_MAX]; /* that go round among the programs */
     unsigned handle_count;
     uint64_t next_number, next_address, next_file;
-    uint64_t closed_ns; /* when a program last closed a descriptor of the library's; 0: never */
+    uint64_t closed_ns;  /* when a program last closed a descriptor of the library's; 0: never */
     unsigned file_count; /* that there are */
     struct gs_share_options options;
     bool failed;
@@ -540,7 +603,8 @@ extern struct world {
     char failure[FAILURE_SIZE];
 } world;
 
-/* One world: by its seed, recorded in `decisions`; or as `decisions` say. True: no rule was broken. */
+/* One world: by its seed, recorded in `decisions`; or as `decisions` say. True: no rule was
+ * broken. */
 bool world_run(uint64_t seed, unsigned steps, struct decisions *decisions, bool replay);
 uint64_t sim_random(void);
 unsigned sim_below(unsigned limit);
@@ -554,7 +618,8 @@ bool world_is_kept_open(const struct image *maker);
 /* When something comes by itself; NEVER. */
 uint64_t world_due(void);
 
-/* ---- shrink.c --------------------------------------------------------------------------------- */
+/* ---- shrink.c
+ * --------------------------------------------------------------------------------- */
 
 void shrink(uint64_t seed, struct decisions *decisions);
 

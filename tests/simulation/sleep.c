@@ -1,7 +1,8 @@
 /*
- * Programs that sleep and wake, as core/process/sleep.c has it: in three worlds of fifty, at random moments, each by itself. What others
- * share is let go; then chunks whose blocks nobody has mapped go, with their handles and leases, and come back as other memory.
- * That all comes back shows by the rules that hold always: what is open is its block. Blocks across pieces stay.
+ * Programs that sleep and wake, as core/process/sleep.c has it: in three worlds of fifty, at random
+ * moments, each by itself. What others share is let go; then chunks whose blocks nobody has mapped
+ * go, with their handles and leases, and come back as other memory. That all comes back shows by
+ * the rules that hold always: what is open is its block. Blocks across pieces stay.
  */
 #include "simulation.h"
 
@@ -16,10 +17,12 @@ bool has_sleepers(void)
 {
     const unsigned last = world.seed % 50;
 
-    return last == 3 || last == 13 || last == 33 || world.seed % 200 == 73; /* the last have external memory, too */
+    return last == 3 || last == 13 || last == 33 ||
+           world.seed % 200 == 73; /* the last have external memory, too */
 }
 
-/* ---- Its own memory ------------------------------------------------------------------------------------ */
+/* ---- Its own memory
+ * ------------------------------------------------------------------------------------ */
 
 static void exports_wake(struct process *process, const struct chunk *chunk, unsigned count)
 {
@@ -86,7 +89,8 @@ static unsigned chunks_sleep(struct process *process)
         gs_lock_take(&process->arena);
         if (phys) {
             move(&process->chunks[i], phys, handle);
-            sim_trace("    memory %llu of process %u is away", (unsigned long long)process->chunks[i].id, process->index);
+            sim_trace("    memory %llu of process %u is away",
+                      (unsigned long long)process->chunks[i].id, process->index);
         } else { /* it stays */
             exports_wake(process, &process->chunks[i], SLOTS);
             asleep &= ~(1u << i);
@@ -105,15 +109,17 @@ static void chunks_wake(struct process *process, unsigned asleep)
     gs_lock_release(&process->arena);
 }
 
-/* ---- What it has open ------------------------------------------------------------------------------------ */
+/* ---- What it has open
+ * ------------------------------------------------------------------------------------ */
 
-/* What it is to have again, and has not; what has ended with its exporter it does not touch any more, nor what an exporter
- * keeps that serves as many as it may. */
+/* What it is to have again, and has not; what has ended with its exporter it does not touch any
+ * more, nor what an exporter keeps that serves as many as it may. */
 static bool is_lost(const struct process *process, const struct opened *opened)
 {
     uint64_t offset;
 
-    return opened->block && !opened->block->is_external && !(opened->block->piece_count && !opened->block->crosses) &&
+    return opened->block && !opened->block->is_external &&
+           !(opened->block->piece_count && !opened->block->crosses) &&
            (opened->block->image->over || world.options.max_clients <= PROCESSES_MAX) &&
            !phys_at(process, opened->address, &offset);
 }
@@ -143,8 +149,10 @@ void program_sleeps(struct process *process, unsigned arg)
     asleep = chunks_sleep(process);
     gs_rest_ns(arg % 64 * GS_NS_PER_MS);
     chunks_wake(process, asleep);
-    /* Whether a process has ended, or called exec, is not always seen: who sleeps on is not told to wake again. */
-    for (unsigned tries = 0; !gs_share_take_back(process->share, gs_now_ns() + TRY_NS, &untaken); tries++) {
+    /* Whether a process has ended, or called exec, is not always seen: who sleeps on is not told to
+     * wake again. */
+    for (unsigned tries = 0; !gs_share_take_back(process->share, gs_now_ns() + TRY_NS, &untaken);
+         tries++) {
         if (tries >= TRIES)
             close_lost(process);
         gs_rest_ns(GS_NS_PER_MS);

@@ -1,7 +1,7 @@
-/* Strips: memory that simulated programs map themselves, share and unmap while others have it (core/share/strip.c);
- * and blocks of the library's that lie across pieces. One world of ten has the first, another one the second, and the
- * others are what they were before there were any: those in which something was found (meson.build, tests/mutants) stay as
- * they are. */
+/* Strips: memory that simulated programs map themselves, share and unmap while others have it
+ * (core/share/strip.c); and blocks of the library's that lie across pieces. One world of ten has
+ * the first, another one the second, and the others are what they were before there were any: those
+ * in which something was found (meson.build, tests/mutants) stay as they are. */
 #include "simulation.h"
 
 #include <stdlib.h>
@@ -48,7 +48,8 @@ static void gone(struct block *block)
     }
 }
 
-/* ---- Mapping and sharing ---------------------------------------------------------------------- */
+/* ---- Mapping and sharing
+ * ---------------------------------------------------------------------- */
 
 /* One piece behind the other; false: the driver has failed, and nothing is mapped. */
 static bool map_pieces(struct block *block, CUdeviceptr base)
@@ -61,8 +62,8 @@ static bool map_pieces(struct block *block, CUdeviceptr base)
         uint64_t handle;
 
         block->pieces[i] = phys_new(&handle);
-        good = block->pieces[i] &&
-               sim_driver.mem_map(at, GS_PAGE_SIZE, 0, handle, 0) == CUDA_SUCCESS;
+        good =
+            block->pieces[i] && sim_driver.mem_map(at, GS_PAGE_SIZE, 0, handle, 0) == CUDA_SUCCESS;
         if (block->pieces[i])
             driver_release(handle);
         at += good ? GS_PAGE_SIZE : 0;
@@ -132,8 +133,10 @@ static void put(struct process *process, struct block *block, CUdeviceptr base)
         block->pieces[i]->slots[0] = block;
     status = strip_export(process, block);
     if (status != GS_OK) {
-        if (world.settled && !world.options.limbo_limit) /* what others still have of one counts there */
-            sim_fail("liveness: process %u cannot share a strip, status %d", process->index, status);
+        if (world.settled &&
+            !world.options.limbo_limit) /* what others still have of one counts there */
+            sim_fail("liveness: process %u cannot share a strip, status %d", process->index,
+                     status);
         sim_driver.mem_unmap(base, size_of(block));
         sim_driver.mem_address_free(base, size_of(block));
         gone(block);
@@ -154,7 +157,8 @@ bool strip_share(struct process *process, unsigned arg)
 
     if (!has_strips() || arg % 3 != 0 || live_of(process))
         return false;
-    block = strip_new(process, arg); /* its place is taken: another thread of the process's makes none */
+    block = strip_new(process,
+                      arg); /* its place is taken: another thread of the process's makes none */
     if (sim_driver.mem_address_reserve(&base, size_of(block), 0, 0, 0) == CUDA_SUCCESS)
         put(process, block, base);
     else
@@ -162,7 +166,8 @@ bool strip_share(struct process *process, unsigned arg)
     return true;
 }
 
-/* ---- Unmapping ---------------------------------------------------------------------------------- */
+/* ---- Unmapping
+ * ---------------------------------------------------------------------------------- */
 
 void strip_unmap(struct process *process, struct block *block, bool refused)
 {
@@ -204,7 +209,8 @@ void strips_end(struct process *process)
     }
 }
 
-/* ---- Blocks of the library's, across pieces ------------------------------------------------------- */
+/* ---- Blocks of the library's, across pieces
+ * ------------------------------------------------------- */
 
 static bool has_across(void)
 {

@@ -97,7 +97,8 @@ void gs_memory_read(int fd, size_t first, uint64_t *ret_words, size_t count)
     const struct file *file = fd_file(fd, FILE_WORDS);
 
     for (size_t i = 0; i < count; i++)
-        ret_words[i] = file && first + i < file->size / sizeof *ret_words ? file->words[first + i] : 0;
+        ret_words[i] =
+            file && first + i < file->size / sizeof *ret_words ? file->words[first + i] : 0;
 }
 
 bool gs_memory_may_be_drivers(int fd)

@@ -7,14 +7,14 @@
 
 #include "core/gpu/map.h"
 
-#define RUN_NS       1000 /* that a thread runs */
-#define REST_NS      (15 * GS_NS_PER_S) /* then all that was closed has come back */
-#define SOON_NS      (5 * GS_NS_PER_S)
-#define LATER_NS     (40 * GS_NS_PER_S) /* whoever is there no more is given up by then */
+#define RUN_NS      1000               /* that a thread runs */
+#define REST_NS     (15 * GS_NS_PER_S) /* then all that was closed has come back */
+#define SOON_NS     (5 * GS_NS_PER_S)
+#define LATER_NS    (40 * GS_NS_PER_S) /* whoever is there no more is given up by then */
 #define GIVEN_UP_NS (25 * GS_NS_PER_S) /* before core/share/connect.c gives up who is not there */
-#define BROKER_NS    (40 * GS_NS_PER_S)
-#define LEFT_NS      (100 * GS_NS_PER_S) /* a broker is looked for by then: core/share/publish.c */
-#define CALM_STEPS   200000 /* more are a thread that never rests */
+#define BROKER_NS   (40 * GS_NS_PER_S)
+#define LEFT_NS     (100 * GS_NS_PER_S) /* a broker is looked for by then: core/share/publish.c */
+#define CALM_STEPS  200000              /* more are a thread that never rests */
 
 struct world world;
 
@@ -175,7 +175,8 @@ static void settle_system(void)
 {
     world.slow = SLOW_WORLDS >> world.seed % 16 & 1;
     world.spaces = SPACES_WORLDS >> world.seed % 16 & 1;
-    world.kernel = !world.slow || (world.spaces && world.cluster) ? KERNEL_PEER_PIDFDS /* README.md */
+    world.kernel = !world.slow || (world.spaces && world.cluster)
+                       ? KERNEL_PEER_PIDFDS /* README.md */
                    : world.seed / 16 % 8 == 6 ? KERNEL_OWN_PIDFDS
                    : world.seed / 16 % 8 == 7 ? KERNEL_NO_PIDFDS
                                               : KERNEL_PEER_PIDFDS;
@@ -248,16 +249,15 @@ static bool may_end_unseen(const struct image *maker)
                             (world.kernel == KERNEL_OWN_PIDFDS && world.short_of_memory));
 }
 
-/* Whether programs that are over have blocks for all that their maker can know: their processes have
- * not exited, and the programs that they are now have not come to it. All do in serve_once_more, to
- * those makers that have room to share something once more. */
+/* Whether programs that are over have blocks for all that their maker can know: their processes
+ * have not exited, and the programs that they are now have not come to it. All do in
+ * serve_once_more, to those makers that have room to share something once more. */
 bool world_is_kept_open(const struct image *maker)
 {
     for (unsigned i = 0; i < world.image_count; i++)
         if (world.images[i]->over && world.images[i] != maker &&
             (may_end_unseen(maker) ||
-             (!world.images[i]->life->exited &&
-              (!maker->offers || world.spaces))))
+             (!world.images[i]->life->exited && (!maker->offers || world.spaces))))
             return true;
     return false;
 }
@@ -277,7 +277,8 @@ static bool is_no_limbo(void)
     return !limbo(true);
 }
 
-/* What others keep of memory that its maker or anybody has given back, in the order in which it is to go. */
+/* What others keep of memory that its maker or anybody has given back, in the order in which it is
+ * to go. */
 enum kept {
     KEPT_ASKED, /* its maker runs, and asks for it */
     KEPT_ANY,   /* or has ended */
@@ -379,7 +380,8 @@ static void end_faults(void)
         process->no_flight = false;
         if (process->state == PROCESS_RUNS) {
             process->life->stopped = false;
-            thread_wake(process); /* it looks what its program has closed as soon as it does anything */
+            thread_wake(
+                process); /* it looks what its program has closed as soon as it does anything */
         }
     }
 }
@@ -389,13 +391,14 @@ static void serve_once_more(void)
 {
     world.settled = true;
     all_do(OP_EXPORT);
-    if (world.broker && !world.failed && !world.short_of_memory && world.options.max_clients > PROCESSES_MAX &&
-        !run_until(is_all_left, LEFT_NS))
+    if (world.broker && !world.failed && !world.short_of_memory &&
+        world.options.max_clients > PROCESSES_MAX && !run_until(is_all_left, LEFT_NS))
         sim_fail("liveness: block %llu of process %u is shared, and no broker has it",
-                 (unsigned long long)rule_not_left()->id, (unsigned)rule_not_left()->image->life->pid);
+                 (unsigned long long)rule_not_left()->id,
+                 (unsigned)rule_not_left()->image->life->pid);
     for (struct block *block = world.blocks; block; block = block->next)
-        block->image->offers |= block->state == BLOCK_LIVE &&
-                                (!block->is_external || external_is_served(block));
+        block->image->offers |=
+            block->state == BLOCK_LIVE && (!block->is_external || external_is_served(block));
     all_do(OP_OPEN_ALL);
     all_do(OP_CLOSE_ALL);
     all_do(OP_FREE_ALL);
@@ -405,7 +408,8 @@ static void serve_once_more(void)
     if (!world.failed && (!run_until(is_none_kept_that_was_asked_for, SOON_NS) ||
                           !run_until(is_nothing_kept, LATER_NS)))
         sim_fail("liveness: memory %llu of process %u went back to the driver, and others keep it",
-                 (unsigned long long)kept(KEPT_ANY)->id, (unsigned)kept(KEPT_ANY)->maker->life->pid);
+                 (unsigned long long)kept(KEPT_ANY)->id,
+                 (unsigned)kept(KEPT_ANY)->maker->life->pid);
 }
 
 static void end_all(void)
@@ -415,7 +419,8 @@ static void end_all(void)
     for (unsigned i = 0; i < PROCESSES_MAX && !world.failed; i++) {
         struct process *process = &world.processes[(first + i) % PROCESSES_MAX];
 
-        if (process->is_broker || process->is_agent || !program_is_idle(process, 1) || !process->share)
+        if (process->is_broker || process->is_agent || !program_is_idle(process, 1) ||
+            !process->share)
             continue;
         program_do(process, 1, OP_END, 0);
         ending = process;

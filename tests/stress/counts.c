@@ -10,8 +10,8 @@
 #include "tests/clock.h"
 #include "tests/system.h"
 
-#define MIB ((size_t)1 << 20)
-#define PAIRS 20000
+#define MIB       ((size_t)1 << 20)
+#define PAIRS     20000
 #define WAITED_NS 100000000 /* by the library, before it tells what is so meanwhile */
 
 static __typeof__(&gpushim_memory) memory_of;

@@ -56,9 +56,8 @@ void stress_failed(CUresult result, const char *call)
 static void say_doing(const char *who, unsigned number, const struct doing *doing)
 {
     char line[300];
-    int length = snprintf(line, sizeof line, "%s %u: %s, for %llu ms, its call %llu\n", who,
-                          number, doing->call,
-                          (unsigned long long)(now_ns() - doing->since_ns) / 1000000,
+    int length = snprintf(line, sizeof line, "%s %u: %s, for %llu ms, its call %llu\n", who, number,
+                          doing->call, (unsigned long long)(now_ns() - doing->since_ns) / 1000000,
                           (unsigned long long)doing->calls);
     ssize_t ignored = write(STDOUT_FILENO, line, (size_t)length);
 

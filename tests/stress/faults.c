@@ -1,9 +1,9 @@
 /*
- * Each driver call failing in turn: a program that allocates, frees, maps memory of its own, attaches what
- * others made, shares, opens, trims, captures and destroys a context is run again and again, and each time
- * another one of all the driver calls that it and the library make fails. Whatever it was, afterwards every block that is live can be
- * freed, once; the figures of memory are what they were at the beginning; and with the context
- * everything goes back to the driver.
+ * Each driver call failing in turn: a program that allocates, frees, maps memory of its own,
+ * attaches what others made, shares, opens, trims, captures and destroys a context is run again and
+ * again, and each time another one of all the driver calls that it and the library make fails.
+ * Whatever it was, afterwards every block that is live can be freed, once; the figures of memory
+ * are what they were at the beginning; and with the context everything goes back to the driver.
  *
  *   faults [--errors N] [--from N] [--to N]
  *
@@ -18,12 +18,12 @@
 #include "shim/gpushim.h"
 #include "tests/system.h"
 
-#define MIB ((size_t)1 << 20)
-#define BLOCKS 64
-#define OWN_PIECES 3
+#define MIB         ((size_t)1 << 20)
+#define BLOCKS      64
+#define OWN_PIECES  3
 #define RUN_SECONDS 60
-#define DETACH_NS UINT64_C(10000000000)
-#define BACK_MS 15000 /* until all memory is back: other processes' leases end meanwhile */
+#define DETACH_NS   UINT64_C(10000000000)
+#define BACK_MS     15000 /* until all memory is back: other processes' leases end meanwhile */
 
 static struct {
     __typeof__(&gpushim_attach) attach;
@@ -89,8 +89,8 @@ static CUdeviceptr own_pieces(CUdevice device)
     return base;
 }
 
-/* Shares one block, and memory that it maps itself; opens, touches and closes each one whose handle it
- * is told. */
+/* Shares one block, and memory that it maps itself; opens, touches and closes each one whose handle
+ * it is told. */
 static void peer(int socket)
 {
     CUipcMemHandle handle;
@@ -140,8 +140,8 @@ static void release(struct run *run, unsigned i)
 {
     if (i >= run->count)
         return;
-    if ((run->ordered[i] ? cuMemFreeAsync(run->block[i], run->stream)
-                         : cuMemFree(run->block[i])) != CUDA_SUCCESS)
+    if ((run->ordered[i] ? cuMemFreeAsync(run->block[i], run->stream) : cuMemFree(run->block[i])) !=
+        CUDA_SUCCESS)
         return;
     run->count--;
     run->block[i] = run->block[run->count];
@@ -183,12 +183,12 @@ static void share(struct run *run)
 }
 
 /* One that fails now goes when nothing fails any more. */
-#define MUST_END(call)                                                                             \
-    do {                                                                                           \
-        if ((call) != CUDA_SUCCESS) {                                                              \
-            softcuda_reset();                                                                      \
-            MUST(call);                                                                            \
-        }                                                                                          \
+#define MUST_END(call)                \
+    do {                              \
+        if ((call) != CUDA_SUCCESS) { \
+            softcuda_reset();         \
+            MUST(call);               \
+        }                             \
     } while (0)
 
 /* Memory that the program makes and maps itself, shared as any other. */
@@ -268,13 +268,15 @@ static void externals(struct run *run)
     if (memfd < 0 || ftruncate(memfd, 2 * MIB) != 0 || plain == MAP_FAILED)
         wrong("no memory of the host", memfd, 0);
     external(run, (struct gpushim_external){.kind = GPUSHIM_MEMFD, .fd = memfd, .bytes = 2 * MIB});
-    external(run, (struct gpushim_external){
-                      .kind = GPUSHIM_ADDRESS, .address = (uintptr_t)plain, .bytes = 2 * MIB});
+    external(run, (struct gpushim_external){.kind = GPUSHIM_ADDRESS,
+                                            .address = (uintptr_t)plain,
+                                            .bytes = 2 * MIB});
     if (cuMemCreate(&made, 2 * MIB, &prop, 0) == CUDA_SUCCESS) {
         if (cuMemExportToShareableHandle(&fd, made, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0) ==
             CUDA_SUCCESS) {
-            external(run, (struct gpushim_external){
-                              .kind = GPUSHIM_EXPORTED, .fd = fd, .bytes = 2 * MIB});
+            external(run, (struct gpushim_external){.kind = GPUSHIM_EXPORTED,
+                                                    .fd = fd,
+                                                    .bytes = 2 * MIB});
             close(fd);
         }
         MUST_END(cuMemRelease(made));
@@ -410,7 +412,8 @@ static bool is_clear(const struct softcuda_census *census)
 {
     unsigned most = was_not_taken_back();
 
-    /* What is mapped in pieces is unmapped by one call. An arena keeps both its regions as long as a piece lies in one. */
+    /* What is mapped in pieces is unmapped by one call. An arena keeps both its regions as long as
+     * a piece lies in one. */
     return census->handles <= most && census->mappings <= most * OWN_PIECES &&
            census->reservations <= most * 2 && census->host_blocks <= most &&
            census->device_bytes <= most * 32 * MIB;
@@ -433,8 +436,8 @@ static void account(struct run *run, size_t free_before)
     MUST(cuStreamSynchronize(run->stream));
     if (used(run) != 0)
         wrong("stream-ordered memory is counted that is not there", (long long)used(run), 0);
-    for (unsigned i = 0; i < BACK_MS / 10 && (now = free_bytes()) != free_before &&
-                         !was_not_taken_back(); i++)
+    for (unsigned i = 0;
+         i < BACK_MS / 10 && (now = free_bytes()) != free_before && !was_not_taken_back(); i++)
         pause_ms(10);
     if (now != free_before && !was_not_taken_back())
         wrong("free memory is not what it was", (long long)now, (long long)free_before);
@@ -447,9 +450,10 @@ static void account(struct run *run, size_t free_before)
         pause_ms(10);
     }
     if (!is_clear(&census))
-        wrong("memory is left when its context is gone: bytes, and handles, mappings, reservations in digits",
-              (long long)census.device_bytes,
-              100LL * census.handles + 10LL * census.mappings + census.reservations);
+        wrong(
+            "memory is left when its context is gone: bytes, and handles, mappings, reservations in digits",
+            (long long)census.device_bytes,
+            100LL * census.handles + 10LL * census.mappings + census.reservations);
     if (census.blocks || census.events > was_not_taken_back() || census.exported_fds)
         wrong("blocks or events, and descriptors are left", census.blocks + census.events,
               census.exported_fds);

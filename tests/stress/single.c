@@ -17,10 +17,10 @@
 #include "tests/system.h"
 
 #define HANG_SECONDS 120 /* of one time in a context */
-#define FOUND 3 /* exit status of a child */
-#define ALONE_STEPS 60
-#define STEPS 80
-#define WORDS ((size_t)1 << 16)
+#define FOUND        3   /* exit status of a child */
+#define ALONE_STEPS  60
+#define STEPS        80
+#define WORDS        ((size_t)1 << 16)
 
 struct options options = {.seconds = 10, .threads = 4, .seed = 1};
 static unsigned jobs = 2;
@@ -33,11 +33,11 @@ static struct counts {
 /* What one thread does when the moment has come. */
 enum act {
     NOTHING,
-    COPIES,          /* and fills: synchronous ones, on the legacy stream */
+    COPIES, /* and fills: synchronous ones, on the legacy stream */
     CAPTURES,
-    EXPORTS,         /* an IPC handle */
-    MAKES_A_CONTEXT, /* beside the one there is */
-    ENDS_THE_STREAM, /* and makes a new one; all wait for that */
+    EXPORTS,          /* an IPC handle */
+    MAKES_A_CONTEXT,  /* beside the one there is */
+    ENDS_THE_STREAM,  /* and makes a new one; all wait for that */
     STOPS_THE_STREAM, /* by work that ends when others are done; all wait */
     ACTS,
 };

@@ -10,9 +10,9 @@
 #include "stress.h"
 #include "tests/system.h"
 
-#define ERA_MS 1500 /* the longest */
-#define VISIT_STEPS 150 /* what a context lives that comes and goes */
-#define HANG_SECONDS 60 /* beyond the time given */
+#define ERA_MS       1500 /* the longest */
+#define VISIT_STEPS  150  /* what a context lives that comes and goes */
+#define HANG_SECONDS 60   /* beyond the time given */
 
 struct options options = {.seconds = 10, .threads = 4, .seed = 1};
 

@@ -30,10 +30,10 @@
 #include "tests/clock.h"
 #include "tests/system.h"
 
-#define STREAMS 6 /* of one thread: legacy, per-thread, blocking, non-blocking ones */
-#define STREAM_OWN 2 /* from here on they are made by cuStreamCreate */
-#define SLOTS 32 /* live blocks of one thread */
-#define CHECKS 1024 /* checks on the GPU that one thread remembers */
+#define STREAMS    6    /* of one thread: legacy, per-thread, blocking, non-blocking ones */
+#define STREAM_OWN 2    /* from here on they are made by cuStreamCreate */
+#define SLOTS      32   /* live blocks of one thread */
+#define CHECKS     1024 /* checks on the GPU that one thread remembers */
 
 struct options {
     unsigned seconds, threads;
@@ -46,8 +46,8 @@ struct block {
     CUdeviceptr address;
     uint64_t words; /* of 32 bits, from the address on; 0: none */
     uint32_t tag;
-    unsigned home;  /* the stream that has its last work */
-    bool ordered;   /* from cuMemAllocAsync */
+    unsigned home; /* the stream that has its last work */
+    bool ordered;  /* from cuMemAllocAsync */
 };
 #define OFFERED 16 /* blocks on their way from one thread to another */
 
@@ -56,19 +56,20 @@ struct world {
     CUcontext context;
     CUfunction spin_fill, count_other;
     CUstream stream[STREAMS];
-    unsigned streams;   /* how many of them it uses, from the first on; all of them by itself */
-    bool plain;         /* all its memory is from cuMemAlloc */
-    CUevent order;      /* recorded again and again */
-    uint32_t *foreign;  /* CHECKS words that kernels count in, pinned memory */
+    unsigned streams;  /* how many of them it uses, from the first on; all of them by itself */
+    bool plain;        /* all its memory is from cuMemAlloc */
+    CUevent order;     /* recorded again and again */
+    uint32_t *foreign; /* CHECKS words that kernels count in, pinned memory */
     struct block checked[CHECKS]; /* what each of them was about */
     unsigned next_check;
-    uint32_t *page;     /* STRESS_PAGE bytes to read back into, pinned memory */
+    uint32_t *page; /* STRESS_PAGE bytes to read back into, pinned memory */
     uint64_t random;
     uint64_t behind_ns; /* delays that were submitted since all streams were waited for */
     unsigned behind;    /* and kernels */
     unsigned thread;
     bool shared; /* other threads are in the context as well */
-    CUdeviceptr left[SLOTS + OFFERED]; /* stream-ordered: live when the context ended, and after it */
+    CUdeviceptr
+        left[SLOTS + OFFERED]; /* stream-ordered: live when the context ended, and after it */
     unsigned lefts;
     uint64_t blocks, checks, refused; /* counted for the last line; out of memory */
 };
@@ -98,11 +99,11 @@ void stress_thread(unsigned number, bool runs);
  * process. */
 __attribute__((noreturn, format(printf, 1, 2))) void stress_wrong(const char *format, ...);
 __attribute__((noreturn, cold)) void stress_failed(CUresult result, const char *call);
-#define MUST(call)                                                                                 \
-    do {                                                                                           \
-        CUresult result_ = (stress_calls(#call), call);                                            \
-        if (result_ != CUDA_SUCCESS)                                                               \
-            stress_failed(result_, #call);                                                         \
+#define MUST(call)                                      \
+    do {                                                \
+        CUresult result_ = (stress_calls(#call), call); \
+        if (result_ != CUDA_SUCCESS)                    \
+            stress_failed(result_, #call);              \
     } while (0)
 
 uint32_t stress_random(uint64_t *state);
@@ -123,8 +124,8 @@ void world_open(struct world *world);
 void world_close(struct world *world);
 
 /* What is forgotten ends with its context, but stream-ordered memory is its device's: that is freed
- * by world_free_left when the context has gone, in another one of the device, which is current. Else
- * a device would be full of it in the end, and no test of anything. */
+ * by world_free_left when the context has gone, in another one of the device, which is current.
+ * Else a device would be full of it in the end, and no test of anything. */
 void world_leave(struct world *world, const struct block *block);
 void world_free_left(struct world *world);
 
@@ -167,8 +168,8 @@ void worker_live(struct world *world, unsigned steps, bool tidy);
 bool exchange_put(struct world *world, const struct block *block);
 /* One that another thread of the same context gave, its home a stream of this world. */
 bool exchange_take(struct world *world, struct block *ret_block);
-/* Frees what nobody took, or leaves it to the world (NULL: frees). The context is current, no thread
- * is under way. */
+/* Frees what nobody took, or leaves it to the world (NULL: frees). The context is current, no
+ * thread is under way. */
 void exchange_clear(struct world *leave_to);
 
 #endif

@@ -6,11 +6,11 @@
 #include <stdio.h>
 #include <string.h>
 
-#define LATE_NS 300000       /* a late kernel begins up to so much later */
-#define VERY_LATE_NS 3000000 /* one in sixteen of them */
-#define BEHIND_NS 20000000 /* of delays that one thread has submitted and not waited for, */
-#define BEHIND 400         /* and kernels */
-#define OWNERS 65536         /* of the last blocks: to say whose a tag was */
+#define LATE_NS      300000   /* a late kernel begins up to so much later */
+#define VERY_LATE_NS 3000000  /* one in sixteen of them */
+#define BEHIND_NS    20000000 /* of delays that one thread has submitted and not waited for, */
+#define BEHIND       400      /* and kernels */
+#define OWNERS       65536    /* of the last blocks: to say whose a tag was */
 
 static const size_t common_sizes[] = {512, 4096, 24 << 10, 64 << 10, 64 << 10, 256 << 10, 2 << 20};
 #define COMMON (sizeof common_sizes / sizeof *common_sizes)
@@ -23,8 +23,12 @@ static struct owner {
     uint32_t tag, thread;
 } owners[OWNERS];
 
-static const unsigned stream_flags[STREAMS] = {0, 0, CU_STREAM_DEFAULT, CU_STREAM_NON_BLOCKING,
-                                               CU_STREAM_NON_BLOCKING, CU_STREAM_NON_BLOCKING};
+static const unsigned stream_flags[STREAMS] = {0,
+                                               0,
+                                               CU_STREAM_DEFAULT,
+                                               CU_STREAM_NON_BLOCKING,
+                                               CU_STREAM_NON_BLOCKING,
+                                               CU_STREAM_NON_BLOCKING};
 
 void world_open(struct world *world)
 {

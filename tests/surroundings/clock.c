@@ -5,18 +5,18 @@
  *                 than before: as if somebody set it all the time
  *   clock apart   each process has a CLOCK_MONOTONIC of its own (time namespaces), days apart
  *
- * They share, open, close, free and wait for what was freed, take memory from each other and see each
- * other end, as always.
+ * They share, open, close, free and wait for what was freed, take memory from each other and see
+ * each other end, as always.
  */
 #include "tests/share/party.h"
 
 #include <stdatomic.h>
 
-#define ROUNDS     20
-#define FAR_S      (INT64_C(10) * 365 * 24 * 3600)
-#define APART_S    INT64_C(3000000) /* a month and more */
-#define DAY_NS     UINT64_C(86400000000000)
-#define HALF_GPU   ((size_t)96 << 20)
+#define ROUNDS   20
+#define FAR_S    (INT64_C(10) * 365 * 24 * 3600)
+#define APART_S  INT64_C(3000000) /* a month and more */
+#define DAY_NS   UINT64_C(86400000000000)
+#define HALF_GPU ((size_t)96 << 20)
 #ifndef CLONE_NEWTIME
 #define CLONE_NEWTIME 0x00000080
 #endif

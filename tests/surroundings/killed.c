@@ -1,8 +1,9 @@
 /*
  * A thread that a filter of system calls kills (SECCOMP_RET_KILL_THREAD) within a call of this
- * library: the other threads allocate, free, share and open on, or are refused, and the process ends.
- * Where the driver makes the call the thread dies with the driver's lock, natively as well, and where
- * the library makes it with a lock held (write, to its own pipe) with that: such are not tried.
+ * library: the other threads allocate, free, share and open on, or are refused, and the process
+ * ends. Where the driver makes the call the thread dies with the driver's lock, natively as well,
+ * and where the library makes it with a lock held (write, to its own pipe) with that: such are not
+ * tried.
  */
 #include "tests/forbid.h"
 #include "tests/share/party.h"
@@ -21,10 +22,12 @@ static const struct {
         unsigned number;
     } calls[16];
 } deeds[] = {
-    /* For the first time; what the share thread calls as well is left out: it has the filter too. */
+    /* For the first time; what the share thread calls as well is left out: it has the filter
+     * too. */
     {"begin", share, {CALL(socket), CALL(listen), CALL(epoll_create1), CALL(clone3)}},
-    {"open", open_theirs, {CALL(socket), CALL(connect), CALL(sendmsg), CALL(recvmsg), CALL(poll),
-                           CALL(epoll_ctl)}},
+    {"open",
+     open_theirs,
+     {CALL(socket), CALL(connect), CALL(sendmsg), CALL(recvmsg), CALL(poll), CALL(epoll_ctl)}},
 };
 
 static CUdeviceptr mine;
@@ -122,7 +125,8 @@ static int exporter(void)
 /* Whether a thread was killed. */
 static bool try_killed(void)
 {
-    static const char *const next[] = {"being killed", "allocating", "freeing", "sharing", "opening"};
+    static const char *const next[] = {"being killed", "allocating", "freeing", "sharing",
+                                       "opening"};
     const char *name = deeds[deed].calls[call].name;
     char argument[32], stages[5], what[96];
     struct party party;
@@ -131,7 +135,8 @@ static bool try_killed(void)
     party = party_start("victim", argument);
     say(party.socket, &theirs, sizeof theirs);
     for (unsigned i = 0; i < 5; i++) {
-        snprintf(what, sizeof what, "%s, killed at %s: stands in %s", deeds[deed].name, name, next[i]);
+        snprintf(what, sizeof what, "%s, killed at %s: stands in %s", deeds[deed].name, name,
+                 next[i]);
         if (!hear_within(party.socket, &stages[i], 1, PATIENCE_MS / 2))
             fail(what, 0);
     }

@@ -16,12 +16,12 @@
 #include <stdatomic.h>
 #include <sys/mount.h>
 
-#define ROUNDS   150
-#define NUMBERS  64
-#define CLOSERS  12
-#define FILES    8
-#define TEXT     "a line of the program's own\n"
-#define KEPT     ((size_t)64 << 20) /* of a GPU of 128 MiB: what cannot be had twice */
+#define ROUNDS  150
+#define NUMBERS 64
+#define CLOSERS 12
+#define FILES   8
+#define TEXT    "a line of the program's own\n"
+#define KEPT    ((size_t)64 << 20) /* of a GPU of 128 MiB: what cannot be had twice */
 
 /* ---- Parties that do as they are told ------------------------------------------------------- */
 
@@ -140,7 +140,8 @@ static void stopped(void)
     if (!AWAIT(let_open(&parties[1], &handle) == CUDA_SUCCESS))
         fail("a process that went on does not share", 0);
 
-    halt(parties[1].pid); /* it keeps the block mapped for its next open, and does not give it back */
+    halt(parties[1]
+             .pid); /* it keeps the block mapped for its next open, and does not give it back */
     party_tell(&parties[0], 'f');
     next = party_tell(&parties[0], 's');
     must_open(&next);

@@ -178,8 +178,8 @@ static int importer(void)
     use_memory();
     while (hear_or_end(PARTY_SOCKET, &order, sizeof order)) {
         if (order.room >= NUMBERS / 2 && !held)
-            must("cuIpcOpenMemHandle", cuIpcOpenMemHandle(&held, order.held,
-                                                          CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+            must("cuIpcOpenMemHandle",
+                 cuIpcOpenMemHandle(&held, order.held, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
         leave_free(order.room);
         answer.cpu = cpu_ns();
         answer.wall = now_ns();

@@ -40,7 +40,10 @@ void fixture_options(struct fixture *fixture)
         .cross = true,
         .retiring_percent = 10,
         .log = {.line = log_line},
-        .share = {.grace_ns = 1000000000, .grace_least_ns = 1000000000, .settle_ns = 200000000, .timeout_ns = 5000000000,
+        .share = {.grace_ns = 1000000000,
+                  .grace_least_ns = 1000000000,
+                  .settle_ns = 200000000,
+                  .timeout_ns = 5000000000,
                   .max_clients = 16},
     };
 }
@@ -171,7 +174,6 @@ struct gs_arena *fixture_lock_pool(struct fixture *fixture, CUdeviceptr address)
     MUST(gs_context_lock_piece(fixture->core, address, &piece));
     return piece->arena;
 }
-
 
 size_t fixture_release(struct fixture *fixture, bool wait)
 {

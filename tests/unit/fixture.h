@@ -48,14 +48,15 @@ void fixture_must(int result, const char *call, const char *file, int line);
 
 CUdeviceptr must_alloc(struct fixture *fixture, size_t size);
 
-/* What a whole core has of each layer, for that layer's tests: its fences; its table of driver calls,
- * of which a test may take some away; the first arena of the current context; that of a block,
- * locked. */
+/* What a whole core has of each layer, for that layer's tests: its fences; its table of driver
+ * calls, of which a test may take some away; the first arena of the current context; that of a
+ * block, locked. */
 struct gs_fences *fixture_fences(struct fixture *fixture);
 struct gs_driver *fixture_driver(struct fixture *fixture);
 struct gs_arena *fixture_home(struct fixture *fixture);
 struct gs_arena *fixture_lock_pool(struct fixture *fixture, CUdeviceptr address);
-/* All that can go back to the current context's device does; with `wait`, also what the GPU is at. */
+/* All that can go back to the current context's device does; with `wait`, also what the GPU is
+ * at. */
 size_t fixture_release(struct fixture *fixture, bool wait);
 
 /* The arena's figures for the current context. */

@@ -22,7 +22,8 @@ const char *const limit_texts[LIMITS] = {
     [LIMIT_IPC_OF_OWN] = "Memory that a program makes and maps itself",
     [LIMIT_FAR] = "Stream-ordered memory is reached from another GPU",
     [LIMIT_USED] = "does not count stream-ordered memory that `cudaFree` freed",
-    [LIMIT_OPENED] = "Memory opened from another process is filled, and has an address range, in every context",
+    [LIMIT_OPENED] =
+        "Memory opened from another process is filled, and has an address range, in every context",
     [LIMIT_RDMA] = "is said to be capable of GPUDirect RDMA",
 };
 
@@ -46,9 +47,9 @@ unsigned pick(unsigned n)
 
 size_t pick_size(size_t most)
 {
-    static const size_t sizes[] = {1,          3,           100,         512,          1000,
-                                   4096,       65536,       100000,      MIB - 512,    MIB,
-                                   MIB + 1000, 2 * MIB,     2 * MIB + 4, 3 * MIB + 40, 8 * MIB,
+    static const size_t sizes[] = {1,          3,       100,         512,          1000,
+                                   4096,       65536,   100000,      MIB - 512,    MIB,
+                                   MIB + 1000, 2 * MIB, 2 * MIB + 4, 3 * MIB + 40, 8 * MIB,
                                    40 * MIB};
     size_t size = sizes[pick(one_in(8) ? 16 : 15)];
 

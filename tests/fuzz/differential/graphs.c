@@ -105,8 +105,7 @@ static bool intrude(CUstreamCaptureMode mode, int stream)
                  world.block[slot].ptr);
         break;
     case 6:
-        if (mode == CU_STREAM_CAPTURE_MODE_RELAXED &&
-            CALL(cuMemAlloc, &ptr, 4096) == CUDA_SUCCESS)
+        if (mode == CU_STREAM_CAPTURE_MODE_RELAXED && CALL(cuMemAlloc, &ptr, 4096) == CUDA_SUCCESS)
             CALL(cuMemFree, ptr);
         break;
     case 7: {
@@ -121,8 +120,8 @@ static bool intrude(CUstreamCaptureMode mode, int stream)
         break;
     case 9:
         if (slot >= 0)
-            ends = CALL(cuMemFreeAsync, world.block[slot].ptr, stream_handle(stream)) ==
-                   CUDA_SUCCESS;
+            ends =
+                CALL(cuMemFreeAsync, world.block[slot].ptr, stream_handle(stream)) == CUDA_SUCCESS;
         break;
     case 12:
         if (slot >= 0)
@@ -212,10 +211,17 @@ void step_graph_launch(void)
 
 static CUDA_MEMCPY3D row_copy(CUdeviceptr to, CUdeviceptr from, size_t size)
 {
-    return (CUDA_MEMCPY3D){.srcMemoryType = CU_MEMORYTYPE_DEVICE, .srcDevice = from,
-                           .dstMemoryType = CU_MEMORYTYPE_DEVICE, .dstDevice = to,
-                           .srcPitch = size, .srcHeight = 1, .dstPitch = size, .dstHeight = 1,
-                           .WidthInBytes = size, .Height = 1, .Depth = 1};
+    return (CUDA_MEMCPY3D){.srcMemoryType = CU_MEMORYTYPE_DEVICE,
+                           .srcDevice = from,
+                           .dstMemoryType = CU_MEMORYTYPE_DEVICE,
+                           .dstDevice = to,
+                           .srcPitch = size,
+                           .srcHeight = 1,
+                           .dstPitch = size,
+                           .dstHeight = 1,
+                           .WidthInBytes = size,
+                           .Height = 1,
+                           .Depth = 1};
 }
 
 /* Nodes without an edge between them run in any order, so each is behind the one before. */
@@ -240,13 +246,15 @@ void step_graph_by_hand(void)
     fill.value = pick(256);
     size = pick_part(&world.block[from], fill.width, &offset);
     copy = row_copy(fill.dst, world.block[from].ptr + offset, size);
-    if (one_in(4) && block->kind != VMM) /* past the end, where nothing that counts as one follows */
+    if (one_in(4) &&
+        block->kind != VMM) /* past the end, where nothing that counts as one follows */
         fill.width = block->size + 1;
     say(" b%d %s b%d %zu %s", to, kind_names[block->kind], from, size, context ? "ctx" : "no ctx");
     if (CALL(cuGraphCreate, &graph, 0))
         return;
     CALL(cuGraphAddMemsetNode, &first, graph, NULL, 0, &fill, context);
-    CALL(cuGraphAddMemcpyNode, &second, graph, first ? &first : NULL, first != NULL, &copy, context);
+    CALL(cuGraphAddMemcpyNode, &second, graph, first ? &first : NULL, first != NULL, &copy,
+         context);
     if (CALL(cuGraphInstantiate, &exec, graph, 0) == CUDA_SUCCESS) {
         CALL(cuGraphLaunch, exec, CU_STREAM_LEGACY);
         CALL(cuCtxSynchronize);

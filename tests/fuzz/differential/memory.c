@@ -71,7 +71,7 @@ static CUresult make(struct block *block, int stream)
                     stream_handle(stream));
     case VMM:
         return vmm_make(block, world.context[block->context].device) ? CUDA_SUCCESS
-                                                                      : CUDA_ERROR_NOT_FOUND;
+                                                                     : CUDA_ERROR_NOT_FOUND;
     case MANAGED:
         return CALL(cuMemAllocManaged, &block->ptr, block->size, CU_MEM_ATTACH_GLOBAL);
     case HOST:
@@ -109,7 +109,7 @@ bool block_make(int slot, enum kind kind, size_t size, int stream)
 
 void step_alloc(void)
 {
-    static const enum kind often[] = {PLAIN, PLAIN, PLAIN, PLAIN,   PITCH, ASYNC, ASYNC,
+    static const enum kind often[] = {PLAIN, PLAIN, PLAIN,  PLAIN,  PITCH, ASYNC, ASYNC,
                                       ASYNC, ASYNC, POOLED, POOLED, VMM,   HOST,  REGISTERED};
     int slot = free_block(), stream = one_in(4) ? -1 : any_stream();
     enum kind kind = one_in(24) ? MANAGED : often[pick(sizeof often / sizeof *often)];
@@ -202,7 +202,8 @@ CUresult block_free(int slot, int stream)
     return result;
 }
 
-/* Work of another context is not waited for by every driver's free in the same way, so it has ended. */
+/* Work of another context is not waited for by every driver's free in the same way, so it has
+ * ended. */
 void step_free(void)
 {
     int slot = any_block(ALL_KINDS & ~(1u << OPENED)), stream = one_in(4) ? -1 : any_stream();
@@ -212,7 +213,8 @@ void step_free(void)
     if (slot < 0 || (block->shared && block->size < 2 * MIB))
         return;
     say(" b%d", slot);
-    if (current_context() < 0 || (block->last.context >= 0 && block->last.context != block->context))
+    if (current_context() < 0 ||
+        (block->last.context >= 0 && block->last.context != block->context))
         world_settle(slot);
     if (of_stream && one_in(6)) {
         world_settle(slot);
@@ -249,8 +251,8 @@ void step_bad_alloc(void)
         CALL(cuMemAllocAsync, NULL, 10, stream_handle(stream));
         break;
     case 4: {
-        static const size_t sides[] = {0, 1, 100, (size_t)1 << 40, SIZE_MAX / 2, SIZE_MAX - 511,
-                                       SIZE_MAX - 510};
+        static const size_t sides[] = {
+            0, 1, 100, (size_t)1 << 40, SIZE_MAX / 2, SIZE_MAX - 511, SIZE_MAX - 510};
         size_t width = sides[pick(7)], height = width > MIB ? 1 + pick(4) : 0;
         unsigned element = pick(18);
         if (width == SIZE_MAX / 2 && height == 3) /* natively a block of less than its rows */
@@ -426,16 +428,24 @@ static void attribute(struct block *block, CUpointer_attribute which, size_t off
  * that others have the memory. */
 void step_attributes(void)
 {
-    static const CUpointer_attribute some[] = {
-        CU_POINTER_ATTRIBUTE_CONTEXT, CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
-        CU_POINTER_ATTRIBUTE_DEVICE_POINTER, CU_POINTER_ATTRIBUTE_HOST_POINTER,
-        CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, CU_POINTER_ATTRIBUTE_BUFFER_ID,
-        CU_POINTER_ATTRIBUTE_IS_MANAGED, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
-        CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
-        CU_POINTER_ATTRIBUTE_RANGE_SIZE, CU_POINTER_ATTRIBUTE_MAPPED,
-        CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES,
-        CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE, CU_POINTER_ATTRIBUTE_ACCESS_FLAGS,
-        CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, (CUpointer_attribute)0, (CUpointer_attribute)999};
+    static const CUpointer_attribute some[] = {CU_POINTER_ATTRIBUTE_CONTEXT,
+                                               CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+                                               CU_POINTER_ATTRIBUTE_DEVICE_POINTER,
+                                               CU_POINTER_ATTRIBUTE_HOST_POINTER,
+                                               CU_POINTER_ATTRIBUTE_SYNC_MEMOPS,
+                                               CU_POINTER_ATTRIBUTE_BUFFER_ID,
+                                               CU_POINTER_ATTRIBUTE_IS_MANAGED,
+                                               CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+                                               CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE,
+                                               CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
+                                               CU_POINTER_ATTRIBUTE_RANGE_SIZE,
+                                               CU_POINTER_ATTRIBUTE_MAPPED,
+                                               CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES,
+                                               CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE,
+                                               CU_POINTER_ATTRIBUTE_ACCESS_FLAGS,
+                                               CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE,
+                                               (CUpointer_attribute)0,
+                                               (CUpointer_attribute)999};
     int slot = any_block(ALL_KINDS & ~(1u << OPENED));
     struct block *block = &world.block[slot < 0 ? 0 : slot];
 

@@ -4,9 +4,10 @@
 
 #include <stdatomic.h>
 
-/* The context is about to go: its work is done, and what does not go with it by itself goes before. So
- * do graphs of other contexts that copy its memory: the driver (580.159.04, an H200) takes a lock of
- * the copy's context when such a graph is destroyed, and may wait for ever where that has gone. */
+/* The context is about to go: its work is done, and what does not go with it by itself goes before.
+ * So do graphs of other contexts that copy its memory: the driver (580.159.04, an H200) takes a
+ * lock of the copy's context when such a graph is destroyed, and may wait for ever where that has
+ * gone. */
 static bool leave(int slot)
 {
     CUcontext before;
@@ -194,8 +195,7 @@ void step_wait(void)
     if (event < 0)
         return;
     say(" e%d s%d", event, stream);
-    CALL(cuStreamWaitEvent, stream_handle(stream), world.event[event].handle,
-         one_in(12) ? 5 : 0);
+    CALL(cuStreamWaitEvent, stream_handle(stream), world.event[event].handle, one_in(12) ? 5 : 0);
 }
 
 void step_sync(void)
@@ -344,8 +344,7 @@ void step_storm(void)
     uintptr_t made = 0, wrong = 0;
     void *result;
 
-    while (made < THREADS &&
-           pthread_create(&threads[made], NULL, storm, (void *)made) == 0)
+    while (made < THREADS && pthread_create(&threads[made], NULL, storm, (void *)made) == 0)
         made++;
     for (uintptr_t i = 0; i < made; i++) {
         pthread_join(threads[i], &result);

@@ -21,11 +21,11 @@ struct answer {
 /* What this process knows of the other one's blocks. */
 static struct {
     bool live;
-    bool opened;     /* it is a block of ours, `block`, that it has open */
-    unsigned here;   /* how often we have it open */
+    bool opened;   /* it is a block of ours, `block`, that it has open */
+    unsigned here; /* how often we have it open */
     size_t size;
     int block;
-    unsigned life;   /* of that block */
+    unsigned life; /* of that block */
 } theirs[THEIRS];
 
 static int fd = -1;

@@ -192,7 +192,7 @@ void world_used(int slot, struct order order)
 
 size_t pick_part(const struct block *block, size_t most, size_t *ret_offset)
 {
-    size_t room = block->kind == PITCH ? block->width
+    size_t room = block->kind == PITCH        ? block->width
                   : block->size < 2 * WRITTEN ? block->size
                                               : WRITTEN;
     size_t size = 1 + random_next() % (room < most ? room : most);

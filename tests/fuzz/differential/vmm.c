@@ -74,8 +74,8 @@ void step_bad_vmm(void)
         CALL(cuMemAddressReserve, &range, 2 * MIB + 1, 0, 0, 0);
         break;
     default:
-        if (CALL(cuMemGetAllocationGranularity, &size, &prop,
-                 CU_MEM_ALLOC_GRANULARITY_MINIMUM) == CUDA_SUCCESS)
+        if (CALL(cuMemGetAllocationGranularity, &size, &prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM) ==
+            CUDA_SUCCESS)
             say(" %zu", size);
     }
 }

@@ -12,8 +12,7 @@ static bool place(int block, int *ret_stream)
     struct order order = order_of(stream);
 
     *ret_stream = stream;
-    return order.context >= 0 &&
-           world.context[order.context].device == world.block[block].device &&
+    return order.context >= 0 && world.context[order.context].device == world.block[block].device &&
            world_order(block, order);
 }
 
@@ -111,9 +110,13 @@ void step_copy_2d(void)
         CALL(cuMemsetD2D8Async, a->ptr, a->pitch, (unsigned char)pick(256), width, rows,
              stream_handle(stream));
     } else if (to != from) {
-        CUDA_MEMCPY2D copy = {.srcMemoryType = CU_MEMORYTYPE_DEVICE, .srcDevice = b->ptr,
-                              .srcPitch = b->pitch, .dstMemoryType = CU_MEMORYTYPE_DEVICE,
-                              .dstDevice = a->ptr, .dstPitch = a->pitch, .WidthInBytes = width,
+        CUDA_MEMCPY2D copy = {.srcMemoryType = CU_MEMORYTYPE_DEVICE,
+                              .srcDevice = b->ptr,
+                              .srcPitch = b->pitch,
+                              .dstMemoryType = CU_MEMORYTYPE_DEVICE,
+                              .dstDevice = a->ptr,
+                              .dstPitch = a->pitch,
+                              .WidthInBytes = width,
                               .Height = rows};
         /* Rows are written as far as they are wide, and read no further. */
         CALL(cuMemcpy2DAsync, &copy, stream_handle(stream));

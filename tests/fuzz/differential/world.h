@@ -2,10 +2,10 @@
  * What a program of the differential fuzzer consists of.
  *
  * A program is a list of steps. What step i does, on which slots and with which sizes, follows from
- * the seed and i alone, so steps may be left out and the others stay what they were. Objects live in
- * slots and are printed by slot and offset; handles and addresses never are. A step does some calls
- * in a row, prints one line with each call's name and result and what could be observed, and leaves
- * nothing half done.
+ * the seed and i alone, so steps may be left out and the others stay what they were. Objects live
+ * in slots and are printed by slot and offset; handles and addresses never are. A step does some
+ * calls in a row, prints one line with each call's name and result and what could be observed, and
+ * leaves nothing half done.
  *
  * What two drivers may answer differently, both being right, is not asked: whether work that runs
  * has ended, which address memory has, what lies beside it, what is in memory that nobody wrote,
@@ -39,9 +39,9 @@ extern const char *const kind_names[KINDS];
 
 /* A place in the order of work; on a per-thread default stream nothing is done. */
 struct order {
-    int context;             /* -1: nothing is under way */
-    int stream;              /* -1: the legacy one */
-    unsigned stream_life;    /* another one is in the slot since: all of the context is waited for */
+    int context;          /* -1: nothing is under way */
+    int stream;           /* -1: the legacy one */
+    unsigned stream_life; /* another one is in the slot since: all of the context is waited for */
 };
 
 struct context {
@@ -75,9 +75,9 @@ struct block {
     size_t pitch, width; /* PITCH */
     int context;         /* where it was made */
     int device;
-    int pool;     /* POOLED: its slot, -1 when that pool was destroyed */
-    int theirs;   /* OPENED: of which slot of the other process, -1 when that process has ended */
-    bool shared;  /* the other process has it open */
+    int pool;    /* POOLED: its slot, -1 when that pool was destroyed */
+    int theirs;  /* OPENED: of which slot of the other process, -1 when that process has ended */
+    bool shared; /* the other process has it open */
     struct order last;
     void *host;                          /* HOST, REGISTERED */
     CUmemGenericAllocationHandle handle; /* VMM */
@@ -142,8 +142,15 @@ CUresult not_compared(CUresult result, unsigned limit);
  * limit. */
 #define LIMIT(limit, call, ...) (about(#call), not_compared(call(__VA_ARGS__), limit))
 
-enum limit { LIMIT_IPC_OF_ALL, LIMIT_IPC_OF_OWN, LIMIT_RDMA, LIMIT_FAR, LIMIT_USED, LIMIT_OPENED,
-             LIMITS };
+enum limit {
+    LIMIT_IPC_OF_ALL,
+    LIMIT_IPC_OF_OWN,
+    LIMIT_RDMA,
+    LIMIT_FAR,
+    LIMIT_USED,
+    LIMIT_OPENED,
+    LIMITS
+};
 extern const char *const limit_texts[LIMITS]; /* words of shim/README.md */
 
 /* Prints a hash of memory of the host. */

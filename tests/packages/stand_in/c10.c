@@ -2,14 +2,14 @@
 #include <stdint.h>
 #include <stdio.h>
 
-void c10_failed(const char *function, const char *file, uint32_t line, const char *text)
-    __asm__("_ZN3c106detail14torchCheckFailEPKcS2_jS2_");
+void c10_failed(const char *function, const char *file, uint32_t line,
+                const char *text) __asm__("_ZN3c106detail14torchCheckFailEPKcS2_jS2_");
 const char *c10_said(void);
 
 static char said[256];
 
-__attribute__((visibility("default"))) void c10_failed(const char *function, const char *file, uint32_t line,
-                                                       const char *text)
+__attribute__((visibility("default"))) void c10_failed(const char *function, const char *file,
+                                                       uint32_t line, const char *text)
 {
     snprintf(said, sizeof said, "%s", text);
 }

@@ -26,8 +26,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#define THREADS 64
-#define MIB ((size_t)1 << 20)
+#define THREADS  64
+#define MIB      ((size_t)1 << 20)
 #define OK(call) CHECK((call) == CUDA_SUCCESS, "failed")
 
 struct driver {

@@ -14,11 +14,11 @@
 
 #include <spawn.h>
 
-#define MIB ((size_t)1 << 20)
-#define STATUS 41 /* that the process ends with */
-#define AFTER 42  /* that a program it became, or started, ends with */
-#define THREADS 3
-#define BLOCKS 24
+#define MIB      ((size_t)1 << 20)
+#define STATUS   41 /* that the process ends with */
+#define AFTER    42 /* that a program it became, or started, ends with */
+#define THREADS  3
+#define BLOCKS   24
 #define OK(call) CHECK((call) == CUDA_SUCCESS, "failed")
 
 void late_set(void (*call)(void));
@@ -398,7 +398,8 @@ static int watch(const char *name, char *late_module)
     snprintf(number, sizeof number, "%d", ends[1]);
     CHECK(posix_spawn(&pid, "/proc/self/exe", NULL, NULL,
                       (char *[]){arguments[0], in, case_name, number, late_module, NULL},
-                      environ) == 0, "posix_spawn");
+                      environ) == 0,
+          "posix_spawn");
     close(ends[1]);
     start_cuda();
     left = free_memory();

@@ -12,7 +12,7 @@
 #include <stdlib.h>
 
 #define THREADS 4
-#define ROUNDS 300
+#define ROUNDS  300
 
 struct way {
     const char *name;
@@ -109,12 +109,13 @@ int main(int argc, char **argv)
         how++;
     CHECK(argc > 1 && how < 4, "usage: patched near|far|restore|reloc [led]");
     CHECK(cuInit(0) == CUDA_SUCCESS && cuDevicePrimaryCtxRetain(&context, 0) == CUDA_SUCCESS &&
-              cuCtxSetCurrent(context) == CUDA_SUCCESS, "no context");
+              cuCtxSetCurrent(context) == CUDA_SUCCESS,
+          "no context");
     /* Found before the functions are redirected. */
-    ways[1] = (struct way){"dlsym", dlsym(RTLD_DEFAULT, "cuMemAlloc_v2"),
-                           dlsym(RTLD_DEFAULT, "cuMemFree_v2"),
-                           dlsym(RTLD_DEFAULT, "cuMemAllocAsync"),
-                           dlsym(RTLD_DEFAULT, "cuMemFreeAsync")};
+    ways[1] =
+        (struct way){"dlsym", dlsym(RTLD_DEFAULT, "cuMemAlloc_v2"),
+                     dlsym(RTLD_DEFAULT, "cuMemFree_v2"), dlsym(RTLD_DEFAULT, "cuMemAllocAsync"),
+                     dlsym(RTLD_DEFAULT, "cuMemFreeAsync")};
     ways[2] = (struct way){"cuGetProcAddress", ask("cuMemAlloc", 12000), ask("cuMemFree", 12000),
                            ask("cuMemAllocAsync", 12000), ask("cuMemFreeAsync", 12000)};
     for (int w = 1; argc > 2 && w < 3; w++)

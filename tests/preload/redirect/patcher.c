@@ -11,7 +11,7 @@
 #include <link.h>
 #include <stdatomic.h>
 
-#define EXPORT __attribute__((visibility("default")))
+#define EXPORT   __attribute__((visibility("default")))
 #define JUMP_MAX 13
 
 struct target {
@@ -82,8 +82,7 @@ static CUresult on_alloc_async(CUdeviceptr *dptr, size_t bytesize, CUstream hStr
     struct target *target = &targets[ALLOC_ASYNC];
 
     before(target);
-    return after(target,
-                 ((__typeof__(&cuMemAllocAsync))target->original)(dptr, bytesize, hStream),
+    return after(target, ((__typeof__(&cuMemAllocAsync))target->original)(dptr, bytesize, hStream),
                  &seen.async_allocs);
 }
 
@@ -209,8 +208,7 @@ static void redirect_slots(const struct object *object, const ElfW(Rela) * rows,
 {
     for (size_t i = 0; rows && i < bytes / sizeof *rows; i++) {
         unsigned type = (unsigned)ELF64_R_TYPE(rows[i].r_info);
-        const char *name =
-            object->strings + object->symbols[ELF64_R_SYM(rows[i].r_info)].st_name;
+        const char *name = object->strings + object->symbols[ELF64_R_SYM(rows[i].r_info)].st_name;
 
         if (type != R_X86_64_JUMP_SLOT && type != R_X86_64_GLOB_DAT)
             continue;

@@ -1,4 +1,5 @@
-/* Calls of any kind, one after the other, in any order: what the arenas say of their memory adds up. */
+/* Calls of any kind, one after the other, in any order: what the arenas say of their memory adds
+ * up. */
 #include <criterion/criterion.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +12,7 @@
 #include "tests/driver/softcuda.h"
 #include "tests/unit/process/sums.h"
 
-#define SLOTS 48
+#define SLOTS   48
 #define STREAMS 3
 
 static struct fixture f;
@@ -187,12 +188,13 @@ static CUresult unmap_and_more(CUdeviceptr address, size_t size)
 
 static void fail_something(void)
 {
-    static const char *const calls[] = {"cuMemCreate", "cuMemMap", "cuMemSetAccess",
+    static const char *const calls[] = {"cuMemCreate",   "cuMemMap",         "cuMemSetAccess",
                                         "cuEventCreate", "cuCtxRecordEvent", "cuMemGetInfo"};
 
     softcuda_reset();
     cr_assert_eq(softcuda_fail(calls[below(6)], 1 + below(3),
-                               below(2) ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_UNKNOWN), 0);
+                               below(2) ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_UNKNOWN),
+                 0);
 }
 
 static void live(unsigned number, unsigned steps, const char *memory)

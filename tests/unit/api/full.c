@@ -150,7 +150,8 @@ Test(full, neighbours_that_were_freed_on_two_streams_are_not_one_block, .timeout
     for (int i = 0; i < 2; i++)
         MUST(cuMemsetD8Async(block[i], 1, SIZE, stream[i]));
     MUST(gs_core_free_async(f.core, block[1], stream[1]));
-    MUST(gs_core_free_async(f.core, block[5], stream[1])); /* the last one of a stream stays apart */
+    MUST(
+        gs_core_free_async(f.core, block[5], stream[1])); /* the last one of a stream stays apart */
     MUST(gs_core_free_async(f.core, block[0], stream[0]));
     MUST(gs_core_free_async(f.core, block[3], stream[0]));
     MUST(gs_core_alloc_async(f.core, 2 * SIZE, NULL, stream[0], &next));

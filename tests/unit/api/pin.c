@@ -27,7 +27,10 @@ static int unpin(const struct gs_reg_key *key, void *handle)
     return 0;
 }
 
-static const struct gs_reg_backend device = {.name = "test", .lends = true, .pin = pin, .unpin = unpin};
+static const struct gs_reg_backend device = {.name = "test",
+                                             .lends = true,
+                                             .pin = pin,
+                                             .unpin = unpin};
 
 static void start(bool single)
 {
@@ -39,8 +42,10 @@ static void start(bool single)
 
 static struct gs_pin request(CUdeviceptr base, size_t size)
 {
-    return (struct gs_pin){
-        .key = {.backend = &device, .domain = 1}, .base = base, .size = size, .keep = true};
+    return (struct gs_pin){.key = {.backend = &device, .domain = 1},
+                           .base = base,
+                           .size = size,
+                           .keep = true};
 }
 
 static gs_status use_once_in(uintptr_t domain, CUdeviceptr base, size_t size)
@@ -154,8 +159,8 @@ Test(pin, of_a_block_its_pages_are_registered_and_none_of_another)
     cr_assert_eq(unpins, pins);
 }
 
-/* A block may lie across two pieces, each of which counts what was freed in it: here the upper one so many
- * more. */
+/* A block may lie across two pieces, each of which counts what was freed in it: here the upper one
+ * so many more. */
 static void freed_across(unsigned more)
 {
     CUdeviceptr low, high, block, again;
@@ -224,8 +229,8 @@ static void give_back(void)
     fixture_release(&f, true);
 }
 
-/* Of two pieces the lower one goes just then: a block in the upper one, which the registration of both held, is
- * told all the same. */
+/* Of two pieces the lower one goes just then: a block in the upper one, which the registration of
+ * both held, is told all the same. */
 Test(pin, that_ends_over_a_piece_that_goes_holds_nothing_in_the_next)
 {
     struct gs_reg *reg;
@@ -272,7 +277,8 @@ static bool crosses(void)
     return does;
 }
 
-/* Cards that take no dma-buf, as the GPU has none: they register memory by its address, a piece at a time. */
+/* Cards that take no dma-buf, as the GPU has none: they register memory by its address, a piece at
+ * a time. */
 Test(pin, blocks_lie_inside_pieces_where_cards_register_memory_by_its_address)
 {
     for (int i = 0; i < 4; i++) {
@@ -302,7 +308,8 @@ Test(pin, blocks_lie_inside_pieces_from_when_that_is_asked_for)
     fixture_end(&f);
 }
 
-/* Where memory is scarce a piece is of 2 MiB, and of those what is pinned is all, but a block may be more. */
+/* Where memory is scarce a piece is of 2 MiB, and of those what is pinned is all, but a block may
+ * be more. */
 Test(pin, of_a_block_across_small_pieces_all_of_it_is_pinned)
 {
     CUdeviceptr rest, first, block;

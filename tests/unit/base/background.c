@@ -1,5 +1,5 @@
-/* A thread of the library's own takes no signal of the program's, leaves the program's mask as it was, and
- * starts however much thread-local data the program has. */
+/* A thread of the library's own takes no signal of the program's, leaves the program's mask as it
+ * was, and starts however much thread-local data the program has. */
 #include "core/base/background.h"
 #include "tests/check.h"
 #include "tests/system.h"

@@ -1,4 +1,5 @@
-/* Time that somebody who looks again and again was there for: he may have stood still in between. */
+/* Time that somebody who looks again and again was there for: he may have stood still in
+ * between. */
 #include <criterion/criterion.h>
 
 #include "core/base/clock.h"
@@ -20,7 +21,7 @@ Test(look, what_is_short_counts_as_it_is)
     for (int i = 0; i < 100; i++) {
         uint64_t before = looked, counts = gs_look_counts(&looked), took = looked - before;
 
-        cr_assert_eq(counts, took < MOST_NS ? took : MOST_NS, "%llu ns of %llu", (unsigned long long)counts,
-                     (unsigned long long)took);
+        cr_assert_eq(counts, took < MOST_NS ? took : MOST_NS, "%llu ns of %llu",
+                     (unsigned long long)counts, (unsigned long long)took);
     }
 }

@@ -1,4 +1,5 @@
-/* What a program has of a write that failed, or of a wait for a latch: its own errno, mask and signals. */
+/* What a program has of a write that failed, or of a wait for a latch: its own errno, mask and
+ * signals. */
 #include <criterion/criterion.h>
 
 #include "core/base/latch.h"

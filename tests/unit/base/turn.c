@@ -1,4 +1,5 @@
-/* Calls that go first: who lets them waits until they are done, and no longer than it was told to. */
+/* Calls that go first: who lets them waits until they are done, and no longer than it was told
+ * to. */
 #include <criterion/criterion.h>
 #include <pthread.h>
 

@@ -195,7 +195,8 @@ static void origin_expect(const char *name, struct gs_config_origin expected)
 Test(config_origin, each_option_tells_the_strongest_source_that_names_it)
 {
     place_write("gpushim.conf", "# user\nlog = info\n[pool]\ndecay = 3 s\n", 0644);
-    place_write("etc", "log = error\n\n\n[debug]\ngrace = never\n[pool]\ncache_limit = 5 %\n", 0644);
+    place_write("etc", "log = error\n\n\n[debug]\ngrace = never\n[pool]\ncache_limit = 5 %\n",
+                0644);
     EXPLAIN(home_entry, "GPUSHIM_POOL_DECAY=1s", "GPUSHIM_DEBUG_IDLE=10 s");
     origin_expect("pool.decay", (struct gs_config_origin){.kind = GS_CONFIG_ENVIRONMENT});
     origin_expect("debug.idle", (struct gs_config_origin){.kind = GS_CONFIG_ENVIRONMENT});
@@ -309,9 +310,22 @@ Test(config_explain, names_with_a_wrong_prefix_are_known_for_what_they_were_mean
         {"GPUUSHIM_LOG=debug", "GPUSHIM_LOG"},
     };
     static const char *const others[] = {
-        "GPUSHIM_LGO=debug", "GPUSHIM_LOG=debug", "GPUSHIM_COLOUR=red", "GPUSHIM=1", "GPUSHIMS",
-        "GPU_SHIM_COLOUR=red", "LIBGPUSHIM=/x", "LIB=x", "", "=", "LOG=debug", "GPU_LOG=x",
-        "SHIM_LOG=x", "PATH=/gpushim_log", "CUDA_VISIBLE_DEVICES=0", "PUSH_LOG=1",
+        "GPUSHIM_LGO=debug",
+        "GPUSHIM_LOG=debug",
+        "GPUSHIM_COLOUR=red",
+        "GPUSHIM=1",
+        "GPUSHIMS",
+        "GPU_SHIM_COLOUR=red",
+        "LIBGPUSHIM=/x",
+        "LIB=x",
+        "",
+        "=",
+        "LOG=debug",
+        "GPU_LOG=x",
+        "SHIM_LOG=x",
+        "PATH=/gpushim_log",
+        "CUDA_VISIBLE_DEVICES=0",
+        "PUSH_LOG=1",
         "GPUSHM_0123456789012345678901234567890123456789012345678901234567890123456789=1",
     };
     char right[GS_OPTION_NAME_SIZE];

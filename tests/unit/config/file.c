@@ -53,25 +53,29 @@ Test(config_file, a_second_mention_is_reported_and_the_first_counts, .timeout = 
     cr_assert_eq(config.pool.free, GS_CONFIG_POOL_FREE_NATIVE);
 }
 
-/* What each option was called before, in a file and in the environment, is as what it is called now, and one line says so. */
+/* What each option was called before, in a file and in the environment, is as what it is called
+ * now, and one line says so. */
 Test(config_file, old_names_are_understood_and_say_so, .timeout = 60)
 {
     for (size_t i = 0; i < gs_old_name_count; i++) {
         const struct gs_old_name *old = &gs_old_names[i];
         const struct gs_old_name *none;
-        const struct gs_option *option = gs_option_find(gs_text_of(old->now), gs_option_name, &none);
+        const struct gs_option *option =
+            gs_option_find(gs_text_of(old->now), gs_option_name, &none);
         cr_assert_not_null(option, "%s is nothing now", old->key);
         const char *value = option->type == GS_OPTION_BOOL   ? "off"
                             : option->type == GS_OPTION_ENUM ? option->words[1]
                             : option->type == GS_OPTION_TIME ? "7 s"
                                                              : "7";
         char text[256], was[GS_OPTION_NAME_SIZE], now[GS_OPTION_NAME_SIZE];
-        snprintf(text, sizeof text, "[%s]\n%s = %s%s\n", option->section, option->key, value, old->unit);
+        snprintf(text, sizeof text, "[%s]\n%s = %s%s\n", option->section, option->key, value,
+                 old->unit);
         parse_text(text, strlen(text), &defaults, &complaints);
         complaints_expect_none(&complaints);
         snprintf(text, sizeof text, "[%s]\n%s = %s\n", old->section, old->key, value);
         parse_text(text, strlen(text), &config, &complaints);
-        EXPECT_ONE(&complaints, "test.conf:2: ", old->key, " is called ", option->key, option->section, " now");
+        EXPECT_ONE(&complaints, "test.conf:2: ", old->key, " is called ", option->key,
+                   option->section, " now");
         config_expect_equal(&config, &defaults);
         gs_option_variable(&(struct gs_option){.section = old->section, .key = old->key}, was);
         gs_option_variable(option, now);

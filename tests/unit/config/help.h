@@ -16,7 +16,7 @@ void complaints_add(void *arg, const char *line);
 /* Fails the test unless there is exactly one complaint and each of the parts (ends with NULL) is in
  * it. */
 void complaints_expect_one(const struct complaints *complaints, const char *const *parts);
-#define EXPECT_ONE(complaints, ...)                                                                \
+#define EXPECT_ONE(complaints, ...) \
     complaints_expect_one(complaints, (const char *const[]){__VA_ARGS__, NULL})
 
 void complaints_expect_none(const struct complaints *complaints);
@@ -27,7 +27,7 @@ void complaints_expect_none(const struct complaints *complaints);
 /* Loads from the environment alone. */
 void load_environment(char *const *environment, struct gs_config *ret,
                       struct complaints *ret_complaints);
-#define LOAD(ret, ret_complaints, ...)                                                             \
+#define LOAD(ret, ret_complaints, ...) \
     load_environment(ENVIRONMENT(__VA_ARGS__), ret, ret_complaints)
 
 /* Parses a file's text. */

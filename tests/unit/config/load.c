@@ -8,8 +8,8 @@
 static struct gs_config config;
 static struct complaints complaints;
 
-/* The linker sends the library's calls here (tests/unit/config/meson.build). open64 is open in a build
- * with 64-bit file offsets, as Meson's are. */
+/* The linker sends the library's calls here (tests/unit/config/meson.build). open64 is open in a
+ * build with 64-bit file offsets, as Meson's are. */
 static unsigned opens, statxs, allocations, frees;
 static bool no_memory;
 int __real_open64(const char *path, int flags, ...);
@@ -72,7 +72,8 @@ static void load(bool secure, char *const *environment)
 Test(config_load, environment_goes_before_user_before_system_before_default)
 {
     user_file_write("[debug]\nsmall_limit = 2K\nepoch_bytes = 2K\n");
-    place_write("system", "[debug]\nsmall_limit = 3K\nepoch_bytes = 3K\n[pool]\ncache_limit = 3K\n", 0644);
+    place_write("system", "[debug]\nsmall_limit = 3K\nepoch_bytes = 3K\n[pool]\ncache_limit = 3K\n",
+                0644);
     LOAD_FILES("GPUSHIM_DEBUG_SMALL_LIMIT=1K", place_home);
     complaints_expect_none(&complaints);
     cr_assert_eq(config.debug.small_limit, 1024);
@@ -378,8 +379,9 @@ static void complain_when_complete(void *arg, const char *line)
 Test(config_load, complaints_come_when_the_options_are_complete)
 {
     place_write("system", "log_target = /tmp/gs.log\n", 0644);
-    const struct gs_config_sources sources = {
-        ENVIRONMENT("GPUSHIM_POOL_FREE=x", "GPUSHIM_LOG=error"), place_system_files, false};
+    const struct gs_config_sources sources = {ENVIRONMENT("GPUSHIM_POOL_FREE=x",
+                                                          "GPUSHIM_LOG=error"),
+                                              place_system_files, false};
     gs_config_load(&config, &sources, complain_when_complete, &config);
     cr_assert_eq(complaints.count, 1);
 }

@@ -9,13 +9,13 @@
 
 #define MIB ((size_t)1 << 20)
 
-#define MUST(call)                                                                                 \
-    do {                                                                                           \
-        int must_result = (int)(call);                                                             \
-        if (must_result) {                                                                         \
-            fprintf(stderr, "softdriver_peer: %s: %d\n", #call, must_result);                      \
-            _exit(3);                                                                              \
-        }                                                                                          \
+#define MUST(call)                                                            \
+    do {                                                                      \
+        int must_result = (int)(call);                                        \
+        if (must_result) {                                                    \
+            fprintf(stderr, "softdriver_peer: %s: %d\n", #call, must_result); \
+            _exit(3);                                                         \
+        }                                                                     \
     } while (0)
 
 static CUcontext context;
@@ -47,8 +47,10 @@ static int export_vmm(void)
                               .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
     char byte = 0, control[CMSG_SPACE(sizeof(int))];
     struct iovec iov = {&byte, 1};
-    struct msghdr message = {
-        .msg_iov = &iov, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+    struct msghdr message = {.msg_iov = &iov,
+                             .msg_iovlen = 1,
+                             .msg_control = control,
+                             .msg_controllen = sizeof control};
     struct cmsghdr *header = CMSG_FIRSTHDR(&message);
     CUdeviceptr ptr;
     int fd;

@@ -1,5 +1,6 @@
 /*
- * The software driver between processes: what the environment orders, and machines of several processes.
+ * The software driver between processes: what the environment orders, and machines of several
+ * processes.
  */
 #include "softdriver.h"
 #include "tests/system.h"
@@ -89,8 +90,10 @@ static int fd_receive(int socket)
 {
     char byte, control[CMSG_SPACE(sizeof(int))];
     struct iovec iov = {&byte, 1};
-    struct msghdr message = {
-        .msg_iov = &iov, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+    struct msghdr message = {.msg_iov = &iov,
+                             .msg_iovlen = 1,
+                             .msg_control = control,
+                             .msg_controllen = sizeof control};
     int fd;
 
     cr_assert_eq(recvmsg(socket, &message, MSG_CMSG_CLOEXEC), 1);
@@ -260,9 +263,9 @@ Test(softdriver_process, faults_come_from_the_environment)
     cr_assert_str_eq(out, "0 0 2 0 ");
     cr_assert_eq(peer_run("SOFTCUDA_FAULTS=cuMemCreate:2+:999", "create_four", out, sizeof out), 0);
     cr_assert_str_eq(out, "0 999 999 999 ");
-    cr_assert_eq(
-        peer_run("SOFTCUDA_FAULTS=cuMemFree:*:1;cuMemCreate:*:700", "create_four", out, sizeof out),
-        0);
+    cr_assert_eq(peer_run("SOFTCUDA_FAULTS=cuMemFree:*:1;cuMemCreate:*:700", "create_four", out,
+                          sizeof out),
+                 0);
     cr_assert_str_eq(out, "700 700 700 700 ");
     cr_assert_eq(peer_run("SOFTCUDA_FAULTS=cuMemCreate:kill:2", "create_four", out, sizeof out),
                  -SIGKILL);

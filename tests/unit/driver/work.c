@@ -1,6 +1,7 @@
 /*
- * What of the software driver the conformance suite cannot ask, as it would end a real GPU's context or has no order
- * for it: held work, faults of work whose memory vanishes, and what memory costs.
+ * What of the software driver the conformance suite cannot ask, as it would end a real GPU's
+ * context or has no order for it: held work, faults of work whose memory vanishes, and what memory
+ * costs.
  */
 #include "softdriver.h"
 #include "tests/clock.h"
@@ -68,7 +69,8 @@ Test(softdriver_work, a_context_event_waits_for_everything_before_it_and_nothing
     OK(cuLaunchHostFunc(b, at_gate, NULL)); /* later work is not awaited */
     softcuda_hold(0);
     OK(cuEventSynchronize(event));
-    cr_assert_eq(((volatile uint32_t *)ptr)[0], 5, "the ended thread's default stream was not awaited");
+    cr_assert_eq(((volatile uint32_t *)ptr)[0], 5,
+                 "the ended thread's default stream was not awaited");
     cr_assert_eq(((volatile uint32_t *)ptr)[1], 6, "the destroyed stream was not awaited");
     GIVES(cuStreamQuery(b), CUDA_ERROR_NOT_READY);
     open_gate(b);
@@ -359,8 +361,9 @@ Test(softdriver_work, in_an_nvlink_domain_a_fabric_handle_opens_the_same_memory)
     GIVES(cuMemExportToShareableHandle(&fabric, handle, CU_MEM_HANDLE_TYPE_FABRIC, 0),
           CUDA_ERROR_INVALID_VALUE);
     OK(cuMemRelease(handle));
-    prop.requestedHandleTypes = (CUmemAllocationHandleType)(
-        CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR | CU_MEM_HANDLE_TYPE_FABRIC);
+    prop.requestedHandleTypes =
+        (CUmemAllocationHandleType)(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR |
+                                    CU_MEM_HANDLE_TYPE_FABRIC);
     OK(cuMemCreate(&handle, 2 * MIB, &prop, 0));
     OK(cuMemExportToShareableHandle(&fabric, handle, CU_MEM_HANDLE_TYPE_FABRIC, 0));
     OK(cuMemExportToShareableHandle(&fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));

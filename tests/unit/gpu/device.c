@@ -70,12 +70,13 @@ static void hear(enum gs_log_level level, const void *caller, const char *text)
 
 Test(device, what_was_made_to_try_a_fabric_handle_is_given_back)
 {
-    const struct gs_driver driver = {
-        .device_get_attribute = can, .mem_create = make, .mem_release = release};
+    const struct gs_driver driver = {.device_get_attribute = can,
+                                     .mem_create = make,
+                                     .mem_release = release};
     const struct gs_log log = {.line = hear};
-    struct gs_device device = {
-        .mode = GS_MODE_FD,
-        .properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR};
+    struct gs_device device = {.mode = GS_MODE_FD,
+                               .properties.requestedHandleTypes =
+                                   CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR};
 
     refusal = CUDA_ERROR_NOT_PERMITTED;
     gs_device_reach(&driver, &log, &device);

@@ -53,7 +53,8 @@ Test(fence, a_capture_forbids_recording_and_stays_valid)
     cr_assert_null(fence.line);
     fence = gs_fence_next(&pool);
     cr_assert_eq(gs_fence_query(&pool, &fence), GS_CAPTURING);
-    cr_assert_eq(gs_fence_query(&pool, &earlier), GS_OK, "what was recorded before can be asked for");
+    cr_assert_eq(gs_fence_query(&pool, &earlier), GS_OK,
+                 "what was recorded before can be asked for");
     cr_assert(gs_core_capturing(f.core));
     cr_assert_eq(cuStreamEndCapture(stream, &graph), CUDA_SUCCESS);
     gs_core_capture_end(f.core, stream);
@@ -81,7 +82,8 @@ Test(fence, an_event_is_asked_for_beside_a_capture_that_is_not_known)
     cr_assert_eq(gs_fence_record(&pool, &fence), GS_OK);
     MUST(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
     cr_assert_eq(gs_fence_query(&pool, &fence), GS_OK);
-    cr_assert_neq(cuStreamEndCapture(stream, &graph), CUDA_SUCCESS, "the driver forbids the first question");
+    cr_assert_neq(cuStreamEndCapture(stream, &graph), CUDA_SUCCESS,
+                  "the driver forbids the first question");
     MUST(cuStreamDestroy(stream));
     gs_fence_pool_destroy(&pool);
     fixture_end(&f);
@@ -145,7 +147,8 @@ Test(fence, captures_are_counted_by_stream)
             }
             cr_assert_not(gs_fences_capturing(&fences));
         }
-    /* A default stream has one key in all contexts; a green context's captures are its primary one's, too. */
+    /* A default stream has one key in all contexts; a green context's captures are its primary
+     * one's, too. */
     cr_assert_eq(gs_fences_capture_begin(&fences, 2, context, context), GS_OK);
     cr_assert_eq(gs_fences_capture_begin(&fences, 2, (CUcontext)16, context), GS_OK);
     gs_fences_capture_end(&fences, 2, (CUcontext)16);
@@ -234,7 +237,8 @@ static void *leave_behind_another(void *arg)
 }
 
 /* A context that is about to go does so when nobody is in a call of the driver for it. Who waits
- * sleeps: a thread of a real-time policy would keep the processor from the one that it waits for. */
+ * sleeps: a thread of a real-time policy would keep the processor from the one that it waits
+ * for. */
 Test(fence, a_thread_that_waits_for_a_line_sleeps, .timeout = 60)
 {
     void *(*const waits[])(void *) = {mark_behind_another, leave_behind_another};
@@ -363,7 +367,8 @@ Test(fence, the_programs_current_context_stays)
     fixture_end(&f);
 }
 
-/* ---- A wait for all work, and captures -------------------------------------------------------- */
+/* ---- A wait for all work, and captures
+ * -------------------------------------------------------- */
 
 static CUstreamCaptureMode exchange(CUstreamCaptureMode mode)
 {

@@ -9,7 +9,8 @@ Test(map, addresses_find_their_span)
     /* The second crosses from one leaf of the table to the next. */
     struct gs_span spans[] = {
         {.base = UINT64_C(0x7f0000000000), .size = GS_PAGE_SIZE, .kind = GS_SPAN_PIECE},
-        {.base = (UINT64_C(1) << 35) - 2 * GS_PAGE_SIZE, .size = 5 * GS_PAGE_SIZE,
+        {.base = (UINT64_C(1) << 35) - 2 * GS_PAGE_SIZE,
+         .size = 5 * GS_PAGE_SIZE,
          .kind = GS_SPAN_PIECE},
     };
 

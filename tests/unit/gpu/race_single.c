@@ -19,10 +19,10 @@
 #include "tests/clock.h"
 
 #define THREADS_MAX 32
-#define LIVE 6
-#define SHARED 4
-#define STEPS 40
-#define DELAY_NS 60000
+#define LIVE        6
+#define SHARED      4
+#define STEPS       40
+#define DELAY_NS    60000
 
 /* What one thread does when the moment has come. */
 enum act {
@@ -48,7 +48,7 @@ struct life {
     enum act act;
     bool turn; /* atomic: the moment has come */
     pthread_barrier_t all;
-    pthread_mutex_t lock;         /* of: */
+    pthread_mutex_t lock;        /* of: */
     struct block shared[SHARED]; /* blocks that go from thread to thread */
 };
 
@@ -318,8 +318,11 @@ static void finish(struct life *life)
 /* What a thread needs, and what it leaves when all work is done. */
 static void equip(struct worker *worker, struct life *life, unsigned number, unsigned *seed)
 {
-    *worker = (struct worker){.life = life, .number = number, .seed = (unsigned)rand_r(seed),
-                              .stamp = (number + 1) << 20, .stream = life->single,
+    *worker = (struct worker){.life = life,
+                              .number = number,
+                              .seed = (unsigned)rand_r(seed),
+                              .stamp = (number + 1) << 20,
+                              .stream = life->single,
                               .leaves = rand_r(seed) % 2,
                               .alone_for = (unsigned)rand_r(seed) % STEPS};
     MUST(cuStreamCreate(&worker->own, CU_STREAM_NON_BLOCKING));

@@ -448,7 +448,8 @@ Test(single, other_streams_come_and_go)
     lone_finish(&f);
 }
 
-/* Drivers before CUDA 12.5: what other streams wait for is an event in the stream that was alone. */
+/* Drivers before CUDA 12.5: what other streams wait for is an event in the stream that was
+ * alone. */
 Test(single, without_context_events_a_mark_is_an_event_in_the_single_stream, .timeout = 60)
 {
     struct single_fixture f;

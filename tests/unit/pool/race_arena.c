@@ -111,7 +111,7 @@ static void *work(void *arg)
     MUST(cuCtxSetCurrent(f->context));
     for (int i = 0; i < 2; i++)
         MUST(cuStreamCreate(&stream[i], CU_STREAM_NON_BLOCKING));
-    while (now_ns() < worker->end_ns && 
+    while (now_ns() < worker->end_ns &&
            !(worker->broken && __atomic_load_n(&found, __ATOMIC_RELAXED))) {
         int slot = rand_r(&seed) % LIVE;
         size_t size = random_size(&seed);
@@ -119,8 +119,8 @@ static void *work(void *arg)
         if (live[slot].address) {
             CUstream at = stream[live[slot].stream];
 
-            worker->foreign += fixture_count_other(f, at, live[slot].address, live[slot].stamp,
-                                                   live[slot].words);
+            worker->foreign +=
+                fixture_count_other(f, at, live[slot].address, live[slot].stamp, live[slot].words);
             if (worker->foreign)
                 __atomic_store_n(&found, true, __ATOMIC_RELAXED);
             /* The kernel that is still to come must not hit the next owner. */
@@ -133,12 +133,11 @@ static void *work(void *arg)
         live[slot].stream = rand_r(&seed) % 2;
         live[slot].words = size / 4;
         live[slot].stamp = ++stamp;
-        MUST(rand_r(&seed) % 2
-                 ? gs_core_alloc(f->core, size, &live[slot].address)
-                 : gs_core_alloc_async(f->core, size, NULL, stream[live[slot].stream],
-                                       &live[slot].address));
-        fixture_spin_fill(f, stream[live[slot].stream], live[slot].address, stamp,
-                          live[slot].words, 0);
+        MUST(rand_r(&seed) % 2 ? gs_core_alloc(f->core, size, &live[slot].address)
+                               : gs_core_alloc_async(f->core, size, NULL, stream[live[slot].stream],
+                                                     &live[slot].address));
+        fixture_spin_fill(f, stream[live[slot].stream], live[slot].address, stamp, live[slot].words,
+                          0);
         worker->rounds++;
     }
     for (int i = 0; i < LIVE; i++)
@@ -177,10 +176,11 @@ int main(int argc, char **argv)
         fixture_driver(&f)->event_query = always_passed;
     tasks = broken ? threads : threads + 1;
     for (unsigned i = 0; i < tasks; i++) {
-        worker[i] = (struct worker){.fixture = &f, .number = i, .broken = broken,
+        worker[i] = (struct worker){.fixture = &f,
+                                    .number = i,
+                                    .broken = broken,
                                     .end_ns = now_ns() + seconds * UINT64_C(1000000000)};
-        MUST(pthread_create(&worker[i].thread, NULL, i < threads ? work : come_and_go,
-                            &worker[i]));
+        MUST(pthread_create(&worker[i].thread, NULL, i < threads ? work : come_and_go, &worker[i]));
     }
     for (unsigned i = 0; i < tasks; i++) {
         MUST(pthread_join(worker[i].thread, NULL));

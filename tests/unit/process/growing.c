@@ -1,4 +1,5 @@
-/* What happens while an arena grows: its lock is let go for each piece that is made, and each may fail. */
+/* What happens while an arena grows: its lock is let go for each piece that is made, and each may
+ * fail. */
 #include <criterion/criterion.h>
 
 #include "core/process/context.h"
@@ -38,7 +39,8 @@ static void (*moment)(unsigned nth);
 static unsigned creates;
 
 static CUresult create_with_a_moment(CUmemGenericAllocationHandle *handle, size_t size,
-                                     const CUmemAllocationProp *properties, unsigned long long flags)
+                                     const CUmemAllocationProp *properties,
+                                     unsigned long long flags)
 {
     void (*now)(unsigned) = moment;
 

@@ -1,4 +1,5 @@
-/* Host memory that is out: at each place where an arena asks for some, nothing is lost or left half made. */
+/* Host memory that is out: at each place where an arena asks for some, nothing is lost or left half
+ * made. */
 #include <criterion/criterion.h>
 #include <stdlib.h>
 
@@ -46,8 +47,8 @@ static struct held held(void)
     return (struct held){census.handles, census.mappings, gs_limit_used(f.core, 0)};
 }
 
-/* From this one on, of which each is run without the nth memory that it asks for. True: it asks for no
- * more. */
+/* From this one on, of which each is run without the nth memory that it asks for. True: it asks for
+ * no more. */
 static bool fails_at(unsigned nth, gs_status (*call)(CUdeviceptr *ret))
 {
     CUdeviceptr address = 0;
@@ -189,7 +190,8 @@ Test(host_memory, out_while_pieces_leave, .timeout = 60)
 /* Memory of which one place is not known would be another there after a wake: it stays. */
 Test(host_memory, out_while_a_mapping_is_noted, .timeout = 60)
 {
-    const CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
+    const CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                      .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
     const struct gs_own_memory memory = {.size = 2 * MIB, .properties = prop};
     CUmemGenericAllocationHandle handle;
     struct gs_sleep_why why;

@@ -41,7 +41,7 @@ static void start(uint64_t grace_ns)
     snprintf(dir, sizeof dir, "/tmp/gpushim-leases-%d", (int)getpid());
     fixture_options(&f);
     f.options.purge_ns = 3600 * 1000 * MS; /* it gives nothing back meanwhile */
-    f.options.cross = false; /* its importers, by hand, take a descriptor */
+    f.options.cross = false;               /* its importers, by hand, take a descriptor */
     f.options.share.enable = true;
     f.options.share.grace_ns = f.options.share.grace_least_ns = grace_ns;
     snprintf(f.options.share.dir, sizeof f.options.share.dir, "%s", dir);
@@ -376,7 +376,8 @@ Test(leases, what_waits_for_others_to_come_counts_as_free)
     gs_core_bound(f.core, 0, &free_bytes, &all);
     cr_assert_eq(free_bytes, 64 * MIB);
     block_id = must_open(ipc_handle);
-    cr_assert_eq(gs_core_cached(f.core), fixture_arena(&f).reserved - 8 * MIB, "another process has it");
+    cr_assert_eq(gs_core_cached(f.core), fixture_arena(&f).reserved - 8 * MIB,
+                 "another process has it");
     give_back(block_id);
     cr_assert(leaves_limbo());
     cr_assert_eq(gs_core_cached(f.core), fixture_arena(&f).reserved);

@@ -75,8 +75,8 @@ Test(lifetime, a_context_that_stays_keeps_its_memory)
     expect_nothing_left();
 }
 
-/* A green context that goes takes its streams along, and the primary one stays: a new stream may have
- * the handle of one of them, and what that one freed is not its own. */
+/* A green context that goes takes its streams along, and the primary one stays: a new stream may
+ * have the handle of one of them, and what that one freed is not its own. */
 Test(lifetime, what_a_stream_freed_is_no_streams_after_a_call_that_may_end_it)
 {
     struct fixture f;
@@ -275,7 +275,8 @@ Test(lifetime, a_context_that_goes_for_long_is_not_waited_for)
     expect_nothing_left();
 }
 
-/* Who waits for its work, without a lock, looks at no event of it while the driver may destroy it. */
+/* Who waits for its work, without a lock, looks at no event of it while the driver may destroy
+ * it. */
 Test(lifetime, nothing_is_asked_about_a_context_that_may_go)
 {
     struct fixture f;
@@ -557,8 +558,8 @@ static void *frees_in_order(void *arg)
     return NULL;
 }
 
-/* cuMemFreeAsync does not wait; the allocation that needs the memory does, also where this thread has
- * no name for the stream. */
+/* cuMemFreeAsync does not wait; the allocation that needs the memory does, also where this thread
+ * has no name for the stream. */
 Test(lifetime, without_context_events_a_full_gpu_waits_for_what_was_freed_in_order)
 {
     struct fixture f;
@@ -599,10 +600,20 @@ Test(lifetime, no_current_context_is_said)
 Test(lifetime, any_driver_call_may_fail_anywhere, .timeout = 60)
 {
     static const char *const calls[] = {
-        "cuMemCreate",   "cuMemAddressReserve", "cuMemMap",          "cuMemSetAccess",
-        "cuEventCreate", "cuCtxRecordEvent",    "cuEventQuery",      "cuCtxPushCurrent",
-        "cuCtxGetCurrent", "cuCtxGetDevice",    "cuMemExportToShareableHandle",
-        "cuMemImportFromShareableHandle",       "cuStreamGetCtx", "cuMemGetInfo",
+        "cuMemCreate",
+        "cuMemAddressReserve",
+        "cuMemMap",
+        "cuMemSetAccess",
+        "cuEventCreate",
+        "cuCtxRecordEvent",
+        "cuEventQuery",
+        "cuCtxPushCurrent",
+        "cuCtxGetCurrent",
+        "cuCtxGetDevice",
+        "cuMemExportToShareableHandle",
+        "cuMemImportFromShareableHandle",
+        "cuStreamGetCtx",
+        "cuMemGetInfo",
     };
     static const CUresult errors[] = {CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_UNKNOWN};
 
@@ -630,8 +641,8 @@ Test(lifetime, any_driver_call_may_fail_anywhere, .timeout = 60)
                 }
                 softcuda_reset();
                 while (count > 0)
-                    cr_assert_eq(gs_core_free(f.core, block[--count]), GS_OK, "%s %u",
-                                 calls[call], nth);
+                    cr_assert_eq(gs_core_free(f.core, block[--count]), GS_OK, "%s %u", calls[call],
+                                 nth);
                 cr_assert_eq(fixture_arena(&f).live, 0, "%s %u", calls[call], nth);
                 fixture_end(&f);
                 expect_nothing_left();

@@ -111,8 +111,8 @@ Test(limit, a_device_that_does_not_say_what_it_has_is_left_to_the_driver, .timeo
 
 #define LOOKS 10 /* at what the threads have */
 
-static bool over; /* atomic */
-static size_t before, most; /* bytes that are in use: by nobody here; seen */
+static bool over;            /* atomic */
+static size_t before, most;  /* bytes that are in use: by nobody here; seen */
 static size_t seen, refused; /* atomic */
 
 static void *take_and_give(void *arg)

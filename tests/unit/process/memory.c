@@ -173,7 +173,8 @@ Test(memory, a_full_device_has_what_is_left_in_another_threads_arena)
         continue;
     while (gs_core_alloc(f.core, 64 << 10, &block) == GS_OK)
         blocks++;
-    cr_assert_eq(blocks * (64 << 10), held - (MEETINGS + 1) * (64 << 10), "not a byte is out of reach");
+    cr_assert_eq(blocks * (64 << 10), held - (MEETINGS + 1) * (64 << 10),
+                 "not a byte is out of reach");
     fixture_end(&f);
 }
 
@@ -252,7 +253,8 @@ Test(memory, stream_order_merges_and_cuts_without_the_gpu)
     fixture_end(&f);
 }
 
-/* The GPU, which is held, gets on as soon as the library waits for it, and is waited for as long as that takes. */
+/* The GPU, which is held, gets on as soon as the library waits for it, and is waited for as long as
+ * that takes. */
 static bool moves_when_waited_for;
 gs_status __real_gs_fence_wait(const struct gs_fence *fence, uint64_t deadline_ns);
 gs_status __wrap_gs_fence_wait(const struct gs_fence *fence, uint64_t deadline_ns);
@@ -401,8 +403,8 @@ Test(memory, beyond_what_was_live_the_like_of_a_block_is_waited_for)
     fixture_end(&f);
 }
 
-/* Where it has only a little more, and several streams have work, it waits for about as long as making a
- * piece takes, and that this was in vain says nothing of the GPU. */
+/* Where it has only a little more, and several streams have work, it waits for about as long as
+ * making a piece takes, and that this was in vain says nothing of the GPU. */
 Test(memory, a_little_beyond_what_was_live_it_waits_for_a_moment)
 {
     struct fixture f;

@@ -160,7 +160,8 @@ Test(peers, keep_no_small_block_that_one_of_them_may_not_touch, .timeout = 60)
     is_refused((size_t)700 << 10);
 }
 
-/* Memory that is there when it is let in refuses: then what comes later is not opened to it either. */
+/* Memory that is there when it is let in refuses: then what comes later is not opened to it
+ * either. */
 static void is_not_let_in(gs_status (*let_in)(void))
 {
     const size_t size = (size_t)128 << 20;

@@ -1,4 +1,5 @@
-/* Regions grow by pieces, and give pieces back; blocks lie across them (core/pool/region.c, trim.c). */
+/* Regions grow by pieces, and give pieces back; blocks lie across them (core/pool/region.c,
+ * trim.c). */
 #include <criterion/criterion.h>
 #include <stdlib.h>
 #include <string.h>
@@ -40,7 +41,8 @@ static unsigned pieces_of(CUdeviceptr block)
     const struct gs_block *found = gs_piece_find_locked(piece_at(block), block);
     unsigned pieces = 0;
 
-    for (const struct gs_piece *piece = found->piece; piece; piece = gs_block_next_piece(found, piece))
+    for (const struct gs_piece *piece = found->piece; piece;
+         piece = gs_block_next_piece(found, piece))
         pieces++;
     gs_latch_release(&arena->lock);
     return pieces;
@@ -372,7 +374,8 @@ Test(regions, of_two_that_fit_as_well_the_one_inside_a_piece_is_taken)
     for (int order = 0; order < 2; order++) { /* whichever was freed last */
         give(order ? inside : across);
         give(order ? across : inside);
-        MUST(gs_core_free(f.core, must_alloc(&f, 512))); /* neither is apart as the last that came back */
+        MUST(gs_core_free(f.core,
+                          must_alloc(&f, 512))); /* neither is apart as the last that came back */
         give(must_alloc(&f, 2 * MIB));
         cr_assert_eq(must_alloc(&f, 32 * MIB), inside);
         cr_assert_eq(must_alloc(&f, 32 * MIB), across);
@@ -621,7 +624,8 @@ Test(regions, what_was_live_lately_is_kept_and_a_slack_that_a_full_device_has_le
     cr_assert_eq(excess(MIB), reserved() - 2000 * MIB - 2000 * MIB / 100 * 4);
     cr_assert_eq(excess(0), reserved() - 2000 * MIB - 2000 * MIB / 100 * 16, "not known");
     arena->kept.live_peak = 0;
-    cr_assert_eq(excess(MIB), reserved() - 1000 * MIB - 1000 * MIB / 100 * 4, "what is live counts");
+    cr_assert_eq(excess(MIB), reserved() - 1000 * MIB - 1000 * MIB / 100 * 4,
+                 "what is live counts");
     end();
 }
 

@@ -1,4 +1,5 @@
-/* What an arena holds too much of goes back to the driver in the background (core/process/purge.h). */
+/* What an arena holds too much of goes back to the driver in the background
+ * (core/process/purge.h). */
 #include <criterion/criterion.h>
 
 #include "core/base/clock.h"
@@ -38,8 +39,8 @@ Test(release, what_another_thread_gives_back_is_waited_for)
     fixture_end(&f);
 }
 
-/* 400 MiB live and 200 in four pieces free, of an arena that had `lately` live at most, and a thread
- * that trims. */
+/* 400 MiB live and 200 in four pieces free, of an arena that had `lately` live at most, and a
+ * thread that trims. */
 static struct gs_arena *make_spare(struct fixture *f, size_t lately)
 {
     CUdeviceptr block[4];
@@ -80,7 +81,8 @@ Test(release, what_an_arena_has_beyond_its_target_goes_back_in_the_background, .
     cr_assert_geq(arena->reserved, 600 * MIB);
     trim(&f);
     cr_assert_gt(fixture_counts(&f).later, 0);
-    cr_assert_leq(arena->reserved, 400 * MIB / 100 * 116 + 50 * MIB, "a piece that is smaller stays");
+    cr_assert_leq(arena->reserved, 400 * MIB / 100 * 116 + 50 * MIB,
+                  "a piece that is smaller stays");
     cr_assert_geq(arena->reserved, 400 * MIB);
     fixture_end(&f);
 }

@@ -101,8 +101,8 @@ static bool no_chunks_pile_up(void)
     return !in_vain;
 }
 
-/* Chunks of other sizes go back as the GPU passes them, and not under its hands: an allocation waits
- * where they would pile up. */
+/* Chunks of other sizes go back as the GPU passes them, and not under its hands: an allocation
+ * waits where they would pile up. */
 Test(single, sizes_that_change_pile_up_no_chunks)
 {
     bool seen = false;

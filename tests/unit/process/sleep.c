@@ -124,15 +124,20 @@ Test(sleep, a_file_that_cannot_be_read_leaves_it_asleep, .timeout = 60)
     store = &f.core->sleep.store;
     aside = mmap(NULL, store->size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     cr_assert_neq(aside, MAP_FAILED);
-    cr_assert_eq(mremap(store->base, store->size, store->size, MREMAP_MAYMOVE | MREMAP_FIXED, aside), aside);
+    cr_assert_eq(mremap(store->base, store->size, store->size, MREMAP_MAYMOVE | MREMAP_FIXED,
+                        aside),
+                 aside);
     empty = memfd_create("empty", MFD_CLOEXEC);
-    cr_assert_eq(mmap(store->base, store->size, PROT_READ, MAP_SHARED | MAP_FIXED, empty, 0), store->base);
+    cr_assert_eq(mmap(store->base, store->size, PROT_READ, MAP_SHARED | MAP_FIXED, empty, 0),
+                 store->base);
     cr_assert_not(comes(&f, &why));
     cr_assert_eq(why.error, EIO);
     cr_assert(strstr(why.text, "could not be read"), "%s", why.text);
     cr_assert_eq(device_bytes(), 0);
     cr_assert_neq(asleep(&f).since_ns, 0);
-    cr_assert_eq(mremap(aside, store->size, store->size, MREMAP_MAYMOVE | MREMAP_FIXED, store->base), store->base);
+    cr_assert_eq(mremap(aside, store->size, store->size, MREMAP_MAYMOVE | MREMAP_FIXED,
+                        store->base),
+                 store->base);
     close(empty);
     cr_assert(comes(&f, &why), "%s", why.text);
     cr_assert(are_right(&blocks));

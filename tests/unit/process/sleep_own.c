@@ -1,5 +1,5 @@
-/* What the program makes and maps itself goes off the GPU and comes back as it was (core/process/sleep_own.c). The calls
- * here do what the hooks do. */
+/* What the program makes and maps itself goes off the GPU and comes back as it was
+ * (core/process/sleep_own.c). The calls here do what the hooks do. */
 #include <criterion/criterion.h>
 #include <string.h>
 
@@ -10,7 +10,8 @@
 #define OWN(f) ((f)->core->programs.own)
 
 static const CUmemAllocationProp plain = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
-                                          .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0}};
+                                          .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE,
+                                                       .id = 0}};
 
 static CUmemGenericAllocationHandle create(struct fixture *f, size_t size)
 {
@@ -46,7 +47,8 @@ static CUdeviceptr reserve(struct fixture *f, size_t size)
     return base;
 }
 
-static CUresult map(struct fixture *f, CUdeviceptr at, size_t size, CUmemGenericAllocationHandle handle)
+static CUresult map(struct fixture *f, CUdeviceptr at, size_t size,
+                    CUmemGenericAllocationHandle handle)
 {
     CUresult result = cuMemMap(at, size, 0, gs_own_real(OWN(f), handle), 0);
 
@@ -55,7 +57,8 @@ static CUresult map(struct fixture *f, CUdeviceptr at, size_t size, CUmemGeneric
     return result;
 }
 
-static void let_in(struct fixture *f, CUdeviceptr at, size_t size, CUdevice device, CUmemAccess_flags flags)
+static void let_in(struct fixture *f, CUdeviceptr at, size_t size, CUdevice device,
+                   CUmemAccess_flags flags)
 {
     const CUmemAccessDesc access = {{.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device}, flags};
 
@@ -81,7 +84,8 @@ static unsigned long long access_of(CUdeviceptr at, CUdevice device)
     return flags;
 }
 
-/* ---- One of each -------------------------------------------------------------------------------- */
+/* ---- One of each
+ * -------------------------------------------------------------------------------- */
 
 enum { PLAIN, TWICE, RELEASED, UNMAPPED, CLOSED, READ_ONLY, RETAINED, KINDS };
 static const size_t sizes[KINDS] = {4 * MIB, 2 * MIB, 6 * MIB, 2 * MIB, 4 * MIB, 2 * MIB, 2 * MIB};
@@ -144,8 +148,8 @@ static bool are_right(void)
     return right;
 }
 
-/* Whoever has a handle gives it back as often as he has it, and nothing is left, where the driver took back what it was
- * given. */
+/* Whoever has a handle gives it back as often as he has it, and nothing is left, where the driver
+ * took back what it was given. */
 static void end(struct fixture *f)
 {
     const bool took = strcmp(softcuda_last_failed(), "cuMemRelease") != 0;
@@ -289,7 +293,8 @@ Test(sleep_own, a_number_that_the_driver_gives_anew_is_another, .timeout = 60)
 /* What others may have, and what is not understood, and why. */
 Test(sleep_own, what_is_not_the_programs_alone_stays, .timeout = 60)
 {
-    const CUmemAccessDesc host = {{.type = CU_MEM_LOCATION_TYPE_HOST, .id = 0}, CU_MEM_ACCESS_FLAGS_PROT_READ};
+    const CUmemAccessDesc host = {{.type = CU_MEM_LOCATION_TYPE_HOST, .id = 0},
+                                  CU_MEM_ACCESS_FLAGS_PROT_READ};
     struct gs_sleep_why why;
     struct fixture f;
     CUdeviceptr unknown;
@@ -304,12 +309,14 @@ Test(sleep_own, what_is_not_the_programs_alone_stays, .timeout = 60)
     MUST(cuMemCreate(&foreign, 2 * MIB, &plain, 0));
     MUST(map(&f, unknown, 2 * MIB, foreign));
     MUST(cuMemCreate(&imported, 2 * MIB, &plain, 0));
-    gs_own_made(OWN(&f), imported, &(struct gs_own_memory){.imported = true, .device = -1, .why = "imported"});
+    gs_own_made(OWN(&f), imported,
+                &(struct gs_own_memory){.imported = true, .device = -1, .why = "imported"});
     MUST(map(&f, unknown + 2 * MIB, 2 * MIB, imported));
     cr_assert(goes(&f, &why), "%s", why.text);
     cr_assert_eq(asleep(&f).stays[GS_STAYS_SHARED], sizes[PLAIN] + 2 * MIB);
     cr_assert_eq(asleep(&f).stays[GS_STAYS_OWN], sizes[TWICE] + sizes[RETAINED] + 2 * MIB);
-    cr_assert_eq(device_bytes(), asleep(&f).stays[GS_STAYS_SHARED] + asleep(&f).stays[GS_STAYS_OWN]);
+    cr_assert_eq(device_bytes(),
+                 asleep(&f).stays[GS_STAYS_SHARED] + asleep(&f).stays[GS_STAYS_OWN]);
     cr_assert(comes(&f, &why), "%s", why.text);
     cr_assert_eq(gs_own_real(OWN(&f), handles[PLAIN]), handles[PLAIN]);
     unmap(&f, unknown, 4 * MIB);
@@ -320,7 +327,8 @@ Test(sleep_own, what_is_not_the_programs_alone_stays, .timeout = 60)
     end(&f);
 }
 
-/* It may be mapped in more places than one, of which the driver leaves some. The first are the library's own. */
+/* It may be mapped in more places than one, of which the driver leaves some. The first are the
+ * library's own. */
 Test(sleep_own, what_is_not_unmapped_comes_back_all_the_same, .timeout = 60)
 {
     struct gs_sleep_why why;

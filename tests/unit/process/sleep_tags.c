@@ -1,4 +1,5 @@
-/* What bears a tag is apart from all else, and may be discarded by a process that falls asleep (core/process/context.h). */
+/* What bears a tag is apart from all else, and may be discarded by a process that falls asleep
+ * (core/process/context.h). */
 #include <criterion/criterion.h>
 
 #include "core/process/context.h"
@@ -75,8 +76,8 @@ Test(sleep_tags, what_bears_the_tag_is_not_kept, .timeout = 60)
     fixture_end(&f);
 }
 
-/* On a full GPU an allocation finds what is free in other arenas: not in those of another tag, from where it might be
- * discarded with the rest. */
+/* On a full GPU an allocation finds what is free in other arenas: not in those of another tag, from
+ * where it might be discarded with the rest. */
 Test(sleep_tags, what_is_free_of_one_tag_is_not_had_by_another, .timeout = 60)
 {
     CUdeviceptr block, beside, left, small;

@@ -19,8 +19,8 @@ size_t device_bytes(void);
 void fill(CUdeviceptr at, size_t size, unsigned seed);
 bool is_filled(CUdeviceptr at, size_t size, unsigned seed);
 
-/* Whatever call fails, with whatever error: the process is awake or asleep, and the next try is right. Returns how many
- * calls failed, one in each process that is made. */
+/* Whatever call fails, with whatever error: the process is awake or asleep, and the next try is
+ * right. Returns how many calls failed, one in each process that is made. */
 struct slept {
     void (*make)(struct fixture *f);
     bool (*are_right)(void);

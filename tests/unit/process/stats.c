@@ -36,7 +36,7 @@ Test(stats, count_each_call_and_byte_once)
     fixture_options(&f);
     f.options.epoch_bytes = 0; /* one event for every free */
     fixture_start(&f);
-    MUST(gs_core_alloc(f.core, 32 * MIB, &a)); /* a piece is made */
+    MUST(gs_core_alloc(f.core, 32 * MIB, &a));                   /* a piece is made */
     MUST(gs_core_alloc_async(f.core, 32 * MIB, NULL, NULL, &b)); /* another one */
     stats = stats_of(&f);
     cr_assert_eq(stats.counts.misses, 2);

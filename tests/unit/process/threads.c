@@ -5,9 +5,9 @@
 #include "tests/system.h"
 #include "tests/unit/fixture.h"
 
-#define SIZE ((size_t)64 << 10)
-#define WARM 4000 /* pairs: every arena has all it needs, and ids for long */
-#define PAIRS 3000 /* several epochs */
+#define SIZE     ((size_t)64 << 10)
+#define WARM     4000 /* pairs: every arena has all it needs, and ids for long */
+#define PAIRS    3000 /* several epochs */
 #define MEETINGS 1000 /* more than it takes for a thread to move */
 
 struct worker {
@@ -132,4 +132,3 @@ Test(threads, write_nothing_in_common_once_they_are_warm)
     cr_assert_gt(arena_of(&f, 1)->counts.events, 2);
     fixture_end(&f);
 }
-

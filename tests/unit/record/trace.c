@@ -1,11 +1,12 @@
-/* Recording: what threads put down is in the file, whole and in order, whatever becomes of the file. */
+/* Recording: what threads put down is in the file, whole and in order, whatever becomes of the
+ * file. */
 #include <criterion/criterion.h>
 
 #include "core/base/clock.h"
 #include "core/record/trace.h"
 #include "tests/system.h"
 
-#define EVENT sizeof(struct gs_trace_event)
+#define EVENT      sizeof(struct gs_trace_event)
 #define IN_A_BLOCK ((GS_TRACE_BUFFER - sizeof(struct gs_trace_block)) / EVENT)
 
 static unsigned warnings; /* atomic */
@@ -56,7 +57,8 @@ static void put(uint64_t number)
     put_at(&mark, number);
 }
 
-/* ---- Reading ---------------------------------------------------------------------------------- */
+/* ---- Reading
+ * ---------------------------------------------------------------------------------- */
 
 struct read {
     unsigned char *bytes;
@@ -80,8 +82,8 @@ static struct read open_file(const char *name)
     return read;
 }
 
-/* The next block, until the one after it is asked for; NULL: those were all, and nothing is behind them.
- * A block of text may have any size, so the next one is moved to where its words are aligned. */
+/* The next block, until the one after it is asked for; NULL: those were all, and nothing is behind
+ * them. A block of text may have any size, so the next one is moved to where its words are aligned. */
 static const struct gs_trace_block *next_block(struct read *read)
 {
     const struct gs_trace_block *block = (const void *)read->bytes;
@@ -127,7 +129,8 @@ static unsigned count_all(const char *name, bool *ret_ended)
     return all;
 }
 
-/* ---- Threads ---------------------------------------------------------------------------------- */
+/* ---- Threads
+ * ---------------------------------------------------------------------------------- */
 
 enum { THREADS = 8, ROUNDS = 3, EACH = 5000 };
 
@@ -244,8 +247,10 @@ Test(trace, no_block_is_larger_than_a_buffer)
         const unsigned char *at = (const unsigned char *)(block + 1);
 
         cr_assert_leq(block->size, GS_TRACE_BUFFER);
-        for (; block->kind == GS_TRACE_EVENTS && at < (const unsigned char *)block + block->size; got++)
-            at += EVENT + ((const struct gs_trace_event *)(const void *)at)->frames * sizeof *frames;
+        for (; block->kind == GS_TRACE_EVENTS && at < (const unsigned char *)block + block->size;
+             got++)
+            at +=
+                EVENT + ((const struct gs_trace_event *)(const void *)at)->frames * sizeof *frames;
         if (block->kind == GS_TRACE_EVENTS)
             cr_assert_eq(at, (const unsigned char *)block + block->size);
     }
@@ -290,7 +295,8 @@ Test(trace, modules_are_written_again_when_there_are_more)
     cr_assert_eq(count_kind(GS_TRACE_MODULES), 2);
 }
 
-/* ---- The file --------------------------------------------------------------------------------- */
+/* ---- The file
+ * --------------------------------------------------------------------------------- */
 
 /* The signal that the limit raises would end the process. */
 Test(trace, a_full_disk_ends_the_recording_and_nothing_else)
@@ -401,7 +407,8 @@ Test(trace, what_is_no_recording_is_not_written_over)
     cr_assert_not_null(gs_trace_start("/nowhere/at/all", false, &log_lines));
 }
 
-/* ---- Forks ------------------------------------------------------------------------------------ */
+/* ---- Forks
+ * ------------------------------------------------------------------------------------ */
 
 static pid_t in_child(void)
 {

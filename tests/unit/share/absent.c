@@ -1,6 +1,7 @@
 /*
- * An exporter that runs and is nowhere to be found is given up; it comes back, and has all that this process has
- * of it on its books still. What was opened before is then given back as what is opened after.
+ * An exporter that runs and is nowhere to be found is given up; it comes back, and has all that
+ * this process has of it on its books still. What was opened before is then given back as what is
+ * opened after.
  */
 #include <criterion/criterion.h>
 
@@ -25,8 +26,8 @@ static void setup(void)
 
 TestSuite(share_absent, .init = setup, .fini = scene_end, .timeout = 120);
 
-/* Its socket is away, the connection closed by the program, and nobody has been there for long: the next open
- * gives it up. Then it goes on. */
+/* Its socket is away, the connection closed by the program, and nobody has been there for long: the
+ * next open gives it up. Then it goes on. */
 static void give_up(void)
 {
     struct sockaddr_un path;
@@ -62,7 +63,8 @@ static void only_it_is_held(void)
     cr_assert_str_eq(other_ask(&other, "holds"), "ok 1", "its bytes are handed out");
 }
 
-/* Work of the context that had it open before runs on over the mapping of then, whatever was closed since. */
+/* Work of the context that had it open before runs on over the mapping of then, whatever was closed
+ * since. */
 static void work_runs_on_over_the_first_mapping(unsigned times)
 {
     CUdeviceptr address = scene_open(ipc_handle);
@@ -92,7 +94,8 @@ Test(share_absent, what_was_opened_again_goes_back_after_the_second_time_too)
     work_runs_on_over_the_first_mapping(2);
 }
 
-static CUresult fails(CUmemGenericAllocationHandle *handle, void *shareable, CUmemAllocationHandleType type)
+static CUresult fails(CUmemGenericAllocationHandle *handle, void *shareable,
+                      CUmemAllocationHandleType type)
 {
     return CUDA_ERROR_UNKNOWN;
 }
@@ -105,7 +108,8 @@ Test(share_absent, what_was_granted_again_in_vain_does_not_go_back_before_work_h
     cr_assert_eq(gs_share_close(side.share, address), GS_OK);
     give_up();
     side.driver.mem_import = fails;
-    cr_assert_eq((int)gs_share_open(side.share, ipc_handle, OTHER_CONTEXT, 0, &address), CUDA_ERROR_UNKNOWN);
+    cr_assert_eq((int)gs_share_open(side.share, ipc_handle, OTHER_CONTEXT, 0, &address),
+                 CUDA_ERROR_UNKNOWN);
     memdriver_fill(&side.driver);
     only_it_is_held();
     memdriver_busy(NULL);

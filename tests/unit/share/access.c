@@ -82,7 +82,8 @@ Test(share_access, a_listed_group_may_open)
     scene_block(&export, ipc_handle);
     cr_assert_eq(chmod(dir, 0755), 0);
     other_start(&other, dir, words);
-    /* It names nobody, so it does not believe us; the kernel's word about it is what counts here. */
+    /* It names nobody, so it does not believe us; the kernel's word about it is what counts
+     * here. */
     cr_assert_eq(other_open(&other, ipc_handle, &address), GS_UNREACHABLE);
     cr_assert_not_null(strstr(other_ask(&other, "fds"), "ok"));
     other_stop(&other);
@@ -174,7 +175,8 @@ Test(share_access, all_that_one_had_open_ends_with_it)
     cr_assert(side_gets_back(&side, export));
 }
 
-/* ---- What the system forbids ------------------------------------------------------------------ */
+/* ---- What the system forbids
+ * ------------------------------------------------------------------ */
 
 /* From now on this system call fails in this thread. */
 static void forbid(unsigned number, unsigned error)

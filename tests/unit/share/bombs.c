@@ -12,9 +12,14 @@
 #define ENDS_MAX 700
 #define INODE    2 /* of the one file */
 
-const char *const bomb_names[BOMBS] = {"lingering socket", "socket with a lingering one in it",
-                                       "file that does not close", "pipe", "memfd that shrinks",
-                                       "pidfd", "epoll", "/dev/null"};
+const char *const bomb_names[BOMBS] = {"lingering socket",
+                                       "socket with a lingering one in it",
+                                       "file that does not close",
+                                       "pipe",
+                                       "memfd that shrinks",
+                                       "pidfd",
+                                       "epoll",
+                                       "/dev/null"};
 
 static int ends[ENDS_MAX]; /* other ends of sockets, whose data nobody takes */
 static unsigned end_count;
@@ -37,7 +42,8 @@ static void fuse_answer(int fuse, const struct fuse_in_header *in, int error, co
                         size_t size)
 {
     char out[sizeof(struct fuse_out_header) + 256];
-    struct fuse_out_header head = {.len = (uint32_t)(sizeof head + size), .error = error,
+    struct fuse_out_header head = {.len = (uint32_t)(sizeof head + size),
+                                   .error = error,
                                    .unique = in->unique};
 
     memcpy(out, &head, sizeof head);
@@ -48,7 +54,10 @@ static void fuse_answer(int fuse, const struct fuse_in_header *in, int error, co
 
 static struct fuse_attr fuse_attributes(uint64_t inode)
 {
-    return (struct fuse_attr){.ino = inode, .size = 4096, .nlink = 1, .blksize = 4096,
+    return (struct fuse_attr){.ino = inode,
+                              .size = 4096,
+                              .nlink = 1,
+                              .blksize = 4096,
                               .mode = inode == FUSE_ROOT_ID ? S_IFDIR | 0755 : S_IFREG | 0644};
 }
 
@@ -59,13 +68,16 @@ static void fuse_serve(int fuse)
 
     while (read(fuse, in, sizeof in) > 0) {
         if (head->opcode == FUSE_INIT) {
-            struct fuse_init_out init = {.major = FUSE_KERNEL_VERSION, .minor = 23,
+            struct fuse_init_out init = {.major = FUSE_KERNEL_VERSION,
+                                         .minor = 23,
                                          .max_write = 4096};
 
             fuse_answer(fuse, head, 0, &init, FUSE_COMPAT_22_INIT_OUT_SIZE);
         } else if (head->opcode == FUSE_LOOKUP) {
-            struct fuse_entry_out entry = {.nodeid = INODE, .entry_valid = 3600,
-                                           .attr_valid = 3600, .attr = fuse_attributes(INODE)};
+            struct fuse_entry_out entry = {.nodeid = INODE,
+                                           .entry_valid = 3600,
+                                           .attr_valid = 3600,
+                                           .attr = fuse_attributes(INODE)};
 
             fuse_answer(fuse, head, 0, &entry, sizeof entry);
         } else if (head->opcode == FUSE_GETATTR) {
@@ -95,7 +107,8 @@ static bool fuse_begin(void)
         return false;
     snprintf(mountpoint, sizeof mountpoint, "/tmp/gpushim-fuse-%d", (int)parent);
     must(mkdir(mountpoint, 0755) == 0 || errno == EEXIST, "mkdir");
-    snprintf(options, sizeof options, "fd=%d,rootmode=40000,user_id=0,group_id=0,allow_other", fuse);
+    snprintf(options, sizeof options, "fd=%d,rootmode=40000,user_id=0,group_id=0,allow_other",
+             fuse);
     mounted = mount("gpushim-test", mountpoint, "fuse", MS_NOSUID | MS_NODEV, options) == 0;
     if (mounted) {
         server = fork_child();
@@ -156,7 +169,9 @@ static void send_along(int socket, int fd)
 {
     char control[CMSG_SPACE(sizeof fd)] __attribute__((aligned(sizeof(struct cmsghdr)))) = {0};
     struct iovec part = {(void *)"x", 1};
-    struct msghdr header = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control,
+    struct msghdr header = {.msg_iov = &part,
+                            .msg_iovlen = 1,
+                            .msg_control = control,
                             .msg_controllen = sizeof control};
     struct cmsghdr *c = CMSG_FIRSTHDR(&header);
 

@@ -293,13 +293,13 @@ Test(share_broker, takes_back_for_the_owner_alone_and_believes_nothing_unsound)
 }
 
 /* In a child of fork_child, which ends where it is not so, saying why. */
-#define CHILD_MUST(condition)                                                                      \
-    do {                                                                                           \
-        if (!(condition)) {                                                                        \
-            fprintf(stderr, "%s:%d: not so: %s; the broker has %llu; logged: %s\n", __FILE__,      \
-                    __LINE__, #condition, side_broker_published(dir), side_logged());              \
-            _exit(1);                                                                              \
-        }                                                                                          \
+#define CHILD_MUST(condition)                                                                 \
+    do {                                                                                      \
+        if (!(condition)) {                                                                   \
+            fprintf(stderr, "%s:%d: not so: %s; the broker has %llu; logged: %s\n", __FILE__, \
+                    __LINE__, #condition, side_broker_published(dir), side_logged());         \
+            _exit(1);                                                                         \
+        }                                                                                     \
     } while (0)
 
 /* ---- Nobody waits for it -------------------------------------------------------------------- */
@@ -499,14 +499,15 @@ static void end_both(int listener, int fd)
     unlink(broker_path());
 }
 
-/* A broker by hand, as soon as somebody has something for it. Who asks for figures, as a gpushim top of root's does
- * that runs beside the tests, has nothing. */
+/* A broker by hand, as soon as somebody has something for it. Who asks for figures, as a gpushim
+ * top of root's does that runs beside the tests, has nothing. */
 static int be_broker(int listener)
 {
     union gs_wire_message message;
     int fd, first;
 
-    while ((first = side_next_message(fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC), &message)) == GS_WIRE_QUERY)
+    while ((first = side_next_message(fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC),
+                                      &message)) == GS_WIRE_QUERY)
         close(fd);
     cr_assert_eq(first, GS_WIRE_HELLO);
     cr_assert_eq(side_next_message(fd, &message), GS_WIRE_PUBLISH);

@@ -1,5 +1,5 @@
-/* When what a process left is served and dropped: ends of processes whose connection others hold, and of those that the
- * kernel tells no pidfd of. */
+/* When what a process left is served and dropped: ends of processes whose connection others hold,
+ * and of those that the kernel tells no pidfd of. */
 #include <criterion/criterion.h>
 
 #include "broker_scene.h"

@@ -1,5 +1,5 @@
-/* A block that lies across pieces is left with a broker a piece at a time: opened when its process has ended, whole
- * or not at all. */
+/* A block that lies across pieces is left with a broker a piece at a time: opened when its process
+ * has ended, whole or not at all. */
 #include <criterion/criterion.h>
 
 #include "broker_scene.h"
@@ -7,8 +7,9 @@
 #include "tests/children.h"
 #include "tests/system.h"
 
-#define PIECE  (2 * MIB)
-#define MANY   40 /* more than one message brings to an importer, and than the broker's socket takes */
+#define PIECE (2 * MIB)
+#define MANY \
+    40 /* more than one message brings to an importer, and than the broker's socket takes */
 
 static void setup(void)
 {
@@ -70,7 +71,8 @@ Test(share_broker_pieces, the_next_broker_has_all_of_it)
     opens_all(many, MANY);
 }
 
-/* It is stopped with a part of it, and its process takes it back: at once, and nothing of it is served. */
+/* It is stopped with a part of it, and its process takes it back: at once, and nothing of it is
+ * served. */
 Test(share_broker_pieces, a_broker_that_has_a_part_keeps_nobody_waiting)
 {
     unsigned char many[GS_IPC_HANDLE_SIZE], two[GS_IPC_HANDLE_SIZE];
@@ -183,11 +185,12 @@ Test(share_broker_pieces, who_has_one_block_has_that_one)
     cr_assert_eq(gs_share_close(side.share, address), GS_OK);
 }
 
-/* ---- By hand ---------------------------------------------------------------------------------- */
+/* ---- By hand
+ * ---------------------------------------------------------------------------------- */
 
 /* Of a chunk of three pieces, if it has not more. */
-static void say_share(int fd, const unsigned char *ipc_handle, uint32_t pieces, uint32_t piece, uint64_t size,
-                      int memory)
+static void say_share(int fd, const unsigned char *ipc_handle, uint32_t pieces, uint32_t piece,
+                      uint64_t size, int memory)
 {
     union gs_wire_message message;
 
@@ -201,8 +204,8 @@ static void say_share(int fd, const unsigned char *ipc_handle, uint32_t pieces, 
     cr_assert_eq(side_send(fd, &message, memory), 0);
 }
 
-/* A process by hand leaves a block of three pieces and is killed; the sizes end with a 0. What an open then
- * says. */
+/* A process by hand leaves a block of three pieces and is killed; the sizes end with a 0. What an
+ * open then says. */
 static int left_and_opened(const uint64_t *sizes)
 {
     static unsigned char instance = 20;
@@ -239,7 +242,8 @@ Test(share_broker_pieces, a_part_of_it_is_not_served)
     cr_assert_eq(left_and_opened((uint64_t[]){PIECE, 0}), GS_REFUSED_HANDLE);
 }
 
-/* What a broker says to who leaves these pieces of one block, from that one on: it hangs up where they cannot be. */
+/* What a broker says to who leaves these pieces of one block, from that one on: it hangs up where
+ * they cannot be. */
 static int faulty(const uint64_t *sizes, uint32_t pieces, uint32_t first)
 {
     static unsigned char instance = 40;
@@ -261,8 +265,10 @@ Test(share_broker_pieces, nothing_unsound_is_believed)
     unsigned char kept[GS_IPC_HANDLE_SIZE];
 
     export_and_leave(0, kept);
-    cr_assert_eq(faulty((uint64_t[]){PIECE, PIECE, 0}, 3, 0), GS_REFUSED_EARLY, "nothing is wrong yet");
-    cr_assert_eq(faulty((uint64_t[]){PIECE, 0}, 4, 0), GS_REFUSED_MESSAGE, "more than it has pages");
+    cr_assert_eq(faulty((uint64_t[]){PIECE, PIECE, 0}, 3, 0), GS_REFUSED_EARLY,
+                 "nothing is wrong yet");
+    cr_assert_eq(faulty((uint64_t[]){PIECE, 0}, 4, 0), GS_REFUSED_MESSAGE,
+                 "more than it has pages");
     cr_assert_eq(faulty((uint64_t[]){PIECE, 0}, 3, 1), GS_REFUSED_MESSAGE, "not the first of all");
     cr_assert_eq(faulty((uint64_t[]){PIECE, 0}, 3, 3), GS_REFUSED_MESSAGE, "beyond the last");
     cr_assert_eq(faulty((uint64_t[]){PIECE / 2, 0}, 3, 0), GS_REFUSED_MESSAGE, "half a page");
@@ -299,8 +305,8 @@ Test(share_broker_pieces, a_chunk_is_told_of_in_one_way)
     close(memory);
 }
 
-/* Each piece is a descriptor of the broker's, and is counted before it comes: of 200, 66 are for clients, and one
- * process has half of the rest. */
+/* Each piece is a descriptor of the broker's, and is counted before it comes: of 200, 66 are for
+ * clients, and one process has half of the rest. */
 Test(share_broker_pieces, they_count_as_descriptors)
 {
     const struct rlimit few = {200, 200};

@@ -42,10 +42,11 @@ Test(share_broker, ps_prints_the_numbers_that_its_reader_sees)
     snprintf(expected, sizeof expected, "held by pid %d (", (int)getpid());
     cr_assert_not_null(strstr(said, expected), "%s", said);
     cr_assert_null(strstr(said, "another PID namespace"), "%s", said);
-    snprintf(command, sizeof command,
-             "GPUSHIM_CONFIG= GPUSHIM_SHARE_DIR=%s timeout 20 unshare --pid --fork --mount-proc %s ps "
-             "2>&1",
-             dir, BROKER_PROGRAM);
+    snprintf(
+        command, sizeof command,
+        "GPUSHIM_CONFIG= GPUSHIM_SHARE_DIR=%s timeout 20 unshare --pid --fork --mount-proc %s ps "
+        "2>&1",
+        dir, BROKER_PROGRAM);
     out = popen(command, "r");
     got = fread(said, 1, sizeof said - 1, out);
     said[got] = 0;
@@ -114,7 +115,8 @@ static void answer_by_hand(int fd, enum manner manner)
     gs_wire_send(fd, &answer, -1);
 }
 
-/* A process of the user that listens under the name and answers in that manner, until it is killed. */
+/* A process of the user that listens under the name and answers in that manner, until it is
+ * killed. */
 static pid_t stand_in(const char *name, enum manner manner, uid_t user)
 {
     struct sockaddr_un at = {.sun_family = AF_UNIX};
@@ -129,8 +131,7 @@ static pid_t stand_in(const char *name, enum manner manner, uid_t user)
     if (child == 0) {
         fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
         if (bind(fd, (struct sockaddr *)&at, sizeof at) != 0 || !become_user(user, getegid()) ||
-            listen(fd, 8) != 0 ||
-            write(ready[1], "", 1) != 1)
+            listen(fd, 8) != 0 || write(ready[1], "", 1) != 1)
             _exit(1);
         for (;;) {
             int caller = accept4(fd, NULL, NULL, SOCK_CLOEXEC);

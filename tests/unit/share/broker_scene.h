@@ -1,5 +1,5 @@
-/* What the tests of the broker have in common: the scene's side and the process beside it, which leaves
- * what it exports with the broker; brokers that the test starts; and what is said to one by
+/* What the tests of the broker have in common: the scene's side and the process beside it, which
+ * leaves what it exports with the broker; brokers that the test starts; and what is said to one by
  * hand. */
 #ifndef GS_TESTS_BROKER_SCENE_H
 #define GS_TESTS_BROKER_SCENE_H
@@ -9,7 +9,8 @@
 
 gs_status open_it(const unsigned char *ipc_handle, CUdeviceptr *ret_address);
 void export_and_leave(unsigned long number, unsigned char *ret_ipc_handle);
-/* A connection to the broker that has greeted it, and has said what it confirms (leave_by_hand.h). */
+/* A connection to the broker that has greeted it, and has said what it confirms
+ * (leave_by_hand.h). */
 int greet_broker(const unsigned char *instance, int pidfd);
 int dial_broker(const unsigned char *instance, int pidfd);
 void send_open(int fd, const unsigned char *ipc_handle);

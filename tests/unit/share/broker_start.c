@@ -108,8 +108,8 @@ Test(share_broker, the_program_does_not_see_its_start)
 }
 
 /* A launcher takes the orphans of what it starts, as PID 1 of a container does, and waits for all.
- * While its worker runs it sees nothing of the broker that the worker has started; when nothing else
- * is left that does not keep it for as long as the broker keeps what was shared. */
+ * While its worker runs it sees nothing of the broker that the worker has started; when nothing
+ * else is left that does not keep it for as long as the broker keeps what was shared. */
 Test(share_broker, a_launcher_that_waits_for_all_its_children_is_not_kept)
 {
     struct gs_share_options brokered = options;

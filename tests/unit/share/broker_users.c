@@ -82,7 +82,8 @@ Test(share_broker, another_user_does_not_share_in_the_name_of_a_process_before_i
 
     need_two_users();
     broker = broker_by_hand("GPUSHIM_SHARE_UIDS", "65534");
-    other_start2(&sharer, dir, "trust=65534", NULL); /* its socket is there, and no broker's business */
+    other_start2(&sharer, dir, "trust=65534",
+                 NULL); /* its socket is there, and no broker's business */
     other_export(&sharer, 0, 512, 7, first);
     thief = other_user_start(claim, first + 8);
     cr_assert_eq(side_broker_published(dir), 0, "it was believed");

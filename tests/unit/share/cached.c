@@ -287,8 +287,10 @@ static void say_flushed(int fd, uint64_t number, uint32_t closing)
 /* Something of each is granted, over another connection, and then they go. */
 static void go_many(uint64_t first_id, int count)
 {
-    struct gs_share_source source = {
-        .handle = chunk.handle, .chunk_size = chunk.size, .size = 512, .alone = true};
+    struct gs_share_source source = {.handle = chunk.handle,
+                                     .chunk_size = chunk.size,
+                                     .size = 512,
+                                     .alone = true};
     struct gs_export *export;
     int fd = -1;
 
@@ -372,11 +374,12 @@ Test(share_cached, where_any_may_have_gone_all_are_unmapped)
     other_start(&other, dir, NULL);
     cr_assert_eq(side_export(&side, &more, 0, 512, &held), GS_OK);
     gs_export_handle(held, ipc_handle);
-    cr_assert_eq(other_open(&other, ipc_handle, &address), GS_OK); /* else it is hung up on in the end */
+    cr_assert_eq(other_open(&other, ipc_handle, &address),
+                 GS_OK); /* else it is hung up on in the end */
     round_trip(0, 1);
     cr_assert_str_eq(other_ask(&other, "mapped"), "ok 2");
     halt(other.pid);
-    go_many(1000, 1);                             /* this it is told alone, and answers later */
+    go_many(1000, 1); /* this it is told alone, and answers later */
     gs_share_await_unmapped(side.share, NULL, 100 * MS);
     go_many(2000, GS_FLUSH_CHUNKS + 1);
     gs_share_chunk_gone(side.share, chunk.id);
@@ -406,8 +409,8 @@ Test(share_cached, nobody_hears_of_what_it_cannot_have)
     cr_assert(side_gets_back(&side, held));
 }
 
-/* Whoever answers what it was not asked, or twice, or that it gives back what it was not asked for, is hung
- * up on. */
+/* Whoever answers what it was not asked, or twice, or that it gives back what it was not asked for,
+ * is hung up on. */
 Test(share_cached, a_false_answer_ends_the_connection)
 {
     for (int lie = 0; lie < 4; lie++) {
@@ -427,8 +430,8 @@ Test(share_cached, a_false_answer_ends_the_connection)
     }
 }
 
-/* What it closed is waited for until it says that nothing is on its way; chunks that go meanwhile are told
- * at once. */
+/* What it closed is waited for until it says that nothing is on its way; chunks that go meanwhile
+ * are told at once. */
 Test(share_cached, while_closed_blocks_are_on_their_way_chunks_are_unmapped)
 {
     union gs_wire_message message;

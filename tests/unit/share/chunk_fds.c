@@ -292,7 +292,7 @@ Test(share_chunk_fds, one_that_cannot_be_told_from_others_is_not_sent)
 }
 
 #define CHUNKS_KEPT 16
-#define EXPORTS 40000 /* of each thread */
+#define EXPORTS     40000 /* of each thread */
 
 static void *export_many(void *arg)
 {

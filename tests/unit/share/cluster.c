@@ -1,7 +1,7 @@
 /*
- * Memory of other machines, as brokers, processes that share and importers have it, between two brokers and
- * two agents that the test plays: what is open on another machine is never used again, whoever ends; and
- * it is, as soon as that machine has given it back.
+ * Memory of other machines, as brokers, processes that share and importers have it, between two
+ * brokers and two agents that the test plays: what is open on another machine is never used again,
+ * whoever ends; and it is, as soon as that machine has given it back.
  */
 #include <criterion/criterion.h>
 
@@ -96,7 +96,8 @@ Test(share_cluster, a_block_that_is_free_again_is_refused)
     free_it();
     cr_assert(SIDE_WAIT(other_withdraws(&other)));
     cr_assert_eq(take(agent, ipc_handle, 11, &message), GS_WIRE_REFUSE);
-    cr_assert(message.refuse.reason == GS_REFUSED_HANDLE || /* its process was asked, before it has said CLOSE: */
+    cr_assert(message.refuse.reason ==
+                  GS_REFUSED_HANDLE || /* its process was asked, before it has said CLOSE: */
               message.refuse.reason == GS_REFUSED_ENDING);
     close(agent);
 }
@@ -199,7 +200,8 @@ Test(share_cluster, the_log_names_other_machines_among_those_who_hold_what_is_fr
     close(agent);
 }
 
-/* ---- Ends that are none ----------------------------------------------------------------------- */
+/* ---- Ends that are none
+ * ----------------------------------------------------------------------- */
 
 /* It is held, and freed: the new agent hears of both, and gives it back. */
 static void new_agent_gives_it_back(const unsigned char *ipc_handle)
@@ -208,7 +210,8 @@ static void new_agent_gives_it_back(const unsigned char *ipc_handle)
     int agent = agent_dial(far_dir);
 
     agent_awaits(agent, GS_WIRE_SHARE, &message); /* as soon as its process has left it there */
-    cr_assert(message.share.held && memcmp(message.share.ipc_handle, ipc_handle, GS_IPC_HANDLE_SIZE) == 0);
+    cr_assert(message.share.held &&
+              memcmp(message.share.ipc_handle, ipc_handle, GS_IPC_HANDLE_SIZE) == 0);
     agent_hears(agent, GS_WIRE_RECALL, &message);
     cr_assert_not(other_withdraws(&other));
     say_of(agent, GS_WIRE_CLOSE, ipc_handle);
@@ -275,7 +278,8 @@ Test(share_cluster, people_ask_the_agent_by_the_broker)
     close(asks);
 }
 
-/* ---- Borrowing --------------------------------------------------------------------------------- */
+/* ---- Borrowing
+ * --------------------------------------------------------------------------------- */
 
 Test(share_cluster, a_block_of_another_machine_is_opened_and_opened_again_by_nobodys_leave)
 {
@@ -380,7 +384,8 @@ Test(share_cluster, a_new_agent_is_told_what_is_borrowed_and_by_whom)
     close(far_agent);
 }
 
-/* ---- Refusals ---------------------------------------------------------------------------------- */
+/* ---- Refusals
+ * ---------------------------------------------------------------------------------- */
 
 Test(share_cluster, without_an_agent_an_open_fails_and_says_why)
 {

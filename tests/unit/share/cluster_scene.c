@@ -79,7 +79,8 @@ int agent_awaits(int fd, enum gs_wire_type type, union gs_wire_message *ret_mess
     return attached;
 }
 
-/* Whatever it would have been told comes before a question, which the broker passes on to its agent. */
+/* Whatever it would have been told comes before a question, which the broker passes on to its
+ * agent. */
 bool agent_hears_nothing(int fd)
 {
     union gs_wire_message message;
@@ -105,7 +106,8 @@ void take_say(int fd, const unsigned char *ipc_handle, uint32_t request)
     agent_say(fd, &message);
 }
 
-int take(int fd, const unsigned char *ipc_handle, uint32_t request, union gs_wire_message *ret_answer)
+int take(int fd, const unsigned char *ipc_handle, uint32_t request,
+         union gs_wire_message *ret_answer)
 {
     take_say(fd, ipc_handle, request);
     do

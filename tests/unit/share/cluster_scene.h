@@ -1,6 +1,6 @@
 /*
- * Two machines that are two folders, each with a broker, and a test that plays both agents: the process
- * beside it (`other`) shares on the far one, its own side opens on the near one.
+ * Two machines that are two folders, each with a broker, and a test that plays both agents: the
+ * process beside it (`other`) shares on the far one, its own side opens on the near one.
  */
 #ifndef GS_TESTS_CLUSTER_SCENE_H
 #define GS_TESTS_CLUSTER_SCENE_H
@@ -18,8 +18,8 @@ void cluster_teardown(void);
 /* An agent, to the folder's broker. */
 int agent_dial(const char *at);
 void agent_say(int fd, const union gs_wire_message *message);
-/* The next message to the agent, or the end of the test where it is of another type; a descriptor that
- * came along, or -1. */
+/* The next message to the agent, or the end of the test where it is of another type; a descriptor
+ * that came along, or -1. */
 int agent_hears(int fd, enum gs_wire_type type, union gs_wire_message *ret_message);
 /* The same of the next one of this type. */
 int agent_awaits(int fd, enum gs_wire_type type, union gs_wire_message *ret_message);
@@ -27,7 +27,8 @@ bool agent_hears_nothing(int fd);
 
 /* Of the far broker's agent: opens the block for a machine; the type of the answer. */
 void take_say(int fd, const unsigned char *ipc_handle, uint32_t request);
-int take(int fd, const unsigned char *ipc_handle, uint32_t request, union gs_wire_message *ret_answer);
+int take(int fd, const unsigned char *ipc_handle, uint32_t request,
+         union gs_wire_message *ret_answer);
 /* CLOSE, RECALL. */
 void say_of(int fd, enum gs_wire_type type, const unsigned char *ipc_handle);
 /* Asks the folder's broker: the connection. And what it says where there is no agent. */

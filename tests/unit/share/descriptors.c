@@ -1,8 +1,8 @@
 /*
- * Descriptors that are sent to do harm (bombs.h), to an exporter, an importer and a broker. Each time
- * an honest importer is served while the attack goes on: what holds up a close does so for longer than
- * a test may take, and is let go of only afterwards. With OLDER_KERNEL nothing keeps such from being
- * sent (before Linux 6.16).
+ * Descriptors that are sent to do harm (bombs.h), to an exporter, an importer and a broker. Each
+ * time an honest importer is served while the attack goes on: what holds up a close does so for
+ * longer than a test may take, and is let go of only afterwards. With OLDER_KERNEL nothing keeps
+ * such from being sent (before Linux 6.16).
  */
 #include <criterion/criterion.h>
 
@@ -14,8 +14,8 @@
 #include "scene.h"
 #include "tests/system.h"
 
-#define EACH  3 /* attacks of each kind at once */
-#define MANY  300
+#define EACH     3 /* attacks of each kind at once */
+#define MANY     300
 #define AGAIN_MS 100 /* what was sent is read by then, or never before it does harm */
 
 #ifdef OLDER_KERNEL
@@ -39,7 +39,8 @@ static void setup(void)
 TestSuite(share_descriptors, .init = setup, .fini = scene_end, .timeout = 120);
 
 /* A message with that bomb, which the attacker lets go of at once. */
-static void throw(int fd, const union gs_wire_message *message, enum bomb kind, int bomb, bool waits)
+static void throw(int fd, const union gs_wire_message *message, enum bomb kind, int bomb,
+                  bool waits)
 {
     int error = waits ? side_send(fd, message, bomb) : gs_wire_send(fd, message, bomb);
 
@@ -168,7 +169,8 @@ Test(share_descriptors, hold_up_no_end_of_a_connection_that_came_without_any)
     side_chunk_free(&side, &piece);
 }
 
-/* ---- An importer ------------------------------------------------------------------------------ */
+/* ---- An importer
+ * ------------------------------------------------------------------------------ */
 
 struct liar {
     pthread_t thread;

@@ -529,8 +529,9 @@ Test(share_directory, a_socket_about_to_be_born_is_not_taken_for_a_dead_one)
 Test(share_directory, nothing_else_in_it_is_touched)
 {
     char longer[80], older[80], other_kind[80];
-    const char *const names[] = {"notes.txt", "0123456789abcdef", longer,
-                                 "g123456789abcdef0123456789abcdef", older, other_kind};
+    const char *const names[] = {"notes.txt", "0123456789abcdef",
+                                 longer,      "g123456789abcdef0123456789abcdef",
+                                 older,       other_kind};
     char path[160];
 
     snprintf(longer, sizeof longer, "%s0", dead_name);

@@ -1,5 +1,5 @@
-/* What other processes sent is closed by a thread that nobody waits for, as long as not too much waits for it. The
- * program is linked with its own setsockopt, by which closes are counted. */
+/* What other processes sent is closed by a thread that nobody waits for, as long as not too much
+ * waits for it. The program is linked with its own setsockopt, by which closes are counted. */
 #include <criterion/criterion.h>
 
 #include "bombs.h"

@@ -114,7 +114,8 @@ Test(share_event, a_file_is_had_once_and_then_known_by_a_pid_of_its_own)
 
 Test(share_event, a_handle_says_the_same_each_time_and_each_file_has_a_secret)
 {
-    struct gs_event_handle again = drivers(NUMBER), second = drivers(NUMBER + 1), used = drivers(NUMBER);
+    struct gs_event_handle again = drivers(NUMBER), second = drivers(NUMBER + 1),
+                           used = drivers(NUMBER);
     static const unsigned char none[GS_SECRET_SIZE];
     int other_file = new_file(GS_EVENT_FILE_SIZE);
     struct gs_fd newer;
@@ -227,7 +228,8 @@ Test(share_event, without_a_descriptor_it_is_said)
     opens(&handle, file);
 }
 
-/* ---- By hand ---------------------------------------------------------------------------------- */
+/* ---- By hand
+ * ---------------------------------------------------------------------------------- */
 
 /* Where whoever made the handle listens: side_path_of and side_dial skip eight bytes. */
 static const unsigned char *place_of(const struct gs_event_handle *of)
@@ -344,9 +346,10 @@ static void lies_once(int fd, enum lie lie, unsigned times, uint32_t request)
     struct gs_wire_fds fds = {lie == NONE || refuses ? 0 : 1 + (lie == TWO), {of, of}};
     union gs_wire_message message;
 
-    gs_wire_start(&message, refuses               ? GS_WIRE_REFUSE
-                            : lie == OTHER_TYPE ? GS_WIRE_GRANT
-                                                : GS_WIRE_REPORT,
+    gs_wire_start(&message,
+                  refuses             ? GS_WIRE_REFUSE
+                  : lie == OTHER_TYPE ? GS_WIRE_GRANT
+                                      : GS_WIRE_REPORT,
                   request + (lie == OTHER_REQUEST));
     if (refuses)
         message.refuse.reason = is_busy ? GS_REFUSED_FLIGHT : GS_REFUSED_HANDLE;

@@ -1,4 +1,5 @@
-/* An exit that takes a while, as one does that has much memory to take down: its sockets go first. */
+/* An exit that takes a while, as one does that has much memory to take down: its sockets go
+ * first. */
 #include <criterion/criterion.h>
 #include <sys/param.h>
 #include <sys/ptrace.h>
@@ -32,8 +33,8 @@ static pid_t thread_of(pid_t pid)
     return thread > pid ? thread : 0;
 }
 
-/* Killed in the midst of a request; slowly: by a tracer of one of its threads. Until that has read the
- * thread's end the exit is not reported, as if there were much memory to take down. */
+/* Killed in the midst of a request; slowly: by a tracer of one of its threads. Until that has read
+ * the thread's end the exit is not reported, as if there were much memory to take down. */
 static void *kill_other(void *slowly)
 {
     pid_t thread = thread_of(other.pid);

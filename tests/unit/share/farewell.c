@@ -1,5 +1,5 @@
-/* Last figures of processes that have ended, as a broker keeps them: how many, how long, whose, and who
- * is told. The program is linked with a clock of its own. */
+/* Last figures of processes that have ended, as a broker keeps them: how many, how long, whose, and
+ * who is told. The program is linked with a clock of its own. */
 #include <criterion/criterion.h>
 #include <string.h>
 #include <unistd.h>

@@ -13,10 +13,10 @@
 #include "tests/system.h"
 
 static unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
-static int threads; /* of this process before it opens anything */
-static bool refuses; /* pthread_create does, */
-static bool waits;   /* and before that it waits until somebody is: */
-static bool starts;  /* atomic: it waits */
+static int threads;       /* of this process before it opens anything */
+static bool refuses;      /* pthread_create does, */
+static bool waits;        /* and before that it waits until somebody is: */
+static bool starts;       /* atomic: it waits */
 static int looks_at = -1; /* atomic: what is to be written there is late by so much: */
 static bool late;         /* atomic: it is */
 #define LATE_US 200000
@@ -442,9 +442,10 @@ static void swap(int listener)
     cr_assert_eq(dup2(its_pipe[1], side.share->place.directory), side.share->place.directory);
 }
 
-static bool stays;       /* atomic: whoever has a connection watched stays in that call until */
-static bool others_went; /* atomic: another thread has had the lock, or for as long as it is waited for */
-static bool is_in;       /* atomic: he is in it */
+static bool stays; /* atomic: whoever has a connection watched stays in that call until */
+static bool
+    others_went;   /* atomic: another thread has had the lock, or for as long as it is waited for */
+static bool is_in; /* atomic: he is in it */
 
 int __wrap_epoll_ctl(int epoll, int op, int fd, struct epoll_event *event)
 {

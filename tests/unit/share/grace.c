@@ -177,9 +177,10 @@ Test(share_grace, who_needs_memory_has_it_from_those_that_had_their_least)
     gs_share_end_graces(side.share, side_gpu, GS_GRACES_LONG);
     cr_assert(is_over(older));
     cr_assert_not(is_over(younger));
-    cr_assert_not_null(strstr(side_logged(), "memory is needed: freed blocks whose handles nobody has opened "
-                                             "yet (1) may be used again before debug.grace is over; the "
-                                             "oldest, block 1 of 1 KiB, was freed 67"),
+    cr_assert_not_null(strstr(side_logged(),
+                              "memory is needed: freed blocks whose handles nobody has opened "
+                              "yet (1) may be used again before debug.grace is over; the "
+                              "oldest, block 1 of 1 KiB, was freed 67"),
                        "%s", side_logged());
     gs_share_end_graces(side.share, NULL, GS_GRACES_ALL);
     cr_assert(side_gets_back(&side, younger));

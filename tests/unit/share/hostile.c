@@ -187,12 +187,16 @@ Test(share_hostile, other_versions_are_answered_with_the_reason)
 
 Test(share_hostile, every_fault_is_named_in_the_log)
 {
-    static const char *const words[] = {"it did not greet first", "it wants another process",
-                                        "it greeted twice", "fields that make no sense",
+    static const char *const words[] = {"it did not greet first",
+                                        "it wants another process",
+                                        "it greeted twice",
+                                        "fields that make no sense",
                                         "names more than it said that it holds",
-                                        "that it was not asked for", "for a broker",
+                                        "that it was not asked for",
+                                        "for a broker",
                                         "something that is no message",
-                                        "answers what it was not asked", "not an importer's to send"};
+                                        "answers what it was not asked",
+                                        "not an importer's to send"};
 
     for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
         union gs_wire_message message;
@@ -200,10 +204,13 @@ Test(share_hostile, every_fault_is_named_in_the_log)
 
         if (i > 1)
             hello(fd);
-        gs_wire_start(&message, i == 4 ? GS_WIRE_RESUME : i == 5 ? GS_WIRE_GRANT
-                                                        : i == 8 ? GS_WIRE_FLUSHED
-                                                        : i == 9 ? GS_WIRE_DONE
-                                                                 : GS_WIRE_PUBLISH, 0);
+        gs_wire_start(&message,
+                      i == 4   ? GS_WIRE_RESUME
+                      : i == 5 ? GS_WIRE_GRANT
+                      : i == 8 ? GS_WIRE_FLUSHED
+                      : i == 9 ? GS_WIRE_DONE
+                               : GS_WIRE_PUBLISH,
+                      0);
         if (i == 0 || i == 3)
             ask_open(fd, (uint32_t)i);
         else if (i == 1)
@@ -258,7 +265,8 @@ Test(share_hostile, silent_ones_are_hung_up_on_in_time)
     close(fd);
 }
 
-/* A connection of this process, for one of the holders in it, and what an open over it is answered. */
+/* A connection of this process, for one of the holders in it, and what an open over it is
+ * answered. */
 static enum gs_wire_type dial_and_open(int *ret_fd, int holder)
 {
     union gs_wire_message message;
@@ -555,8 +563,8 @@ Test(share_hostile, a_full_table_in_the_importer_refuses_and_loses_nothing)
 static pid_t flier; /* has descriptors under way; 0: none are */
 static int lands;   /* what it reads them after */
 
-/* Its child sends itself more descriptors than the exporter's limit. They are under way when this returns, and
- * until land_descriptors. */
+/* Its child sends itself more descriptors than the exporter's limit. They are under way when this
+ * returns, and until land_descriptors. */
 static void fly_descriptors(unsigned count)
 {
     int pair[2], told[2], landing[2], arrived;
@@ -629,7 +637,8 @@ static void begin_in_anothers_folder(void)
     cr_assert_eq(chown(dir, 65534, 65534), 0);
 }
 
-/* The kernel counts those under way for each user and holds a process's own limit against them (but not root's). */
+/* The kernel counts those under way for each user and holds a process's own limit against them (but
+ * not root's). */
 Test(share_hostile, descriptors_under_way_delay_an_open_and_do_not_refuse_it)
 {
     unsigned char theirs[GS_IPC_HANDLE_SIZE];
@@ -667,7 +676,8 @@ static int open_of(int fd, const unsigned char *theirs, uint32_t request)
     return next_of(fd);
 }
 
-/* An importer that is asked more often than it holds something listens no more (core/share/remote.c). */
+/* An importer that is asked more often than it holds something listens no more
+ * (core/share/remote.c). */
 Test(share_hostile, who_was_refused_is_not_asked_again_for_what_he_holds)
 {
     unsigned char theirs[GS_IPC_HANDLE_SIZE];

@@ -222,8 +222,8 @@ Test(share_hostile, an_exporter_that_lies_is_refused_and_nothing_is_left)
     }
 }
 
-/* An honest exporter by hand. Exit status 43 where it heard of a fork before it was asked for anything,
- * 42 afterwards. */
+/* An honest exporter by hand. Exit status 43 where it heard of a fork before it was asked for
+ * anything, 42 afterwards. */
 static pid_t hearer(const unsigned char *at)
 {
     int listener;
@@ -277,7 +277,8 @@ Test(share_hostile, who_has_forked_says_so)
 }
 
 /* An exporter by hand whose first grant is of no use, and whose program frees that block before the
- * CLOSE has come. Exit status 42 when a later block was given back as soon as it was called back. */
+ * CLOSE has come. Exit status 42 when a later block was given back as soon as it was called
+ * back. */
 static pid_t recaller(const unsigned char *at)
 {
     int listener;
@@ -367,9 +368,9 @@ Test(share_hostile, an_exporter_that_talks_without_end_is_not_listened_to)
     static const struct {
         enum gs_wire_type type;
         uint64_t id;
-    } says[] = {{GS_WIRE_RECALL, UINT64_MAX}, {GS_WIRE_GRANT, UINT64_MAX}, {GS_WIRE_REFUSE, UINT64_MAX},
-                {GS_WIRE_HELLO, UINT64_MAX}, {GS_WIRE_FLUSH, UINT64_MAX},
-                {GS_WIRE_RECALL, 5}}; /* the last: of what is open */
+    } says[] = {{GS_WIRE_RECALL, UINT64_MAX}, {GS_WIRE_GRANT, UINT64_MAX},
+                {GS_WIRE_REFUSE, UINT64_MAX}, {GS_WIRE_HELLO, UINT64_MAX},
+                {GS_WIRE_FLUSH, UINT64_MAX},  {GS_WIRE_RECALL, 5}}; /* the last: of what is open */
 
     usleep(100000); /* whoever shares has connected to all there are */
     for (size_t i = 0; i < sizeof says / sizeof *says; i++) {

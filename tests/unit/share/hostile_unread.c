@@ -55,8 +55,8 @@ static void teardown(void)
 
 TestSuite(share_hostile_unread, .init = setup, .fini = teardown, .timeout = 120);
 
-/* Asks again and again over a new connection, or says that it uses nothing and is to be hung up on, and sees
- * the first answer come. */
+/* Asks again and again over a new connection, or says that it uses nothing and is to be hung up on,
+ * and sees the first answer come. */
 static int ask(const union gs_wire_message *message, bool leaves)
 {
     int fd = side_connect_by_hand(dir, ipc_handle);
@@ -119,8 +119,8 @@ Test(share_hostile_unread, memory_of_many_connections)
     hang_up();
 }
 
-/* What lies unread in a connection that was hung up on stays under way: of such there are a sixteenth of the
- * limit, and then no more are sent. */
+/* What lies unread in a connection that was hung up on stays under way: of such there are a
+ * sixteenth of the limit, and then no more are sent. */
 Test(share_hostile_unread, memory_of_connections_that_came_and_went)
 {
     union gs_wire_message message;

@@ -204,7 +204,8 @@ Test(share_idle, a_thousand_are_called_back_at_once_while_others_are_opened)
     for (int i = 0; i < 1000; i++) {
         cr_assert_eq(side_export(&side, &piece, (size_t)i * 512, 512, &exports[i]), GS_OK);
         gs_export_handle(exports[i], ipc_handle[i]);
-        cr_assert_eq(gs_share_open(importer.share, ipc_handle[i], SIDE_CONTEXT, 0, &address), GS_OK);
+        cr_assert_eq(gs_share_open(importer.share, ipc_handle[i], SIDE_CONTEXT, 0, &address),
+                     GS_OK);
         if (i < 999)
             cr_assert_eq(gs_share_close(importer.share, address), GS_OK);
     }
@@ -222,8 +223,7 @@ Test(share_idle, a_thousand_are_called_back_at_once_while_others_are_opened)
     }
     for (int i = 0; i < 999; i++)
         cr_assert(side_gets_back(&side, exports[i]), "block %d", i);
-    cr_assert_not(gs_share_withdraw(side.share, exports[999]),
-                  "the importer lost its lease");
+    cr_assert_not(gs_share_withdraw(side.share, exports[999]), "the importer lost its lease");
     side_stop(&importer);
     cr_assert(side_gets_back(&side, exports[999]));
     side_chunk_free(&side, &piece);
@@ -279,8 +279,8 @@ Test(share_idle, who_reads_late_is_called_back_and_still_answered)
     side_chunk_free(&side, &piece);
 }
 
-/* How many of the blocks that were closed could not be given back for want of room; -1: the thread is at
- * one still, or not so many are open. */
+/* How many of the blocks that were closed could not be given back for want of room; -1: the thread
+ * is at one still, or not so many are open. */
 static int unsent(unsigned open)
 {
     const struct gs_opened *opened;
@@ -327,8 +327,8 @@ Test(share_idle, what_did_not_go_back_over_a_lost_connection_does_not_over_the_n
     cr_assert(SIDE_WAIT(!strcmp(other_ask(&other, "holds"), "ok 0")), "%s", other.answer);
 }
 
-/* The tries to give back what does not go have become as rare as they do, and the last one was a moment ago, or a
- * multiple of that time. */
+/* The tries to give back what does not go have become as rare as they do, and the last one was a
+ * moment ago, or a multiple of that time. */
 static bool tries_rarely(void)
 {
     struct gs_importer *importer = &side.share->importer;
@@ -349,9 +349,10 @@ static void *go_on_when_connected(void *arg)
     return NULL;
 }
 
-/* The first block that does not go back is opened again, so that its end waits to be said while the block is
- * open over another connection. */
-Test(share_idle, what_did_not_go_back_over_a_lost_connection_ends_nothing_that_is_opened_over_the_next)
+/* The first block that does not go back is opened again, so that its end waits to be said while the
+ * block is open over another connection. */
+Test(share_idle,
+     what_did_not_go_back_over_a_lost_connection_ends_nothing_that_is_opened_over_the_next)
 {
     enum { BLOCKS = 2000 };
     static unsigned char ipc_handles[BLOCKS][GS_IPC_HANDLE_SIZE];
@@ -383,10 +384,12 @@ Test(share_idle, what_did_not_go_back_over_a_lost_connection_ends_nothing_that_i
     addresses[open] = scene_open(ipc_handles[open]);
     pthread_join(thread, NULL);
     cr_assert(SIDE_WAIT(unsent(open + 1) == 0));
-    last = *(volatile unsigned char *)scene_open(ipc_handles[BLOCKS - 1]); /* behind all that was said */
+    last = *(volatile unsigned char *)scene_open(
+        ipc_handles[BLOCKS - 1]); /* behind all that was said */
     cr_assert_eq(last, 7);
     snprintf(expected, sizeof expected, "ok %u", open + 2);
-    cr_assert(SIDE_WAIT(!strcmp(other_ask(&other, "holds"), expected)), "%s, not %s", other.answer, expected);
+    cr_assert(SIDE_WAIT(!strcmp(other_ask(&other, "holds"), expected)), "%s, not %s", other.answer,
+              expected);
 }
 
 /* Gives back what it was not called for yet, for want of room, and reads only then: nothing is left
@@ -430,8 +433,8 @@ Test(share_idle, who_gives_back_before_it_reads_leaves_the_exporter_in_peace)
     side_chunk_free(&side, &piece);
 }
 
-/* A broker that has not heard all yet is looked at later than who was busy when something came. Nothing runs here yet
- * that would look. */
+/* A broker that has not heard all yet is looked at later than who was busy when something came.
+ * Nothing runs here yet that would look. */
 Test(share_idle, who_is_looked_at_later_puts_off_nobody)
 {
     const unsigned char names[2][GS_INSTANCE_SIZE] = {{1}, {2}};

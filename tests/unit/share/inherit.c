@@ -1,5 +1,5 @@
-/* Nothing of what the library opens is inherited by a program that this one executes. It is linked so
- * that its calls for sockets are those below. */
+/* Nothing of what the library opens is inherited by a program that this one executes. It is linked
+ * so that its calls for sockets are those below. */
 #include <criterion/criterion.h>
 
 #include "core/share/directory.h"
@@ -59,8 +59,8 @@ static void teardown(void)
 
 TestSuite(share_inherit, .init = setup, .fini = teardown, .timeout = 120);
 
-/* Descriptors from `first` on that a program executed now would have; the test's driver keeps memory
- * by some of its own. */
+/* Descriptors from `first` on that a program executed now would have; the test's driver keeps
+ * memory by some of its own. */
 static int count_inherited(int first)
 {
     DIR *all = opendir("/proc/self/fd");

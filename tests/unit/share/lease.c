@@ -13,7 +13,8 @@
 #include "tests/system.h"
 
 #define SETTLE_MS 300
-#define LATE_MS   (1500 + SETTLE_MS) /* nobody waits for a client after a second (core/share/clients.c) */
+#define LATE_MS \
+    (1500 + SETTLE_MS) /* nobody waits for a client after a second (core/share/clients.c) */
 
 static struct gs_export *export;
 static unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
@@ -55,7 +56,8 @@ TestSuite(share_lease, .init = setup, .fini = teardown, .timeout = 120);
 /* Ends what holds the block, and says since when at the latest it had it. */
 typedef uint64_t ending(void);
 
-/* The lease rests for SETTLE_MS after its holder's end, and no time-out is what ends it: there is none. */
+/* The lease rests for SETTLE_MS after its holder's end, and no time-out is what ends it: there is
+ * none. */
 static void assert_rests(ending *end)
 {
     uint64_t ended, took;
@@ -101,8 +103,8 @@ static unsigned close_connections(void)
     return count;
 }
 
-/* The program that shares closes the connection, and does nothing with the library from then on. What the
- * thread has to do by itself, a while after its start, is done by then. */
+/* The program that shares closes the connection, and does nothing with the library from then on.
+ * What the thread has to do by itself, a while after its start, is done by then. */
 Test(share_lease, of_a_killed_process_ends_though_its_connection_was_closed_here)
 {
     unsigned before = side.leases_ended;
@@ -286,7 +288,8 @@ Test(share_lease, outlives_many_silent_seconds_of_its_exporter)
     cr_assert(side_gets_back(&side, export));
 }
 
-/* ---- An importer by hand: what no importer of ours does ----------------------------------------- */
+/* ---- An importer by hand: what no importer of ours does
+ * ----------------------------------------- */
 
 static int own_pidfd(void)
 {
@@ -392,8 +395,8 @@ static void *wait_for_ever(void *unused)
     return unused;
 }
 
-/* In /proc it looks as a process that is going down, whose GPU work runs on: it has hung up, there is no
- * memory of it, and its exit is not reported. */
+/* In /proc it looks as a process that is going down, whose GPU work runs on: it has hung up, there
+ * is no memory of it, and its exit is not reported. */
 Test(share_lease, of_a_process_whose_memory_cannot_be_seen_any_more_stays_until_its_exit)
 {
     pid_t child;
@@ -439,7 +442,8 @@ static unsigned replace_pidfds(int by)
     return count;
 }
 
-/* The process of the exporter's first client, as it tells who asks; and the descriptor with that. */
+/* The process of the exporter's first client, as it tells who asks; and the descriptor with
+ * that. */
 static pid_t first_client(int asks, int *ret_got)
 {
     union gs_wire_message message;
@@ -460,8 +464,8 @@ static bool is_first_client(int asks)
     return first == getpid();
 }
 
-/* A program may close what it does not know, and have a file of the same number then: that is told to
- * nobody, and says nothing of a process that lives. */
+/* A program may close what it does not know, and have a file of the same number then: that is told
+ * to nobody, and says nothing of a process that lives. */
 Test(share_lease, stays_where_the_program_has_closed_the_pidfd)
 {
     int fd = connect_by_name(ipc_handle, 0, 0), asks, got, ends[2];
@@ -542,8 +546,8 @@ Test(share_lease, a_descriptor_that_is_no_pidfd_keeps_nothing)
     assert_stays_until_its_exit(silent_fd);
 }
 
-/* Until Linux 6.15 the kernel has no pidfd of one that was gone when he was taken in, and says that: what he had
- * asked for before is nobody's. (He is seen here as this process, which goes on.) */
+/* Until Linux 6.15 the kernel has no pidfd of one that was gone when he was taken in, and says
+ * that: what he had asked for before is nobody's. (He is seen here as this process, which goes on.) */
 Test(share_lease, of_a_process_that_was_gone_when_it_was_taken_in_is_over)
 {
     extern int old_kernel_error;
@@ -566,9 +570,9 @@ Test(share_lease, of_a_process_that_was_gone_when_it_was_taken_in_is_over)
 
 enum heard { HEARD, DEAF, SENSELESS };
 
-/* A process that opens the block says that it has forked, and exits a while after it has hung up: from
- * its exit on the block rests. DEAF: it asks for something before, and cannot be answered. SENSELESS: what it
- * says before is no message, and nothing is heard of it from then on. */
+/* A process that opens the block says that it has forked, and exits a while after it has hung up:
+ * from its exit on the block rests. DEAF: it asks for something before, and cannot be answered.
+ * SENSELESS: what it says before is no message, and nothing is heard of it from then on. */
 static void assert_rests_after_its_exit(enum heard heard)
 {
     uint64_t exits = 0, over;
@@ -591,7 +595,8 @@ static void assert_rests_after_its_exit(enum heard heard)
                 _exit(1);
         }
         gs_wire_start(&message, GS_WIRE_FORKED, 0);
-        if ((gs_wire_send(fd, &message, -1) != 0 && heard == HEARD) || write(told[1], &opened, 1) != 1)
+        if ((gs_wire_send(fd, &message, -1) != 0 && heard == HEARD) ||
+            write(told[1], &opened, 1) != 1)
             _exit(1);
         close(fd);
         usleep(100000);
@@ -610,7 +615,8 @@ static void assert_rests_after_its_exit(enum heard heard)
     close(told[0]);
 }
 
-/* Its exit is no proof where it has forked: the child, killed with it, may let go of the GPU last. */
+/* Its exit is no proof where it has forked: the child, killed with it, may let go of the GPU
+ * last. */
 Test(share_lease, of_a_process_that_has_forked_rests_after_its_exit)
 {
     assert_rests_after_its_exit(HEARD);

@@ -285,7 +285,8 @@ Test(share_life, the_end_of_a_grace_is_announced_and_makes_the_ipc_handle_stale)
      * else that has ended. */
     do {
         before = told;
-        cr_assert(SIDE_WAIT((told = __atomic_load_n(&side.leases_ended, __ATOMIC_RELAXED)) > before));
+        cr_assert(
+            SIDE_WAIT((told = __atomic_load_n(&side.leases_ended, __ATOMIC_RELAXED)) > before));
     } while (side_within(freed, with_grace.grace_ns));
     cr_assert_eq(other_open(&other, ipc_handle, &address), GS_STALE, "its grace is over");
     cr_assert_eq(other_open(&other, held_ipc_handle, &address), GS_OK, "it is held");

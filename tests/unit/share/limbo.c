@@ -7,7 +7,7 @@
 #include "tests/children.h"
 #include "tests/system.h"
 
-#define BLOCKS 4
+#define BLOCKS    4
 #define SILENT_MS 500 /* so long the library waits for an answer: core/share/flush.c */
 
 static struct gs_export *export[BLOCKS];
@@ -60,7 +60,8 @@ static unsigned asked, answered; /* atomic; FLUSH and last FLUSHED of this proce
 /* Nobody is asked, or to be asked, and has not answered. */
 static bool has_answered(void)
 {
-    return __atomic_load_n(&asked, __ATOMIC_SEQ_CST) == __atomic_load_n(&answered, __ATOMIC_SEQ_CST);
+    return __atomic_load_n(&asked, __ATOMIC_SEQ_CST) ==
+           __atomic_load_n(&answered, __ATOMIC_SEQ_CST);
 }
 
 static void count(const struct msghdr *message, ssize_t size, uint16_t type, unsigned *count)
@@ -248,7 +249,8 @@ Test(share_limbo, what_nobody_holds_does_not_count)
     cr_assert(side_gets_back(&side, export[0]));
 }
 
-/* Memory is out: what was only kept for the next open is waited for, what is open since long not. */
+/* Memory is out: what was only kept for the next open is waited for, what is open since long
+ * not. */
 Test(share_limbo, what_comes_back_is_waited_for)
 {
     uint64_t begun;
@@ -274,10 +276,12 @@ Test(share_limbo, what_comes_back_is_waited_for)
     free_block(0);
     gs_share_await_given_back(side.share, NULL, 300 * MS);
     __atomic_store_n(&rests_us, 0, __ATOMIC_SEQ_CST);
-    cr_assert_geq(side_now() - begun, 300 * MS, "what is open since a moment ago was not waited for");
+    cr_assert_geq(side_now() - begun, 300 * MS,
+                  "what is open since a moment ago was not waited for");
 }
 
-/* The share thread has heard of an end, and comes to tell of it when somebody waits, or is told to. */
+/* The share thread has heard of an end, and comes to tell of it when somebody waits, or is told
+ * to. */
 static bool tells_late, is_late; /* atomic */
 
 bool __real_gs_exports_tell(struct gs_share *share);

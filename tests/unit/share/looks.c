@@ -1,8 +1,8 @@
 /*
  * How often the share thread looks for the next message before it sleeps, counted. To it the time
- * is what the test makes it: it passes in its epoll_wait and ppoll alone, so that no other program of the
- * machine has a part in what is counted. The program is linked for that with its own of these and
- * gs_now_ns.
+ * is what the test makes it: it passes in its epoll_wait and ppoll alone, so that no other program
+ * of the machine has a part in what is counted. The program is linked for that with its own of
+ * these and gs_now_ns.
  */
 #include <criterion/criterion.h>
 #include <sys/epoll.h>
@@ -12,10 +12,10 @@
 #include "scene.h"
 #include "tests/system.h"
 
-#define US       UINT64_C(1000)
-#define LOOK_NS  (10 * US)
+#define US        UINT64_C(1000)
+#define LOOK_NS   (10 * US)
 #define ROW_LOOKS 15 /* of 150 us, after the last open of a row */
-#define ALL      (-1)
+#define ALL       (-1)
 
 static struct gs_export *export;
 static unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
@@ -32,7 +32,7 @@ static int asleep;
 
 static _Thread_local bool is_share_thread;
 
-#define READ(counter) __atomic_load_n(&(counter), __ATOMIC_SEQ_CST)
+#define READ(counter)       __atomic_load_n(&(counter), __ATOMIC_SEQ_CST)
 #define SET(counter, value) __atomic_store_n(&(counter), (value), __ATOMIC_SEQ_CST)
 
 int __real_epoll_wait(int fd, struct epoll_event *events, int most, int limit);
@@ -80,7 +80,8 @@ int __wrap_ppoll(struct pollfd *fds, nfds_t count, const struct timespec *limit,
     SET(asleep, 0);
     if (found <= 0 && limit) {
         pass(ns);
-    } else if (!fds[1].revents) { /* threads of its own wake it in no time, whenever they come to it */
+    } else if (
+        !fds[1].revents) { /* threads of its own wake it in no time, whenever they come to it */
         pass_in_company(READ(slept_ns));
     }
     has_slept = true;
@@ -119,7 +120,8 @@ static void setup(void)
     SET(slept_ns, 100 * US);
     SET(vain, ALL);
     begin();
-    /* Its time has begun, and nothing wakes it any more: the time of who comes with that would not pass. */
+    /* Its time has begun, and nothing wakes it any more: the time of who comes with that would not
+     * pass. */
     cr_assert(SIDE_WAIT(READ(side.share->loop.fds_made)));
     cr_assert(sleeps(1000 * 1000));
 }
@@ -225,8 +227,8 @@ Test(share_looks, a_handle_that_nobody_opened_does_not_end_the_looking_in_a_row)
     side_chunk_free(&side, &given);
 }
 
-/* It says each 20 minutes in the folder that its process lives: with nothing to do that is all. Also while one
- * has the block open and is silent, and when it has gone and its lease has ended. */
+/* It says each 20 minutes in the folder that its process lives: with nothing to do that is all.
+ * Also while one has the block open and is silent, and when it has gone and its lease has ended. */
 Test(share_looks, an_idle_thread_sleeps_for_as_long_as_it_may)
 {
     struct gs_share_stats stats;

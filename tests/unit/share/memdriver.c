@@ -1,5 +1,6 @@
-/* A driver on memfds (memdriver.h). A fabric handle is the name of one while its process lives. A handle is a memfd, a mapping is of its whole length; where each
- * lies is noted in a table, with the handle that it was made with. */
+/* A driver on memfds (memdriver.h). A fabric handle is the name of one while its process lives. A
+ * handle is a memfd, a mapping is of its whole length; where each lies is noted in a table, with
+ * the handle that it was made with. */
 #include "memdriver.h"
 #include "tests/system.h"
 
@@ -147,7 +148,8 @@ static CUresult mem_export(void *shareable, CUmemGenericAllocationHandle handle,
         return failure;
     if (type == CU_MEM_HANDLE_TYPE_FABRIC) {
         memset(shareable, 0, sizeof(CUmemFabricHandle));
-        snprintf(shareable, sizeof(CUmemFabricHandle), "/proc/%d/fd/%d", (int)getpid(), fd_of(handle));
+        snprintf(shareable, sizeof(CUmemFabricHandle), "/proc/%d/fd/%d", (int)getpid(),
+                 fd_of(handle));
         return CUDA_SUCCESS;
     }
     if (delay)
@@ -242,9 +244,8 @@ static CUresult mem_set_access(CUdeviceptr address, size_t size, const CUmemAcce
 {
     int access = desc->flags == CU_MEM_ACCESS_FLAGS_PROT_READ ? PROT_READ : PROT_READ | PROT_WRITE;
 
-    return mprotect((void *)(uintptr_t)address, size, access) == 0
-               ? CUDA_SUCCESS
-               : CUDA_ERROR_INVALID_VALUE;
+    return mprotect((void *)(uintptr_t)address, size, access) == 0 ? CUDA_SUCCESS
+                                                                   : CUDA_ERROR_INVALID_VALUE;
 }
 
 static CUresult ctx_push_current(CUcontext context)

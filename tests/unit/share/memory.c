@@ -43,7 +43,8 @@ void *__wrap_realloc(void *old, size_t size)
     return fails() ? NULL : __real_realloc(old, size);
 }
 
-static bool sends_fail; /* of all threads but this test's, for want of the kernel's memory; atomic */
+static bool
+    sends_fail; /* of all threads but this test's, for want of the kernel's memory; atomic */
 
 ssize_t __real_sendmsg(int fd, const struct msghdr *message, int flags);
 ssize_t __wrap_sendmsg(int fd, const struct msghdr *message, int flags);
@@ -252,7 +253,8 @@ Test(share_memory, publishing_without_memory_changes_nothing)
     cr_assert(side_withdraws(&side, export));
 }
 
-/* Of a process that has no memory at all he is told so; he has patience for much longer than this test. */
+/* Of a process that has no memory at all he is told so; he has patience for much longer than this
+ * test. */
 Test(share_memory, an_importer_does_not_wait_for_one_without_any_memory)
 {
     unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
@@ -273,7 +275,8 @@ Test(share_memory, an_importer_does_not_wait_for_one_without_any_memory)
     __atomic_store_n(&fail_elsewhere, -1, __ATOMIC_SEQ_CST);
     for (int kernel_too = 0; kernel_too < 2; kernel_too++) {
         __atomic_store_n(&sends_fail, kernel_too, __ATOMIC_SEQ_CST);
-        cr_assert_eq(other_open(&first, ipc_handle, &address), GS_UNREACHABLE, "over its connection");
+        cr_assert_eq(other_open(&first, ipc_handle, &address), GS_UNREACHABLE,
+                     "over its connection");
         cr_assert_eq(strstr(side_logged(), "is hung up on") != NULL, kernel_too,
                      "it would wait for the connection to be idle for too long");
         cr_assert_eq(other_open(&other, ipc_handle, &address), GS_UNREACHABLE, "over a new one");

@@ -1,5 +1,5 @@
-/* Names of exports (core/share/names.c, look_up.c): found by other processes, until the block is freed, the
- * name taken back or published anew; and with a broker beyond the process. */
+/* Names of exports (core/share/names.c, look_up.c): found by other processes, until the block is
+ * freed, the name taken back or published anew; and with a broker beyond the process. */
 #include <criterion/criterion.h>
 
 #include "broker_scene.h"
@@ -323,8 +323,8 @@ Test(share_names, without_a_broker_that_can_be_had_the_name_is_the_processs)
     cr_assert(strstr(other_ask(&other, "lookup w"), "kept 0"));
 }
 
-/* One that takes its time to read a name, and says that it does not keep it, or that it does. Counts what it has read
- * of each name, by its first letter. */
+/* One that takes its time to read a name, and says that it does not keep it, or that it does.
+ * Counts what it has read of each name, by its first letter. */
 static void slow_broker(unsigned read[256], bool keeps)
 {
     char path[128];

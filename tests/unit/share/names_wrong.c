@@ -1,4 +1,5 @@
-/* Names, and those who do it wrongly: what no name is, too many, other users, who lies, who is silent. */
+/* Names, and those who do it wrongly: what no name is, too many, other users, who lies, who is
+ * silent. */
 #include <criterion/criterion.h>
 
 #include "broker_scene.h"
@@ -19,7 +20,8 @@ TestSuite(share_names_wrong, .init = setup, .fini = scene_end, .timeout = 120);
 Test(share_names_wrong, only_words_are_names)
 {
     static const char *const good[] = {"a", "Z9._-+:@/x", "weights/llama-3.1:70b@rank0"};
-    static const char *const bad[] = {"", " ", "a b", "a\n", "\x1b[2J", "\xc3\xa4", "a*", "a\\b", "%s"};
+    static const char *const bad[] = {"",         " ",  "a b",  "a\n", "\x1b[2J",
+                                      "\xc3\xa4", "a*", "a\\b", "%s"};
     struct gs_naming naming;
 
     for (unsigned i = 0; i < sizeof good / sizeof *good; i++) {
@@ -83,7 +85,8 @@ Test(share_names_wrong, a_process_has_1024_names_and_gives_all_back)
     cr_assert_eq(side_open_fds(), fds);
 }
 
-/* ---- Other users ------------------------------------------------------------------------------ */
+/* ---- Other users
+ * ------------------------------------------------------------------------------ */
 
 /* A folder of that user's, whom this process names. */
 static void with_folder_of(uid_t owner, bool names_him)
@@ -164,9 +167,11 @@ Test(share_names_wrong, a_broker_tells_whose_it_is_to_whom_its_process_did_not_n
     waitpid(broker, NULL, 0);
 }
 
-/* ---- To a broker, by hand --------------------------------------------------------------------- */
+/* ---- To a broker, by hand
+ * --------------------------------------------------------------------- */
 
-static int named_by_hand(int fd, const char *name, uint64_t block, uint64_t offset, uint64_t since_ns)
+static int named_by_hand(int fd, const char *name, uint64_t block, uint64_t offset,
+                         uint64_t since_ns)
 {
     union gs_wire_message message;
     int error;
@@ -212,7 +217,8 @@ Test(share_names_wrong, a_broker_takes_names_of_what_was_left_over_the_same_conn
     cr_assert_eq(named_by_hand(fd, "unknown", 6, 0, 1), 0);
     cr_assert_eq(named_by_hand(fd, "w", 5, 0, UINT64_MAX), 0); /* nothing would be newer */
     cr_assert(is_served(fd));
-    cr_assert_eq(gs_share_look_up(side.share, "beyond", &found), GS_LOOK_NONE, "it is not even told");
+    cr_assert_eq(gs_share_look_up(side.share, "beyond", &found), GS_LOOK_NONE,
+                 "it is not even told");
     cr_assert_eq(gs_share_look_up(side.share, "unknown", &found), GS_LOOK_NONE);
     cr_assert_eq(note_of("w"), 5);
     memset(instance, 8, sizeof instance);
@@ -287,8 +293,8 @@ Test(share_names_wrong, messages_that_make_no_sense_end_their_connection)
     end_process(broker);
 }
 
-/* Another user leaves a block, and names it as often as he can. His socket is in the folder: else he
- * could leave nothing. */
+/* Another user leaves a block, and names it as often as he can. His socket is in the folder: else
+ * he could leave nothing. */
 static void names_all(void *arg)
 {
     int fd, memory = open("/dev/null", O_RDONLY | O_CLOEXEC);
@@ -312,7 +318,8 @@ static void names_all(void *arg)
     is_served(fd); /* by now all was read */
 }
 
-/* ---- Who is silent, and who lies --------------------------------------------------------------- */
+/* ---- Who is silent, and who lies
+ * --------------------------------------------------------------- */
 
 Test(share_names_wrong, who_is_stopped_is_not_waited_for_and_hears_of_it_later)
 {
@@ -340,8 +347,14 @@ Test(share_names_wrong, who_is_stopped_is_not_waited_for_and_hears_of_it_later)
                  "the old one was given up when it went on");
 }
 
-enum lie { SAYS_NOTHING, HANGS_UP, ANSWERS_NONSENSE, ANSWERS_ANOTHER, ANSWERS_AN_OLDER_ONE,
-           CLAIMS_OUR_UID };
+enum lie {
+    SAYS_NOTHING,
+    HANGS_UP,
+    ANSWERS_NONSENSE,
+    ANSWERS_ANOTHER,
+    ANSWERS_AN_OLDER_ONE,
+    CLAIMS_OUR_UID
+};
 
 struct liar {
     char path[128];
@@ -361,7 +374,8 @@ static void answer(int fd, const struct liar *liar, const union gs_wire_message 
     if (liar->lie == ANSWERS_ANOTHER)
         strcpy(message.report.named.found.naming.name, "x");
     if (liar->lie == ANSWERS_AN_OLDER_ONE)
-        message.report.named.since_ns = 1; /* one that was published anew elsewhere, and did not hear of it */
+        message.report.named.since_ns =
+            1; /* one that was published anew elsewhere, and did not hear of it */
     if (liar->lie == ANSWERS_NONSENSE)
         message.report.named.found.offset = 512;
     gs_wire_send(fd, &message, -1);

@@ -1,6 +1,6 @@
 /* The other process of a test (other.h): DIR, then words, also several in one argument: uid=N,
- * trust=N, settle=MS, timeout=MS, idle=MS, trustgid=N, keep=MS (with a broker), readonly=1, strict=1,
- * blocks=N, grace=MS, reach=1 (its memory may leave the machine). */
+ * trust=N, settle=MS, timeout=MS, idle=MS, trustgid=N, keep=MS (with a broker), readonly=1,
+ * strict=1, blocks=N, grace=MS, reach=1 (its memory may leave the machine). */
 #include "core/share/exporter.h"
 #include "other.h"
 #include "side.h"

@@ -1,6 +1,6 @@
 /*
- * Asking more of the user's processes than are asked at once, and those who answer without an end, or
- * what they were not asked (core/share/ask.c). One process plays them all.
+ * Asking more of the user's processes than are asked at once, and those who answer without an end,
+ * or what they were not asked (core/share/ask.c). One process plays them all.
  */
 #include <criterion/criterion.h>
 
@@ -31,8 +31,8 @@ static void answer(int fd, enum play play, const union gs_wire_message *asked)
         gs_wire_start(&message, GS_WIRE_REPORT, asked->head.request + (play == ANSWERS_ANOTHER));
         message.report.has_figures = 1;
         message.report.figures.reserved = MIB;
-        memcpy(message.report.figures.uuid,
-               play == HAS_ALWAYS_ONE_MORE ? side_other_gpu : side_gpu, 16);
+        memcpy(message.report.figures.uuid, play == HAS_ALWAYS_ONE_MORE ? side_other_gpu : side_gpu,
+               16);
         strcpy(message.report.name, "player");
     }
     gs_wire_send(fd, &message, -1);
@@ -110,7 +110,8 @@ static void start(unsigned count, enum play play)
 
 static void setup(void)
 {
-    questions = mmap(NULL, sizeof *questions, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    questions =
+        mmap(NULL, sizeof *questions, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     scene_new();
     scene_side();
 }
@@ -146,7 +147,8 @@ Test(share_others, all_are_asked_for_idle_memory)
                      counts[i]);
         cr_assert_eq(side_open_fds(), fds);
         before = asked();
-        gs_share_ask(side.share, side_gpu, 1, &answers); /* one is enough: the next round is not asked */
+        gs_share_ask(side.share, side_gpu, 1,
+                     &answers); /* one is enough: the next round is not asked */
         cr_assert_eq(answers.given, 1);
         cr_assert_leq(asked() - before, GS_CONN_ANY);
         end();

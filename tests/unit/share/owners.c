@@ -23,7 +23,8 @@ static struct gs_wire_opened told(uint32_t index)
 
 Test(share_owners, what_is_open_is_told_until_it_is_closed_whoever_has_ended)
 {
-    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE], second[GS_IPC_HANDLE_SIZE], beside[GS_IPC_HANDLE_SIZE];
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE], second[GS_IPC_HANDLE_SIZE],
+        beside[GS_IPC_HANDLE_SIZE];
     struct gs_wire_opened opened;
     struct other third = {0};
     CUdeviceptr address, of_third, beside_address;

@@ -1,7 +1,7 @@
 /*
- * Programs that are linked with --wrap=gs_conn_wait_any and --wrap=gs_look_counts: who asks other processes
- * waits there for what they say, however long a busy machine takes over it, and its time passes only where
- * the test says that nobody answers.
+ * Programs that are linked with --wrap=gs_conn_wait_any and --wrap=gs_look_counts: who asks other
+ * processes waits there for what they say, however long a busy machine takes over it, and its time
+ * passes only where the test says that nobody answers.
  */
 #ifndef GS_TESTS_PATIENCE_H
 #define GS_TESTS_PATIENCE_H

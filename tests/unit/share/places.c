@@ -370,8 +370,8 @@ Test(share_places, a_program_that_closes_what_the_thread_sleeps_on_keeps_no_impo
     side_chunk_free(&side, &chunk);
 }
 
-/* Which alone wakes the thread for what this process does itself. It sleeps on else, nothing that was closed
- * is given back, and the end of sharing waits for it. */
+/* Which alone wakes the thread for what this process does itself. It sleeps on else, nothing that
+ * was closed is given back, and the end of sharing waits for it. */
 Test(share_places, a_program_that_closes_the_end_that_wakes_the_thread_is_noticed)
 {
     struct side_chunk chunk;

@@ -8,10 +8,10 @@
 #include "tests/children.h"
 #include "tests/system.h"
 
-#define WAIT_MS    50   /* who does not answer is waited for so long, */
-#define GIVING_MS  1000 /* who is at it so long, */
+#define WAIT_MS   50    /* who does not answer is waited for so long, */
+#define GIVING_MS 1000  /* who is at it so long, */
 #define SLEEPS_MS 10000 /* and who goes to sleep; none of them is as long as a look more */
-#define LOOK_MS    5
+#define LOOK_MS   5
 
 static void setup(void)
 {
@@ -62,7 +62,7 @@ static void poses_as_one_of_ours(void *path)
 
 static void only_socket(char ret_name[GS_SOCKET_NAME_SIZE])
 {
-    char(*names)[GS_SOCKET_NAME_SIZE];
+    char (*names)[GS_SOCKET_NAME_SIZE];
     int directory = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 
     cr_assert_eq(gs_directory_exporters(directory, "", &names), 1);
@@ -89,7 +89,8 @@ static int hear(int fd, union gs_wire_message *ret_message)
     ssize_t got = -1;
 
     for (int i = 0; i < 2 && got < 0 && poll(&answer, 1, SIDE_PATIENCE_MS) > 0; i++)
-        got = recv(fd, ret_message, sizeof *ret_message, 0); /* a reset comes before the last words */
+        got =
+            recv(fd, ret_message, sizeof *ret_message, 0); /* a reset comes before the last words */
     return got > 0 ? ret_message->head.type : 0;
 }
 
@@ -439,7 +440,8 @@ Test(share_pressure, who_goes_to_sleep_is_waited_for_longer)
     unlink(path);
 }
 
-/* How long it waits, in milliseconds, where nothing is said to it but so many times (-1: whatever there is). */
+/* How long it waits, in milliseconds, where nothing is said to it but so many times (-1: whatever
+ * there is). */
 static unsigned asking_waits(struct gs_share_answers *ret_answers, int answers)
 {
     patience_for(answers);
@@ -582,8 +584,20 @@ Test(share_pressure, a_child_of_who_has_ended_is_not_asked)
 
 /* ---- Who answers wrongly -------------------------------------------------------------------- */
 
-enum lie { SILENCE, HANG_UP, JUNK, OTHER_TYPE, OTHER_REQUEST, FIELDS, MORE_AND_MORE, MORE_AND_SILENCE,
-           TWICE, SLEEPS_FIRST, SLEEPS_AND_SLEEPS, LIES };
+enum lie {
+    SILENCE,
+    HANG_UP,
+    JUNK,
+    OTHER_TYPE,
+    OTHER_REQUEST,
+    FIELDS,
+    MORE_AND_MORE,
+    MORE_AND_SILENCE,
+    TWICE,
+    SLEEPS_FIRST,
+    SLEEPS_AND_SLEEPS,
+    LIES
+};
 
 static void lie_to(int fd, enum lie lie, uint32_t request)
 {
@@ -648,8 +662,11 @@ Test(share_pressure, who_answers_wrongly_is_believed_nothing_and_not_waited_for)
         char path[108];
         pid_t child = liar(lie, path);
 
-        for (int i = 0; i < 2; i++) { /* who is silent is waited for once, and whoever is at it longer */
-            unsigned took = asking_waits(&answers, lie == SILENCE ? 0 : lie == MORE_AND_SILENCE ? 1 : -1);
+        for (int i = 0; i < 2;
+             i++) { /* who is silent is waited for once, and whoever is at it longer */
+            unsigned took = asking_waits(&answers, lie == SILENCE            ? 0
+                                                   : lie == MORE_AND_SILENCE ? 1
+                                                                             : -1);
 
             assert_waits(took, !silent || i == 1 ? 0 : lie == SILENCE ? WAIT_MS : GIVING_MS);
             cr_assert_leq(answers.given, lie == TWICE ? MIB : 0, "lie %d: %llu", lie,
@@ -657,7 +674,8 @@ Test(share_pressure, who_answers_wrongly_is_believed_nothing_and_not_waited_for)
             cr_assert_eq(answers.silent, silent, "lie %d", lie);
             cr_assert_eq(answers.ended, lie == HANG_UP, "lie %d", lie);
         }
-        cr_assert(SIDE_WAIT(side_open_fds() <= fds + 1), "lie %d", lie); /* closed by another thread, perhaps */
+        cr_assert(SIDE_WAIT(side_open_fds() <= fds + 1), "lie %d",
+                  lie); /* closed by another thread, perhaps */
         kill(child, SIGKILL);
         waitpid(child, NULL, 0);
         unlink(path);
@@ -667,8 +685,8 @@ Test(share_pressure, who_answers_wrongly_is_believed_nothing_and_not_waited_for)
     cr_assert_eq(side_log_lines(), 0, "what an attacker causes is no warning");
 }
 
-/* More sockets than are asked at once, of which none is served: who comes behind them is not asked, and
- * that is said. */
+/* More sockets than are asked at once, of which none is served: who comes behind them is not asked,
+ * and that is said. */
 Test(share_pressure, a_folder_full_of_silent_sockets_costs_no_more_than_one)
 {
     struct gs_share_answers answers;
@@ -722,7 +740,8 @@ Test(share_pressure, who_shares_nothing_yet_can_be_asked_again_and_shares_then)
     cr_assert_str_eq(other_ask(&other, "ask 1000000"), "ok 6 0 0");
     asker = dial(side.share->name);
     close_since(had, asker);
-    cr_assert(SIDE_WAIT(!strcmp(other_ask(&other, "ask 1000000"), "ok 6 0 0"))); /* once it listens anew */
+    cr_assert(SIDE_WAIT(
+        !strcmp(other_ask(&other, "ask 1000000"), "ok 6 0 0"))); /* once it listens anew */
     cr_assert_eq(side_log_lines(), 0, "%s", side_logged());
     cr_assert_eq(side_export(&side, &chunk, 0, 512, &export), GS_OK);
     gs_export_handle(export, ipc_handle);
@@ -734,7 +753,8 @@ Test(share_pressure, who_shares_nothing_yet_can_be_asked_again_and_shares_then)
     side_chunk_free(&side, &chunk);
 }
 
-/* It is asked over what is made anew, and its thread does not look at what is closed without end. */
+/* It is asked over what is made anew, and its thread does not look at what is closed without
+ * end. */
 Test(share_pressure, who_has_lost_the_end_that_wakes_it_is_asked_again_and_rests)
 {
     other_start(&other, dir, NULL);
@@ -773,7 +793,8 @@ Test(share_pressure, who_only_can_be_asked_has_no_larger_table_of_descriptors)
     chunk = side_chunk_new(&side, 2 * MIB);
     cr_assert_eq(gs_share_serve(side.share), GS_OK);
     cr_assert_eq(side_dir_put_up(dir), 1);
-    cr_assert(SIDE_WAIT(__atomic_load_n(&side.share->place.sweep_ns, __ATOMIC_SEQ_CST) == GS_NEVER));
+    cr_assert(
+        SIDE_WAIT(__atomic_load_n(&side.share->place.sweep_ns, __ATOMIC_SEQ_CST) == GS_NEVER));
     cr_assert_not(__atomic_load_n(&side.share->loop.fds_made, __ATOMIC_SEQ_CST));
     cr_assert_eq(side_export(&side, &chunk, 0, 512, &export), GS_OK);
     cr_assert(SIDE_WAIT(__atomic_load_n(&side.share->loop.fds_made, __ATOMIC_SEQ_CST)));

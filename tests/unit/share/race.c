@@ -9,7 +9,7 @@
 #include "tests/system.h"
 
 #define EXPORTERS 2
-#define IMPORTERS   4
+#define IMPORTERS 4
 #define ASKERS    2
 #define GIVEN     7
 #define RUN_NS    3000000000ull
@@ -21,8 +21,8 @@ static struct stamps_slot slots[EXPORTERS];
 static uint64_t end;
 static unsigned opened, refused, withdrawn, given, held; /* atomic */
 
-/* The last exporter's block is in a chunk of its own each time: it is withdrawn while the chunk's descriptor is made,
- * which takes a while, for who opens it. */
+/* The last exporter's block is in a chunk of its own each time: it is withdrawn while the chunk's
+ * descriptor is made, which takes a while, for who opens it. */
 static void *run_exporter(void *arg)
 {
     struct stamps_slot *slot = arg;
@@ -31,7 +31,8 @@ static void *run_exporter(void *arg)
     bool goes_on = true;
 
     while (goes_on && side_now() < end) {
-        /* Most are gone before they can be opened; some are there for as long as an open takes where TSan watches it. */
+        /* Most are gone before they can be opened; some are there for as long as an open takes
+         * where TSan watches it. */
         unsigned live_us = ++stamp % 16 ? 100 : 20000;
         struct side_chunk own, *from = &chunk;
 
@@ -39,7 +40,8 @@ static void *run_exporter(void *arg)
             own = side_chunk_new(&exporter, 2 * MIB);
             from = &own;
         }
-        goes_on = stamps_live(&exporter, from, number * STAMPS_BLOCK, stamp, slot, live_us, BACK_NS);
+        goes_on =
+            stamps_live(&exporter, from, number * STAMPS_BLOCK, stamp, slot, live_us, BACK_NS);
         if (from == &own)
             side_chunk_free(&exporter, from);
         __atomic_add_fetch(&withdrawn, goes_on, __ATOMIC_RELAXED);
@@ -57,8 +59,8 @@ static void *run_importer(void *arg)
         CUdeviceptr address;
         uint32_t stamp;
 
-        if (!stamps_open(&importer, slot, context, (unsigned)rand_r(&seed) % 2000, &refused, &address,
-                         &stamp))
+        if (!stamps_open(&importer, slot, context, (unsigned)rand_r(&seed) % 2000, &refused,
+                         &address, &stamp))
             continue;
         __atomic_add_fetch(&opened, 1, __ATOMIC_RELAXED);
         stamps_look(address, stamp);
@@ -116,8 +118,8 @@ int main(void)
     side_stop(&exporter);
     side_chunk_free(&exporter, &chunk);
     side_dir_remove(dir);
-    printf("opened %u, refused %u, withdrawn %u, given %u times, held %u, alive %d, failures %u\n", opened,
-           refused, withdrawn, given, held, memdriver_alive(), stamps_failures);
+    printf("opened %u, refused %u, withdrawn %u, given %u times, held %u, alive %d, failures %u\n",
+           opened, refused, withdrawn, given, held, memdriver_alive(), stamps_failures);
     if (!opened || !refused || !withdrawn || !given || !held || memdriver_alive() != 0)
         stamps_failures++;
     return stamps_failures ? 1 : 0;

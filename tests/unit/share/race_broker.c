@@ -11,13 +11,13 @@
 #include "stamps.h"
 #include "tests/system.h"
 
-#define SHARERS 2
+#define SHARERS   2
 #define IMPORTERS 3
-#define DEAD    2
-#define SLOTS   (SHARERS + DEAD)
-#define RUN_NS  3000000000ull
-#define BACK_NS 20000000000ull
-#define MORE_NS 60000000000ull /* for a machine on which too little has happened */
+#define DEAD      2
+#define SLOTS     (SHARERS + DEAD)
+#define RUN_NS    3000000000ull
+#define BACK_NS   20000000000ull
+#define MORE_NS   60000000000ull /* for a machine on which too little has happened */
 
 static struct side exporter, importer;
 static struct stamps_slot slots[SLOTS]; /* of the sharers, then of killed processes */

@@ -1,8 +1,9 @@
 /*
- * Threads of an importer that has no share thread yet, against each other and against its exporters:
- * in each round a new importer, whose share thread cannot be had at first, at times for all of the
- * round. Exporting threads stamp a block, publish its handle, and as soon as a withdrawal says that
- * nobody holds it stamp it anew: who has it open sees no other stamp, and every block comes back.
+ * Threads of an importer that has no share thread yet, against each other and against its
+ * exporters: in each round a new importer, whose share thread cannot be had at first, at times for
+ * all of the round. Exporting threads stamp a block, publish its handle, and as soon as a
+ * withdrawal says that nobody holds it stamp it anew: who has it open sees no other stamp, and
+ * every block comes back.
  */
 #include "stamps.h"
 #include "wrapped_thread.h"
@@ -11,7 +12,7 @@
 #define EXPORTERS 2
 #define BLOCKS    2 /* of each */
 #define SLOTS     (EXPORTERS * BLOCKS)
-#define IMPORTERS   4
+#define IMPORTERS 4
 #define RUN_NS    3000000000ull
 #define BACK_NS   10000000000ull
 #define ROUND_NS  20000000ull
@@ -20,9 +21,9 @@ static struct side exporters[EXPORTERS], importer;
 static struct side_chunk chunks[EXPORTERS];
 static struct stamps_slot slots[SLOTS];
 static uint64_t end, round_end;
-static int refusals;   /* atomic: so many more threads are not to be had */
-static bool goes_on;   /* atomic: so are all later ones */
-static bool destroys;  /* contexts end in this round */
+static int refusals;                        /* atomic: so many more threads are not to be had */
+static bool goes_on;                        /* atomic: so are all later ones */
+static bool destroys;                       /* contexts end in this round */
 static unsigned opened, refused, withdrawn; /* atomic */
 
 int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *),
@@ -91,7 +92,7 @@ int main(void)
         side_start(&exporters[i], &options);
         chunks[i] = side_chunk_new(&exporters[i], 2 * MIB);
         if (side_export(&exporters[i], &chunks[i], MIB, STAMPS_BLOCK, &first) != GS_OK)
-            abort(); /* its thread runs from now on */
+            abort();   /* its thread runs from now on */
         usleep(20000); /* and the one that it starts has */
     }
     end = side_now() + RUN_NS;

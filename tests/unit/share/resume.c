@@ -1,6 +1,6 @@
 /*
- * A holder that comes back over another connection: what it names is its own, all else that it held is over, and
- * what comes late means nothing (core/share/resume.c).
+ * A holder that comes back over another connection: what it names is its own, all else that it held
+ * is over, and what comes late means nothing (core/share/resume.c).
  */
 #include <criterion/criterion.h>
 
@@ -24,8 +24,8 @@ static void setup(void)
 
 TestSuite(share_resume, .init = setup, .fini = scene_end, .timeout = 120);
 
-/* As the library's own do, whose program may have closed the connection. It has not heard of the newest grant, and goes
- * on with the one before. */
+/* As the library's own do, whose program may have closed the connection. It has not heard of the
+ * newest grant, and goes on with the one before. */
 Test(share_resume, of_a_process_that_says_who_it_is_stays_without_a_connection)
 {
     uint64_t block_id;
@@ -123,7 +123,8 @@ Test(share_resume, is_called_back_once_from_who_comes_back)
     fd = connect_by_name(ipc_handle, 0, 1);
     open_of_another(fd); /* it has been heard */
     gs_share_freed(side.share, export, side_now());
-    cr_assert_not(poll(&(struct pollfd){.fd = fd, .events = POLLIN}, 1, 200), "it has not named it");
+    cr_assert_not(poll(&(struct pollfd){.fd = fd, .events = POLLIN}, 1, 200),
+                  "it has not named it");
     say(fd, GS_WIRE_RESUME, 4, block_id);
     cr_assert(SIDE_WAIT(gs_wire_receive(fd, &message, &got) == 0));
     cr_assert_eq(message.head.type, GS_WIRE_RECALL);

@@ -1,7 +1,6 @@
 /* What most tests of sharing begin with (scene.h). */
 #include "scene.h"
 
-
 char dir[64];
 struct gs_share_options options;
 struct side side;

@@ -1,6 +1,6 @@
 /*
- * What most tests of sharing begin with: a directory of their own, this process's side, memory that it
- * exports, and a process beside it. A suite sets up what it needs; scene_end ends all that there
+ * What most tests of sharing begin with: a directory of their own, this process's side, memory that
+ * it exports, and a process beside it. A suite sets up what it needs; scene_end ends all that there
  * is.
  */
 #ifndef GS_TESTS_SCENE_H

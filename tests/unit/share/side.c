@@ -103,9 +103,13 @@ int side_dir_put_up(const char *dir)
 
 void side_options(struct gs_share_options *ret_options, const char *dir)
 {
-    *ret_options = (struct gs_share_options){
-        .enable = true, .settle_ns = 200000000, .timeout_ns = 60000000000, .max_clients = 64,
-        .published_max = 1000, .idle_ns = 60000000000, .idle_blocks = 64};
+    *ret_options = (struct gs_share_options){.enable = true,
+                                             .settle_ns = 200000000,
+                                             .timeout_ns = 60000000000,
+                                             .max_clients = 64,
+                                             .published_max = 1000,
+                                             .idle_ns = 60000000000,
+                                             .idle_blocks = 64};
     snprintf(ret_options->dir, sizeof ret_options->dir, "%s", dir);
     if (side_with_broker()) {
         ret_options->broker = true;
@@ -239,7 +243,8 @@ pid_t side_gone_pid(void)
     return pid;
 }
 
-/* A test that has failed may have left a socket that nobody listens at, or a broker that is stopped. */
+/* A test that has failed may have left a socket that nobody listens at, or a broker that is
+ * stopped. */
 int side_broker_dial(const char *dir)
 {
     struct sockaddr_un to = {.sun_family = AF_UNIX};
@@ -367,8 +372,8 @@ struct side_chunk side_chunk_new(struct side *side, size_t size)
     const struct gs_driver *driver = &side->driver;
     CUmemAccessDesc access = {.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
     CUmemAllocationProp prop = {0};
-    struct side_chunk chunk = {
-        .size = size, .id = __atomic_add_fetch(&side->next_id, 1, __ATOMIC_RELAXED)};
+    struct side_chunk chunk = {.size = size,
+                               .id = __atomic_add_fetch(&side->next_id, 1, __ATOMIC_RELAXED)};
 
     if (driver->mem_create(&chunk.handle, size, &prop, 0) ||
         driver->mem_address_reserve(&chunk.base, size, 0, 0, 0) ||
@@ -463,8 +468,8 @@ int side_connections(bool closes)
         socklen_t size = sizeof to, type_size = sizeof(int);
         int type = 0;
 
-        if (getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &type_size) != 0 ||
-            type != SOCK_SEQPACKET || getpeername(fd, (struct sockaddr *)&to, &size) != 0 ||
+        if (getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &type_size) != 0 || type != SOCK_SEQPACKET ||
+            getpeername(fd, (struct sockaddr *)&to, &size) != 0 ||
             !to.sun_path[0]) /* who was accepted has no name */
             continue;
         count += !strstr(to.sun_path, side_broker_name());

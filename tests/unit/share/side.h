@@ -37,7 +37,8 @@ struct side {
 /* A directory of the test's own under /tmp, not made yet; side_dir_remove empties and removes. */
 void side_dir_new(char *ret_dir, size_t size);
 void side_dir_remove(const char *dir);
-/* Entries in it, or -1; and those alone that have their last names, so of sockets those that listen. */
+/* Entries in it, or -1; and those alone that have their last names, so of sockets those that
+ * listen. */
 int side_dir_count(const char *dir);
 int side_dir_put_up(const char *dir);
 
@@ -120,20 +121,20 @@ const char *side_logged(void);
 unsigned side_log_lines(void);
 
 int side_open_fds(void);
-/* The connections that this process has made to others than brokers; all are closed, as by a program that closes
- * what it does not know, or counted alone. */
+/* The connections that this process has made to others than brokers; all are closed, as by a
+ * program that closes what it does not know, or counted alone. */
 int side_connections(bool closes);
 int side_threads(void);
 /* Looks until `condition` holds; false: it never does. */
-#define SIDE_WAIT(condition)                                                                       \
-    ({                                                                                             \
-        uint64_t side_end = side_now() + SIDE_PATIENCE_MS * UINT64_C(1000000);                     \
-        bool side_holds = (condition);                                                             \
-        while (!side_holds && side_now() < side_end) {                                             \
-            usleep(500);                                                                           \
-            side_holds = (condition);                                                              \
-        }                                                                                          \
-        side_holds;                                                                                \
+#define SIDE_WAIT(condition)                                                   \
+    ({                                                                         \
+        uint64_t side_end = side_now() + SIDE_PATIENCE_MS * UINT64_C(1000000); \
+        bool side_holds = (condition);                                         \
+        while (!side_holds && side_now() < side_end) {                         \
+            usleep(500);                                                       \
+            side_holds = (condition);                                          \
+        }                                                                      \
+        side_holds;                                                            \
     })
 
 #endif

@@ -1,10 +1,10 @@
 /*
  * Nobody stalls, starves or ends anybody else. A table of attackers (siege_clients.c,
  * siege_posers.c), each a process of its own that goes on until it is killed: meanwhile an honest
- * importer is served, and how long that took is printed; host memory of who is attacked stays bounded, and
- * descriptors that went to attackers come back when they end. Another test looks that each message, each
- * resource, each position and each target occurs in the table, so that none comes without its
- * attacker; that each says what the table tells is seen when it plays.
+ * importer is served, and how long that took is printed; host memory of who is attacked stays
+ * bounded, and descriptors that went to attackers come back when they end. Another test looks that
+ * each message, each resource, each position and each target occurs in the table, so that none
+ * comes without its attacker; that each says what the table tells is seen when it plays.
  *
  * Where root runs this, who shares and the broker are no root's processes, to whom the kernel's
  * limits would not apply, and the attackers may be other users: of this test alone, since the
@@ -19,12 +19,12 @@
 #include "tests/children.h"
 #include "tests/system.h"
 
-#define MS      UINT64_C(1000000)
-#define NOFILE  256 /* of exporters that are attacked; who attacks has more */
+#define MS            UINT64_C(1000000)
+#define NOFILE        256  /* of exporters that are attacked; who attacks has more */
 #define BROKER_NOFILE 1024 /* of brokers, which take as many as there may be */
-#define PATIENT "timeout=20000"
-#define MORE_KIB 8192 /* of host memory */
-#define MORE_FDS 8
+#define PATIENT       "timeout=20000"
+#define MORE_KIB      8192 /* of host memory */
+#define MORE_FDS      8
 
 struct siege *siege;
 static bool is_root;
@@ -180,8 +180,8 @@ static void assert_is_under_way(const struct siege_attack *attack, const bool *f
               "%s: no attack", attack->name);
 }
 
-/* Kills it: until then it went on, and had said all that the table has it say; where it was hung up on
- * one part of that, and the rest in vain. */
+/* Kills it: until then it went on, and had said all that the table has it say; where it was hung up
+ * on one part of that, and the rest in vain. */
 static void attack_end(const struct siege_attack *attack, pid_t attacker)
 {
     uint64_t said = 0, all = 0;
@@ -198,7 +198,8 @@ static void attack_end(const struct siege_attack *attack, pid_t attacker)
     waitpid(attacker, NULL, 0);
 }
 
-/* ---- Who is attacked, and an honest importer -------------------------------------------------- */
+/* ---- Who is attacked, and an honest importer
+ * -------------------------------------------------- */
 
 static void setup(void)
 {
@@ -308,10 +309,11 @@ static void assert_bounded(const struct siege_attack *attack, pid_t pid, const s
 }
 
 /* ... when its attacker has ended. */
-static void assert_came_back(const struct siege_attack *attack, pid_t pid, const struct taken *before)
+static void assert_came_back(const struct siege_attack *attack, pid_t pid,
+                             const struct taken *before)
 {
-    cr_assert(SIDE_WAIT(taken_by(pid).fds <= before->fds + MORE_FDS), "%s: %u descriptors of %u", attack->name,
-              taken_by(pid).fds, before->fds);
+    cr_assert(SIDE_WAIT(taken_by(pid).fds <= before->fds + MORE_FDS), "%s: %u descriptors of %u",
+              attack->name, taken_by(pid).fds, before->fds);
 }
 
 /* ---- An exporter ---------------------------------------------------------------------------- */
@@ -394,7 +396,8 @@ static void attack_exporter(const struct siege_attack *attack)
 
 /* ---- A broker ------------------------------------------------------------------------------- */
 
-/* Its program where its owner, too, may run it: what is built may lie where only this user can look. */
+/* Its program where its owner, too, may run it: what is built may lie where only this user can
+ * look. */
 static int broker_copy(void)
 {
     int from = open(BROKER_PROGRAM, O_RDONLY | O_CLOEXEC), to = memfd_create("broker", MFD_CLOEXEC);
@@ -502,7 +505,8 @@ static void attack_broker(const struct siege_attack *attack)
     waitpid(broker, NULL, 0);
 }
 
-/* ---- An importer ------------------------------------------------------------------------------ */
+/* ---- An importer
+ * ------------------------------------------------------------------------------ */
 
 static struct side side;
 
@@ -659,7 +663,8 @@ Test(share_siege, every_message_resource_position_and_target_has_its_attacker)
         targets |= 1u << attack->target;
     }
     for (unsigned type = 1; type < GS_WIRE_TYPES; type++)
-        cr_assert(types >> type & 1 || !is_type(type), "no attacker has to do with message %u", type);
+        cr_assert(types >> type & 1 || !is_type(type), "no attacker has to do with message %u",
+                  type);
     for (unsigned resource = 0; resource < SIEGE_RESOURCES; resource++)
         cr_assert(resources >> resource & 1, "no attacker takes resource %u", resource);
     for (unsigned position = 0; position < SIEGE_POSITIONS; position++)

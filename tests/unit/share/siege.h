@@ -9,8 +9,8 @@
 #include "tests/system.h"
 
 enum siege_position {
-    UNINVITED, /* another user, whom nobody names */
-    LISTED,    /* another user, who is named (share.uids) and has no handle */
+    UNINVITED,     /* another user, whom nobody names */
+    LISTED,        /* another user, who is named (share.uids) and has no handle */
     LISTED_HOLDER, /* of one handle */
     SAME_USER,     /* without a handle */
     HOLDER,        /* the same user with one */
@@ -40,7 +40,7 @@ struct siege_attack {
     const char *name;
     enum siege_target target;
     enum siege_position position;
-    uint64_t types; /* bits: what it says, or is told and does not heed */
+    uint64_t types;     /* bits: what it says, or is told and does not heed */
     unsigned resources; /* bits */
     void (*play)(void);
 };
@@ -56,10 +56,10 @@ struct siege {
     unsigned char other[GS_INSTANCE_SIZE]; /* whose name he may take */
     pid_t honest;                          /* whom he may claim to be */
     enum siege_target target;
-    uint64_t said; /* atomic: types that were, or were not heeded, */
+    uint64_t said;  /* atomic: types that were, or were not heeded, */
     uint64_t tried; /* atomic: or were said when it had been hung up on */
-    bool listens;  /* atomic: who poses as somebody can be connected to */
-    bool holds;    /* atomic: the attack is under way; it stays so */
+    bool listens;   /* atomic: who poses as somebody can be connected to */
+    bool holds;     /* atomic: the attack is under way; it stays so */
 };
 extern struct siege *siege;
 

@@ -6,9 +6,8 @@
 
 #define MANY   300 /* connections, or as many as go */
 #define CLAIMS 40  /* each keeps a place for as long as the attacker lives */
-#define NO_IMPORTERS                                                                                 \
-    (SAYS(GRANT) | SAYS(REFUSE) | SAYS(RECALL) | SAYS(REPORT) | SAYS(FLUSH) |                      \
-     SAYS(DONE))
+#define NO_IMPORTERS \
+    (SAYS(GRANT) | SAYS(REFUSE) | SAYS(RECALL) | SAYS(REPORT) | SAYS(FLUSH) | SAYS(DONE))
 
 /* Whether it was hung up on; looks for a millisecond. */
 static bool is_over(int fd)
@@ -209,13 +208,12 @@ static void read_all_and_close(int fd)
 /* Says what is not its to say, each time over a connection that has greeted. */
 static void says_what_others_say(void)
 {
-    static const enum gs_wire_type types[] = {
-        GS_WIRE_GRANT,   GS_WIRE_REFUSE,   GS_WIRE_CLOSE,  GS_WIRE_RECALL,
-        GS_WIRE_SHARE,   GS_WIRE_RING,  GS_WIRE_REPORT,
-        GS_WIRE_FLUSH,  GS_WIRE_FLUSHED,
-        GS_WIRE_PUBLISH, GS_WIRE_HELLO,    GS_WIRE_ORDER,  GS_WIRE_DONE,
-        GS_WIRE_FAREWELL, GS_WIRE_FORKED, GS_WIRE_NAME,
-        GS_WIRE_PULL};
+    static const enum gs_wire_type types[] = {GS_WIRE_GRANT,   GS_WIRE_REFUSE,   GS_WIRE_CLOSE,
+                                              GS_WIRE_RECALL,  GS_WIRE_SHARE,    GS_WIRE_RING,
+                                              GS_WIRE_REPORT,  GS_WIRE_FLUSH,    GS_WIRE_FLUSHED,
+                                              GS_WIRE_PUBLISH, GS_WIRE_HELLO,    GS_WIRE_ORDER,
+                                              GS_WIRE_DONE,    GS_WIRE_FAREWELL, GS_WIRE_FORKED,
+                                              GS_WIRE_NAME,    GS_WIRE_PULL};
     enum { COUNT = sizeof types / sizeof *types };
 
     for (unsigned i = 0;; i++) {
@@ -228,7 +226,8 @@ static void says_what_others_say(void)
     }
 }
 
-/* Opens what he has the handle of, gives back what he has not, tells of machines whom nobody asked about. */
+/* Opens what he has the handle of, gives back what he has not, tells of machines whom nobody asked
+ * about. */
 static void say_as_agent(int fd, unsigned number)
 {
     union gs_wire_message message;
@@ -274,8 +273,8 @@ static int say_publish(int fd, int memory)
 }
 
 /* A chunk; or one of many pieces, of which the last never comes. */
-static int say_share(int fd, const struct gs_ipc_handle *ipc_handle, uint32_t pieces, uint32_t piece,
-                     int attached)
+static int say_share(int fd, const struct gs_ipc_handle *ipc_handle, uint32_t pieces,
+                     uint32_t piece, int attached)
 {
     union gs_wire_message message;
 
@@ -315,8 +314,8 @@ static uint64_t is_asked(int fd)
     return message.pull.block_id;
 }
 
-/* Leaves as much as goes, each block with a descriptor of its own, and every other one across many pieces;
- * goes on when nothing does. */
+/* Leaves as much as goes, each block with a descriptor of its own, and every other one across many
+ * pieces; goes on when nothing does. */
 static void leaves_all_it_can(void)
 {
     int fd = siege_dial(), memory = leave_memory(), null = open("/dev/null", O_RDONLY | O_CLOEXEC);
@@ -363,8 +362,8 @@ static void leaves_from_many(void)
     }
 }
 
-/* As many processes that end, each with more last figures than there is room for; every other one talks
- * nonsense at the end. */
+/* As many processes that end, each with more last figures than there is room for; every other one
+ * talks nonsense at the end. */
 static void says_farewell_without_end(void)
 {
     int memory = leave_memory();
@@ -430,7 +429,8 @@ static void resumes_what_another_has(void)
     }
 }
 
-/* As an honest importer, by its number and its pidfd: what ends with that is not the honest one's lease. */
+/* As an honest importer, by its number and its pidfd: what ends with that is not the honest one's
+ * lease. */
 static void claims_to_be_another(void)
 {
     int pidfd = (int)syscall(SYS_pidfd_open, siege->honest, 0);
@@ -581,23 +581,21 @@ const struct siege_attack siege_clients[] = {
      opens_with_all},
     {"says bye and comes again", EXPORTER, LISTED_HOLDER, SAYS(OPEN) | SAYS(BYE),
      TAKES(CONNECTIONS), leaves_with_a_bye},
-    {"opens and closes without end", EXPORTER, HOLDER,
-     SAYS(OPEN) | SAYS(CLOSE), TAKES(TURNS), churns},
-    {"gives nothing back", EXPORTER, HOLDER,
-     SAYS(OPEN) | SAYS(CLOSE) | SAYS(RECALL) | SAYS(FLUSH), TAKES(LIMBO),
-     heeds_nothing},
+    {"opens and closes without end", EXPORTER, HOLDER, SAYS(OPEN) | SAYS(CLOSE), TAKES(TURNS),
+     churns},
+    {"gives nothing back", EXPORTER, HOLDER, SAYS(OPEN) | SAYS(CLOSE) | SAYS(RECALL) | SAYS(FLUSH),
+     TAKES(LIMBO), heeds_nothing},
     {"resumes what another has open", EXPORTER, HOLDER, SAYS(HELLO) | SAYS(RESUME), TAKES(LEASES),
      resumes_what_another_has},
-    {"claims to be another", EXPORTER, HOLDER, SAYS(HELLO) | SAYS(OPEN), TAKES(CONNECTIONS), claims_to_be_another},
+    {"claims to be another", EXPORTER, HOLDER, SAYS(HELLO) | SAYS(OPEN), TAKES(CONNECTIONS),
+     claims_to_be_another},
     {"asks for memory without end", EXPORTER, LISTED, SAYS(ORDER) | SAYS(REFUSE), TAKES(TURNS),
      asks_for_memory},
     {"asks for memory without end", EXPORTER, SAME_USER, SAYS(ORDER) | SAYS(DONE),
      TAKES(TURNS) | TAKES(SOCKET_MEMORY), asks_for_memory},
     {"says what is not its to say", EXPORTER, SAME_USER,
-     NO_IMPORTERS | SAYS(CLOSE) | SAYS(FLUSHED) | SAYS(HELLO) |
-         SAYS(SHARE) | SAYS(RING) | SAYS(PUBLISH) | SAYS(ORDER) | SAYS(PULL) |
-         SAYS(FAREWELL) | SAYS(FORKED) |
-         SAYS(NAME),
+     NO_IMPORTERS | SAYS(CLOSE) | SAYS(FLUSHED) | SAYS(HELLO) | SAYS(SHARE) | SAYS(RING) |
+         SAYS(PUBLISH) | SAYS(ORDER) | SAYS(PULL) | SAYS(FAREWELL) | SAYS(FORKED) | SAYS(NAME),
      TAKES(TURNS), says_what_others_say},
     {"asks for names without end", EXPORTER, LISTED, SAYS(QUERY) | SAYS(ORDER),
      TAKES(TURNS) | TAKES(SOCKET_MEMORY), asks_for_names},
@@ -635,8 +633,8 @@ const struct siege_attack siege_clients[] = {
     {"opens and closes without end", BROKER, HOLDER, SAYS(OPEN) | SAYS(CLOSE), TAKES(TURNS),
      churns},
     {"says what is not its to say", BROKER, SAME_USER,
-     NO_IMPORTERS | SAYS(CLOSE) | SAYS(FLUSHED) | SAYS(ORDER) | SAYS(FAREWELL),
-     TAKES(TURNS), says_what_others_say},
+     NO_IMPORTERS | SAYS(CLOSE) | SAYS(FLUSHED) | SAYS(ORDER) | SAYS(FAREWELL), TAKES(TURNS),
+     says_what_others_say},
     {"is an agent of machines without end", BROKER, SAME_USER,
      SAYS(HELLO) | SAYS(OPEN) | SAYS(CLOSE) | SAYS(REPORT),
      TAKES(TURNS) | TAKES(SOCKET_MEMORY) | TAKES(LEASES), is_an_agent},

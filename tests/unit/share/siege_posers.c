@@ -141,8 +141,7 @@ static void broker_asks(void)
     }
 }
 
-#define TO_IMPORTERS                                                                                 \
-    (SAYS(GRANT) | SAYS(REFUSE) | SAYS(RECALL) | SAYS(FLUSH) | SAYS(REPORT))
+#define TO_IMPORTERS (SAYS(GRANT) | SAYS(REFUSE) | SAYS(RECALL) | SAYS(FLUSH) | SAYS(REPORT))
 
 const struct siege_attack siege_posers[] = {
     {"takes no connection", IMPORTER, FAKE_EXPORTER, 0, TAKES(CONNECTIONS), exporter_takes_none},
@@ -150,8 +149,8 @@ const struct siege_attack siege_posers[] = {
      exporter_is_silent},
     {"grants and talks without end", IMPORTER, FAKE_EXPORTER, TO_IMPORTERS,
      TAKES(TURNS) | TAKES(SOCKET_MEMORY), exporter_talks},
-    {"talks without end", IMPORTER, FAKE_EXPORTER, TO_IMPORTERS, TAKES(TURNS) | TAKES(SOCKET_MEMORY),
-     exporter_talks_and_grants_nothing},
+    {"talks without end", IMPORTER, FAKE_EXPORTER, TO_IMPORTERS,
+     TAKES(TURNS) | TAKES(SOCKET_MEMORY), exporter_talks_and_grants_nothing},
     {"takes no connection", IMPORTER, FAKE_BROKER, 0, TAKES(CONNECTIONS), broker_takes_none},
     {"is silent", IMPORTER, FAKE_BROKER, SAYS(HELLO) | SAYS(OPEN), TAKES(TURNS),
      broker_is_silent_to_importers},

@@ -194,11 +194,13 @@ Test(share_spin, an_importer_that_waits_for_long_sleeps)
     cr_assert_eq(gs_share_open(side.share, ipc_handle, SIDE_CONTEXT, 0, &opened), GS_UNREACHABLE);
     getrusage(RUSAGE_THREAD, &after);
     used = (uint64_t)(after.ru_utime.tv_sec + after.ru_stime.tv_sec - before.ru_utime.tv_sec -
-                      before.ru_stime.tv_sec) * 1000000 +
+                      before.ru_stime.tv_sec) *
+               1000000 +
            (uint64_t)(after.ru_utime.tv_usec + after.ru_stime.tv_usec) -
            (uint64_t)(before.ru_utime.tv_usec + before.ru_stime.tv_usec);
     cr_assert_lt(used, 300000, "%llu us of CPU in a second", (unsigned long long)used);
-    for (int i = 0; i < 5 && looks_at_all && importer_yields == 0; i++) /* the machine stood still */
+    for (int i = 0; i < 5 && looks_at_all && importer_yields == 0;
+         i++) /* the machine stood still */
         gs_share_open(side.share, ipc_handle, SIDE_CONTEXT, 0, &opened);
     if (looks_at_all)
         cr_assert_gt(importer_yields, 0);

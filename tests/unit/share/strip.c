@@ -1,4 +1,5 @@
-/* Strips: what an importer by hand is given of them and when not, and what an exporter by hand may say. */
+/* Strips: what an importer by hand is given of them and when not, and what an exporter by hand may
+ * say. */
 #include <criterion/criterion.h>
 
 #include "core/share/internal.h"
@@ -93,7 +94,8 @@ static void export_across(void)
     gs_share_strip_unref(strip);
 }
 
-/* ---- An importer by hand ----------------------------------------------------------------------- */
+/* ---- An importer by hand
+ * ----------------------------------------------------------------------- */
 
 static int connect_by_hand(void)
 {
@@ -433,8 +435,9 @@ Test(share_strip, who_wants_what_he_may_not_is_hung_up_on)
     scene_strip_end();
 }
 
-/* Whether pieces are sent with that limit: none are while the user's other processes have as many descriptors under
- * way. One of the six is the handle's, as this driver has it; and this process is both sides. */
+/* Whether pieces are sent with that limit: none are while the user's other processes have as many
+ * descriptors under way. One of the six is the handle's, as this driver has it; and this process is
+ * both sides. */
 static bool gets_pieces(int fd, const struct rlimit *low, const struct rlimit *limit,
                         union gs_wire_message *ret_message)
 {
@@ -467,7 +470,8 @@ Test(share_strip, an_exporter_with_few_descriptors_gives_few)
     low = (struct rlimit){(rlim_t)next + 6, limit.rlim_max};
     cr_assert(SIDE_WAIT(gets_pieces(fd, &low, &limit, &message)));
     /* What other threads had open when the limit was reckoned may be closed by now. */
-    cr_assert(message.grant.batch.count > 0 && message.grant.batch.count < 12, "%u", message.grant.batch.count);
+    cr_assert(message.grant.batch.count > 0 && message.grant.batch.count < 12, "%u",
+              message.grant.batch.count);
     memdriver_fail_export(CUDA_ERROR_OPERATING_SYSTEM);
     cr_assert(is_refused(fd, GS_REFUSED_FDS));
     memdriver_fail_export(CUDA_ERROR_UNKNOWN);
@@ -509,8 +513,8 @@ enum lie {
     LIES
 };
 
-static void start_grant(union gs_wire_message *message, enum lie lie, const struct gs_ipc_handle *asked,
-                        uint32_t request)
+static void start_grant(union gs_wire_message *message, enum lie lie,
+                        const struct gs_ipc_handle *asked, uint32_t request)
 {
     gs_wire_start(message, GS_WIRE_GRANT, request);
     message->grant.block_id = asked->block_id;
@@ -538,7 +542,8 @@ static void lie_in_grant(int fd, enum lie lie, const struct gs_ipc_handle *asked
     close(memory);
 }
 
-static void lie_in_pieces(int fd, enum lie lie, const struct gs_wire_open *open, const struct gs_ipc_handle *asked)
+static void lie_in_pieces(int fd, enum lie lie, const struct gs_wire_open *open,
+                          const struct gs_ipc_handle *asked)
 {
     union gs_wire_message message;
     struct gs_wire_fds fds;
@@ -561,9 +566,9 @@ static void lie_in_pieces(int fd, enum lie lie, const struct gs_wire_open *open,
     message.grant.batch.first = open->first + (lie == OTHER_FIRST);
     message.grant.batch.count = lie == NONE ? 0 : lie == TOO_MANY ? 3 : 2;
     message.grant.batch.sizes[0] = lie == ZERO_SIZE   ? 0
-                              : lie == ODD_SIZE  ? PIECE + 4096
-                              : lie == TOO_LARGE ? UINT64_MAX & ~(PIECE - 1)
-                                                 : PIECE;
+                                   : lie == ODD_SIZE  ? PIECE + 4096
+                                   : lie == TOO_LARGE ? UINT64_MAX & ~(PIECE - 1)
+                                                      : PIECE;
     message.grant.batch.sizes[1] = lie == TOO_LARGE ? 3 * PIECE : PIECE;
     if (lie == TOO_SMALL)
         message.grant.batch.count = 1;
@@ -632,7 +637,8 @@ Test(share_strip, an_exporter_that_lies_is_refused_and_nothing_is_left)
         } else if (lie == RECALLED) {
             cr_assert_eq(got, GS_STALE);
         } else {
-            cr_assert(lie == OTHER_MEMORY ? got > 0 : got == GS_UNREACHABLE, "lie %d: %d", lie, got);
+            cr_assert(lie == OTHER_MEMORY ? got > 0 : got == GS_UNREACHABLE, "lie %d: %d", lie,
+                      got);
             cr_assert_eq(opened, 7);
         }
         if (lie == HONEST)

@@ -46,8 +46,8 @@ Test(share_unopened, it_is_said_once_and_with_their_number)
         ends(1);
         return;
     }
-    cr_assert_not_null(strstr(side_logged(),
-                              "2 IPC handles were given out and none was ever opened"));
+    cr_assert_not_null(
+        strstr(side_logged(), "2 IPC handles were given out and none was ever opened"));
     ends(1);
     gs_share_at_exit(side.share);
     cr_assert_eq(times_said(), 1, "%s", side_logged());

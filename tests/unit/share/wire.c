@@ -412,8 +412,8 @@ Test(share_wire, a_version_is_its_messages)
         {AT(share, fabric), 144},
     };
 #undef AT
-    static const uint32_t lengths[] = {0, 96, 112, 432, 24, 48, 48, 208, 120, 568, 256, 32, 536, 48, 16, 376, 408, 184, 16, 432,
-                                       32, 16};
+    static const uint32_t lengths[] = {0,  96,  112, 432, 24,  48,  48,  208, 120, 568, 256,
+                                       32, 536, 48,  16,  376, 408, 184, 16,  432, 32,  16};
     union gs_wire_message message;
 
     cr_assert_eq(GS_WIRE_VERSION, 1);
