@@ -37,6 +37,36 @@ static bool asked(void *arg, enum gs_question question, unsigned device, union g
     return false;
 }
 
+/* What all arenas have in common. */
+static void set_shared(struct gs_core *core)
+{
+    const struct gs_core_options *options = &core->options;
+
+    core->shared = (struct gs_arena_shared){
+        .driver = &core->driver,
+        .log = &core->options.log,
+        .map = &core->map,
+        .fences = &core->fences,
+        .single = &core->single,
+        .guard = gs_guard_of(core),
+        .async = core->async,
+        .left = core->figures.left,
+        .leaving = core->figures.leaving,
+        .isolates = options->share.isolate,
+        .whole_pieces = options->whole_pieces,
+        .crosses = options->cross && core->driver.mem_retain && !options->whole_pieces &&
+                   !options->share.cluster,
+        .by_address = options->by_address,
+        .small_limit = options->small_limit,
+        .epoch_bytes = options->epoch_bytes,
+        .cache_limit = options->cache_limit,
+        .cache_percent = options->cache_percent,
+        .retiring_percent = options->retiring_percent,
+        .activity = gs_purge_activity,
+        .activity_arg = core,
+    };
+}
+
 gs_status gs_core_create(const struct gs_driver *driver, const struct gs_core_options *options,
                          struct gs_core **ret_core)
 {
@@ -76,29 +106,7 @@ gs_status gs_core_create(const struct gs_driver *driver, const struct gs_core_op
         free(core);
         return status;
     }
-    core->shared = (struct gs_arena_shared){
-        .driver = &core->driver,
-        .log = &core->options.log,
-        .map = &core->map,
-        .fences = &core->fences,
-        .single = &core->single,
-        .guard = gs_guard_of(core),
-        .async = core->async,
-        .left = core->figures.left,
-        .leaving = core->figures.leaving,
-        .isolates = options->share.isolate,
-        .whole_pieces = options->whole_pieces,
-        .crosses = options->cross && driver->mem_retain && !options->whole_pieces &&
-                   !options->share.cluster,
-        .by_address = options->by_address,
-        .small_limit = options->small_limit,
-        .epoch_bytes = options->epoch_bytes,
-        .cache_limit = options->cache_limit,
-        .cache_percent = options->cache_percent,
-        .retiring_percent = options->retiring_percent,
-        .activity = gs_purge_activity,
-        .activity_arg = core,
-    };
+    set_shared(core);
     *ret_core = core;
     return GS_OK;
 }

@@ -89,12 +89,12 @@ class Prometheus:
         self.process = subprocess.Popen(
             ['prometheus', f'--config.file={config}', f'--web.listen-address={self.address}',
              f'--storage.tsdb.path={os.path.join(place, "data")}'], env=clean(place), stdout=self.log, stderr=self.log)
-        self.importer = urllib.request.build_importer(urllib.request.ProxyHandler({}))
+        self.web = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
     def get(self, path, **parameters):
         url = f'http://{self.address}/api/v1/{path}?{urllib.parse.urlencode(parameters)}'
         try:
-            with self.importer.open(url, timeout=PATIENT_S) as reply:
+            with self.web.open(url, timeout=PATIENT_S) as reply:
                 return json.load(reply)['data']
         except urllib.error.HTTPError as error:
             if error.code == 503:  # it starts
