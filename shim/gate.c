@@ -41,8 +41,7 @@ void gs_gate_unknown(const char *symbol)
         free(copy);
 }
 
-/* ---- Who comes
- * -------------------------------------------------------------------------------- */
+/* ---- Who comes ------------------------------------------------------------------------------- */
 
 static int (*wake_by_use)(uint64_t until_ns);
 static _Atomic uint64_t used_ns;
@@ -240,8 +239,7 @@ static enum look look_at_all(const struct finder *finder, struct seen *ret)
     return result;
 }
 
-/* ---- Closing and opening
- * ------------------------------------------------------------------------ */
+/* ---- Closing and opening --------------------------------------------------------------------- */
 
 static void wake_all(void)
 {

@@ -37,8 +37,7 @@ extern "C" {
 /* Of no function in the library. */
 #define GPUSHIM_NOT_LOADED ENOPKG
 
-/* ---- Versions
- * ----------------------------------------------------------------------------------- */
+/* ---- Versions -------------------------------------------------------------------------------- */
 
 /* Of this header; later ones only add to it. */
 #define GPUSHIM_VERSION_MAJOR 0
@@ -50,8 +49,7 @@ extern "C" {
  * there; it stays as it is. Starts nothing, and may be called at any time. */
 GPUSHIM_API const char *gpushim_version(void);
 
-/* ---- Registering through the cache
- * -------------------------------------------------------------- */
+/* ---- Registering through the cache ----------------------------------------------------------- */
 
 /*
  * How a library registers memory with its device. Both functions are called with no lock of
@@ -98,8 +96,7 @@ GPUSHIM_API void gpushim_unpin(void *registration);
 /* Ends the registrations of a domain that nobody uses, before it is closed. */
 GPUSHIM_API void gpushim_flush(const struct gpushim_pinner *pinner, uintptr_t domain);
 
-/* ---- Listening
- * ---------------------------------------------------------------------------------- */
+/* ---- Listening ------------------------------------------------------------------------------- */
 
 /*
  * What becomes of memory that libgpushim allocates. Each may be NULL. They must be quick, and may
@@ -127,8 +124,7 @@ struct gpushim_listener {
  * has not started: call CUDA first), ENOSPC: there are 16 already. */
 GPUSHIM_API int gpushim_listen(const struct gpushim_listener *listener);
 
-/* ---- Asking: who pins what
- * ---------------------------------------------------------------------- */
+/* ---- Asking: who pins what ------------------------------------------------------------------- */
 
 struct gpushim_registration {
     const char *by; /* libibverbs, libgdrapi, libcufile, or a pinner's name */
@@ -155,8 +151,7 @@ struct gpushim_registration_counts {
 /* Since the start of the process. EINVAL; ENODEV: libgpushim does nothing in this process. */
 GPUSHIM_API int gpushim_registration_counts(struct gpushim_registration_counts *counts);
 
-/* ---- Asking: what a GPU's memory is used for
- * ----------------------------------------------------- */
+/* ---- Asking: what a GPU's memory is used for ------------------------------------------------- */
 
 #define GPUSHIM_TOOK 24
 
@@ -190,8 +185,7 @@ struct gpushim_memory {
  * EINVAL; ENODEV: libgpushim does nothing in this process, or not yet. */
 GPUSHIM_API int gpushim_memory(int gpu, struct gpushim_memory *memory);
 
-/* ---- Names
- * -------------------------------------------------------------------------------------- */
+/* ---- Names ----------------------------------------------------------------------------------- */
 
 /*
  * GPU memory under a name, by which this user's other processes find it, in other containers too
@@ -269,8 +263,7 @@ GPUSHIM_API int gpushim_lookup(const char *name, struct gpushim_named *named);
  */
 GPUSHIM_API int gpushim_unpublish(const char *name);
 
-/* ---- Tags
- * -------------------------------------------------------------------------------------- */
+/* ---- Tags ------------------------------------------------------------------------------------ */
 
 /*
  * What the calling thread allocates from now on bears the tag, on whatever GPU: it has it first in
@@ -280,8 +273,7 @@ GPUSHIM_API int gpushim_unpublish(const char *name);
  */
 GPUSHIM_API int gpushim_tag(const char *label);
 
-/* ---- External memory
- * ---------------------------------------------------------------------------- */
+/* ---- External memory ------------------------------------------------------------------------- */
 
 /*
  * Memory that somebody else made becomes memory of libgpushim's, until it is detached, or the
@@ -371,8 +363,7 @@ struct gpushim_attached {
 /* Fills in up to `room` of those that are attached and returns how many there are. */
 GPUSHIM_API size_t gpushim_externals(struct gpushim_attached *attached, size_t room);
 
-/* ---- Memory in a stream's order
- * ------------------------------------------------------------------ */
+/* ---- Memory in a stream's order -------------------------------------------------------------- */
 
 /*
  * For allocators that take functions, in whose forms these are (gpushim.torch in Python). Memory of
@@ -409,8 +400,7 @@ typedef void gpushim_failure_fn(const char *function, const char *file, uint32_t
                                 const char *text);
 GPUSHIM_API int gpushim_on_failure(gpushim_failure_fn *failure);
 
-/* ---- Sleep
- * -------------------------------------------------------------------------------------- */
+/* ---- Sleep ----------------------------------------------------------------------------------- */
 
 /*
  * A process that sleeps has its memory off the GPU, and gets it back at the same addresses when it
@@ -460,8 +450,7 @@ GPUSHIM_API int gpushim_wake(uint64_t timeout_ns, struct gpushim_asleep *asleep)
 GPUSHIM_API int gpushim_asleep(struct gpushim_asleep *asleep);
 
 #ifndef GPUSHIM_LIBRARY
-/* ---- How they are found
- * ------------------------------------------------------------------------- */
+/* ---- How they are found ---------------------------------------------------------------------- */
 
 /* Whether the library has the function; then *ret_call is it. `kept` is what was found before. */
 static inline int gpushim_has_(const char *name, void **kept, void *ret_call)

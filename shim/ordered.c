@@ -94,8 +94,8 @@ static struct graphs *graphs_locked(int device, struct gpushim_graphs id)
 
     gs_lock_assert_held(&lock);
     LL_FOREACH(all, graphs)
-    if (graphs->device == device && memcmp(&graphs->id, &id, sizeof id) == 0)
-        break;
+        if (graphs->device == device && memcmp(&graphs->id, &id, sizeof id) == 0)
+            break;
     return graphs;
 }
 
@@ -390,8 +390,7 @@ static struct block *take_back_locked(const struct graphs *graphs)
     struct block *taken = NULL, *block, *next;
 
     gs_lock_assert_held(&lock);
-    HASH_ITER(hh, blocks, block, next)
-    {
+    HASH_ITER(hh, blocks, block, next) {
         if (block->graphs == graphs && !block->is_free) {
             block->graphs = NULL;
             block->is_used = block->by_several = true;
@@ -423,8 +422,7 @@ GS_HOOK void gpushim_graphs_gone(int device, struct gpushim_graphs id)
     if (!taken)
         return;
     is_entered = enter(device, &pushed) == CUDA_SUCCESS; /* else its memory went with its context */
-    LL_FOREACH_SAFE(taken, block, next)
-    {
+    LL_FOREACH_SAFE(taken, block, next) {
         if (is_entered)
             cuMemFree_v2(block->address);
         free(block);

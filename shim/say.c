@@ -105,8 +105,7 @@ void gs_say_configured(const struct gs_config *config)
                program_invocation_short_name, configured.options, configured.files);
 }
 
-/* ---- The driver, and its GPUs
- * --------------------------------------------------------------------- */
+/* ---- The driver, and its GPUs ---------------------------------------------------------------- */
 
 /* The version of the kernel's half, or "". */
 static void add_kernel_version(char *text, size_t size)
@@ -173,8 +172,7 @@ static void add_driver(char *text, size_t size)
     add_gpus(text, size);
 }
 
-/* ---- The start
- * -------------------------------------------------------------------------------------- */
+/* ---- The start ------------------------------------------------------------------------------- */
 
 static void say_start(const char *driver)
 {
@@ -193,8 +191,7 @@ void gs_say_started(void)
     say_start(driver);
 }
 
-/* ---- The end
- * ---------------------------------------------------------------------------------------- */
+/* ---- The end --------------------------------------------------------------------------------- */
 
 void gs_say_exit(void)
 {

@@ -186,8 +186,7 @@ void gs_shim_wake(uint64_t timeout_ns, struct gs_sleep_why *ret_why)
     take_whole_step(&step, false, ret_why);
 }
 
-/* ---- By itself
- * --------------------------------------------------------------------------------- */
+/* ---- By itself ------------------------------------------------------------------------------- */
 
 static uint64_t sleeps_after_ns;
 static _Atomic uint64_t gave_ns; /* when it last went to sleep for others */
@@ -229,8 +228,7 @@ void gs_shim_sleeps_by_itself(uint64_t after_ns, bool wakes_by_use)
         gs_gate_wakes_by(wake_for_use);
 }
 
-/* ---- By order of others
- * ------------------------------------------------------------------------ */
+/* ---- By order of others ---------------------------------------------------------------------- */
 
 static struct {
     struct gs_background background;
@@ -305,8 +303,7 @@ void gs_shim_told_to_sleep(struct gs_sleep_order *told)
         tell_order(told, order.why.error, order.why.text);
 }
 
-/* ---- gpushim.h
- * ---------------------------------------------------------------------------------- */
+/* ---- gpushim.h ------------------------------------------------------------------------------- */
 
 static void tell(struct gpushim_asleep *ret, const struct gs_sleep_why *why)
 {

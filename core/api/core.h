@@ -106,7 +106,8 @@ gs_status gs_core_open(struct gs_core *core, const unsigned char ipc_handle[GS_I
 gs_status gs_core_close(struct gs_core *core, CUdeviceptr address);
 
 /* Publishes the live block that covers the address under a name; as gs_share_name and
- * gs_share_named. GS_NOT_LIVE: no live block of this process's, but perhaps one that it has opened. */
+ * gs_share_named. GS_NOT_LIVE: no live block of this process's, but perhaps one that it has
+ * opened. */
 gs_status gs_core_publish(struct gs_core *core, CUdeviceptr address,
                           const struct gs_naming *naming);
 /* For gs_share_look_up and gs_share_unname. */

@@ -13,7 +13,8 @@
 #include <stdint.h>
 
 /* `length` bytes of text in `size` bytes (at least 4) with a NUL behind them; "..." ends what does
- * not fit, where a character or what is written for it has ended. The length of what was written. */
+ * not fit, where a character or what is written for it has ended. The length of what was
+ * written. */
 size_t gs_printable(const char *text, size_t length, char *ret, size_t size);
 
 #define GS_JSON_PIECE 13

@@ -75,8 +75,7 @@ static void take_exports_locked(struct gs_own *own, uint64_t base, uint64_t size
     struct gs_own_export *export, *next;
 
     gs_lock_assert_held(&own->lock);
-    HASH_ITER(hh, own->exports, export, next)
-    {
+    HASH_ITER(hh, own->exports, export, next) {
         if (export->place.range.base >= base + size ||
             base >= export->place.range.base + export->place.range.size)
             continue;
@@ -456,15 +455,13 @@ void gs_own_free(struct gs_own *own)
 
     if (!own)
         return;
-    HASH_ITER(hh, own->exports, export, next_export)
-    {
+    HASH_ITER(hh, own->exports, export, next_export) {
         HASH_DEL(own->exports, export); /* the share has ended, with all its exports */
         gs_share_strip_unref(export->strip);
         free(export);
     }
     gs_map_each(&own->map, free_mapping, own);
-    HASH_ITER(hh, own->handles, handle, next)
-    {
+    HASH_ITER(hh, own->handles, handle, next) {
         HASH_DEL(own->handles, handle);
         free(handle);
     }

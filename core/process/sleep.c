@@ -33,8 +33,7 @@ bool gs_sleep_refused_by_driver(struct gs_sleep_why *why, const char *call, gs_s
                : gs_sleep_refuse(why, EIO, "%s: driver error %d", call, (int)status);
 }
 
-/* ---- What is asleep
- * ----------------------------------------------------------------------------- */
+/* ---- What is asleep -------------------------------------------------------------------------- */
 
 void gs_core_asleep(const struct gs_core *core, struct gs_asleep *ret)
 {
@@ -63,8 +62,7 @@ size_t gs_core_away_here(struct gs_core *core)
                : 0;
 }
 
-/* ---- Where the time goes
- * ------------------------------------------------------------------------ */
+/* ---- Where the time goes --------------------------------------------------------------------- */
 
 static void start_watch(struct gs_sleep *sleep)
 {
@@ -97,8 +95,7 @@ void gs_core_sleep_took(const struct gs_core *core, char *ret_text, size_t size)
                                      told++ ? ", " : ": ", words[i], took[i] / GS_NS_PER_MS);
 }
 
-/* ---- Waiting
- * ------------------------------------------------------------------------------------ */
+/* ---- Waiting --------------------------------------------------------------------------------- */
 
 static void *synchronize(void *arg)
 {
@@ -226,8 +223,7 @@ static void give_back_free(struct gs_core *core)
         gs_device_end_warm_up(&core->device[i]);
 }
 
-/* ---- The calls
- * ---------------------------------------------------------------------------------- */
+/* ---- The calls ------------------------------------------------------------------------------- */
 
 static bool is_asleep(const struct gs_core *core)
 {

@@ -26,8 +26,7 @@ static void count_away(struct gs_core *core, const struct gs_away *away, bool go
         __atomic_add_fetch(&core->sleep.pieces_away[away->device], size, __ATOMIC_RELAXED);
 }
 
-/* ---- The stacks of contexts
- * --------------------------------------------------------------------- */
+/* ---- The stacks of contexts ------------------------------------------------------------------ */
 
 /* The context is the current one from then on, until it is popped. */
 static gs_status enter(const struct gs_driver *driver, struct gs_low_stack *stack)
@@ -117,8 +116,7 @@ static gs_status raise_stacks(struct gs_core *core)
     return status;
 }
 
-/* ---- Off the GPU and back
- * ----------------------------------------------------------------------- */
+/* ---- Off the GPU and back -------------------------------------------------------------------- */
 
 /* From everywhere; false: somewhere the driver does not. */
 static bool unmap(struct gs_core *core, const struct gs_away *away)

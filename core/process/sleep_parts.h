@@ -52,8 +52,7 @@ bool gs_sleep_refused_by_driver(struct gs_sleep_why *why, const char *call, gs_s
 /* What passed since the last look was for that. */
 void gs_sleep_was_at(struct gs_sleep *sleep, enum gs_sleep_phase phase);
 
-/* ---- What goes (sleep_plan.c, sleep_own.c)
- * -------------------------------------------------------------------- */
+/* ---- What goes (sleep_plan.c, sleep_own.c) --------------------------------------------------- */
 
 /* All pieces with something live that may go, and where each range is in the store, whose size is
  * *ret_size: none of what is discarded. They stay in their arenas until gs_sleep_plan_none. False:
@@ -75,8 +74,7 @@ void gs_sleep_plan_none(struct gs_core *core);
 /* One is not to go after all: another has its place in the list, one behind it. */
 void gs_sleep_keep(struct gs_core *core, struct gs_away *away, enum gs_stays why);
 
-/* ---- Their contents (sleep_copy.c)
- * ----------------------------------------------------------------- */
+/* ---- Their contents (sleep_copy.c) ----------------------------------------------------------- */
 
 /* All that is live, to the store or back; nothing is at either memory any more afterwards. */
 bool gs_sleep_copy(struct gs_core *core, bool out, struct gs_sleep_why *why);
@@ -87,8 +85,7 @@ void gs_sleep_free_store_behind(struct gs_core *core);
  * error. */
 gs_status gs_sleep_close_window(struct gs_core *core);
 
-/* ---- Their way (sleep_move.c)
- * ------------------------------------------------------------------- */
+/* ---- Their way (sleep_move.c) ---------------------------------------------------------------- */
 
 /* Off the GPU, also after a try to wake. What the driver does not unmap stays, and waits for the
  * wake as it is. */

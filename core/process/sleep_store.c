@@ -24,8 +24,7 @@
 #define MIB          (1024 * 1024)
 #define WINDOW       ((size_t)32 * MIB)
 
-/* ---- How much there is
- * -------------------------------------------------------------------------- */
+/* ---- How much there is ----------------------------------------------------------------------- */
 
 /* The number behind a word in a file, or its first one (word ""); false: there is none. */
 static bool read_number(const char *path, const char *word, size_t *ret)
@@ -129,8 +128,7 @@ static size_t host_memory_left(void)
     return less(kib * 1024, left_by_groups());
 }
 
-/* ---- Making it
- * ---------------------------------------------------------------------------------- */
+/* ---- Making it ------------------------------------------------------------------------------- */
 
 struct gs_sleep_filling {
     char *base;

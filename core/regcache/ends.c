@@ -136,8 +136,7 @@ unsigned gs_reg_evict(struct gs_regcache *cache, bool all)
     return count;
 }
 
-/* ---- The memory goes
- * --------------------------------------------------------------------------- */
+/* ---- The memory goes ------------------------------------------------------------------------- */
 
 struct search {
     struct gs_regcache *cache;
@@ -267,8 +266,7 @@ bool gs_regcache_drain(struct gs_regcache *cache, uint64_t base, size_t size)
     return !search.in_use;
 }
 
-/* ---- The domain goes
- * --------------------------------------------------------------------------- */
+/* ---- The domain goes ------------------------------------------------------------------------- */
 
 void gs_regcache_flush(struct gs_regcache *cache,
                        bool (*matches)(const struct gs_regcache_info *info, void *arg), void *arg)

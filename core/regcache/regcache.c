@@ -92,8 +92,7 @@ void gs_reg_announce(struct gs_regcache *cache, struct gs_reg_range range)
         cache->events.released(cache->events.arg, range.base, range.size);
 }
 
-/* ---- Making
- * ------------------------------------------------------------------------------------ */
+/* ---- Making ---------------------------------------------------------------------------------- */
 
 struct growth {
     const struct gs_reg_request *request;
@@ -245,8 +244,7 @@ int gs_regcache_complete(struct gs_regcache *cache, struct gs_reg *reg, void *ar
     return 0;
 }
 
-/* ---- Using and releasing
- * ------------------------------------------------------------------------- */
+/* ---- Using and releasing --------------------------------------------------------------------- */
 
 /*
  * What flags that came during the use ask for after it. From the end of the use on the entry may be
@@ -450,8 +448,7 @@ uint64_t *gs_reg_note(struct gs_reg *reg)
     return reg->note;
 }
 
-/* ---- Asking
- * -------------------------------------------------------------------------------------- */
+/* ---- Asking ---------------------------------------------------------------------------------- */
 
 static void read_stats_locked(const struct gs_regcache *cache, struct gs_regcache_stats *ret_stats)
 {

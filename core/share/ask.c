@@ -42,8 +42,8 @@ static bool wait_for_any(const struct gs_asking *asking)
     unsigned count = 0;
 
     LL_FOREACH(asking->peers, peer)
-    if (is_awaited(asking, peer) && count < GS_CONN_ANY) /* all are heard in any case */
-        sockets[count++] = peer->socket.fd;
+        if (is_awaited(asking, peer) && count < GS_CONN_ANY) /* all are heard in any case */
+            sockets[count++] = peer->socket.fd;
     if (count > 0)
         gs_conn_wait_any(sockets, count, LOOK_NS);
     return count > 0;
@@ -71,7 +71,7 @@ static void await_answers(struct gs_asking *asking)
     while (!asking->enough && wait_for_any(asking)) {
         asking->waited_ns += gs_look_counts(&looked);
         LL_FOREACH(asking->peers, peer)
-        gs_ask_hear(asking, peer);
+            gs_ask_hear(asking, peer);
     }
 }
 
@@ -81,8 +81,7 @@ static void end_round(struct gs_asking *asking)
     struct gs_peer *peer, *next;
 
     await_answers(asking);
-    LL_FOREACH_SAFE(asking->peers, peer, next)
-    {
+    LL_FOREACH_SAFE(asking->peers, peer, next) {
         if (peer->state == GS_AWAITED && !is_awaited(asking, peer))
             set_state(asking, peer, GS_SILENT);
         if (peer->state == GS_SILENT && asking->keeps)

@@ -174,8 +174,7 @@ bool gs_broker_takes_from(struct gs_share *share, struct gs_client *client)
 {
     struct gs_client *other, *next;
 
-    HASH_ITER(hh, share->clients.first, other, next)
-    {
+    HASH_ITER(hh, share->clients.first, other, next) {
         if (!other->publisher || memcmp(other->instance, client->instance, GS_INSTANCE_SIZE) != 0)
             continue;
         if (other->id > client->id || other->uid != client->uid ||
@@ -346,8 +345,7 @@ static bool on_share(struct gs_share *share, struct gs_client *client,
     return true;
 }
 
-/* ---- Answers
- * ------------------------------------------------------------------------------------ */
+/* ---- Answers --------------------------------------------------------------------------------- */
 
 bool gs_broker_answered(struct gs_share *share, struct gs_client *client,
                         const union gs_wire_message *message, int *fd)
@@ -424,8 +422,7 @@ static bool drop_old(struct gs_share *share, uint64_t now)
     struct gs_export *export, *next;
     bool left = false;
 
-    HASH_ITER(hh, share->exporter.exports, export, next)
-    {
+    HASH_ITER(hh, share->exporter.exports, export, next) {
         if (export->owner || gs_export_is_imported(export))
             continue;
         if (export->references == 0 && export->pins == 0 && export->keep_until_ns <= now)
@@ -490,6 +487,6 @@ void gs_broker_free(struct gs_share *share)
     if (!share->options.is_broker)
         return;
     HASH_ITER(hh, share->exporter.exports, export, next)
-    export_drop(share, export);
+        export_drop(share, export);
     gs_farewells_free(share);
 }

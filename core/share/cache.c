@@ -96,8 +96,7 @@ bool gs_cache_keeps_locked(struct gs_share *share, struct gs_import *import,
     return true;
 }
 
-/* ---- What the exporter says, or cannot any more
- * --------------------------------------------------- */
+/* ---- What the exporter says, or cannot any more ---------------------------------------------- */
 
 bool gs_cache_recall_locked(struct gs_share *share, struct gs_remote *remote,
                             const struct gs_wire_close *recall)
@@ -159,8 +158,7 @@ void gs_cache_lost_locked(struct gs_share *share, struct gs_remote *remote)
         return;
     remote->known = remote->connection;
     drop_chunks_locked(share, remote, NULL);
-    HASH_ITER(hh, share->importer.opened, opened, next)
-    {
+    HASH_ITER(hh, share->importer.opened, opened, next) {
         if (opened->remote != remote || opened->connection == remote->connection)
             continue;
         opened->orphan = true;
@@ -169,8 +167,7 @@ void gs_cache_lost_locked(struct gs_share *share, struct gs_remote *remote)
     }
 }
 
-/* ---- The share thread
- * ------------------------------------------------------------------------------ */
+/* ---- The share thread ------------------------------------------------------------------------ */
 
 /* Lets go of the lock meanwhile. */
 static void unmap_locked(struct gs_share *share, struct gs_import *import)
@@ -233,8 +230,7 @@ void gs_cache_finish_locked(struct gs_share *share)
         unmap_locked(share, share->importer.to_go->import);
 }
 
-/* ---- The answer to FLUSH
- * --------------------------------------------------------------------------- */
+/* ---- The answer to FLUSH --------------------------------------------------------------------- */
 
 /* Something of the remote's is on its way back. What a device of this machine has registered is
  * not: that ends when its owner says so. */
@@ -285,8 +281,7 @@ uint64_t gs_flush_tick_locked(struct gs_share *share, uint64_t now)
     struct gs_remote *remote, *next;
     uint64_t due = GS_NEVER;
 
-    HASH_ITER(hh, share->importer.remotes, remote, next)
-    {
+    HASH_ITER(hh, share->importer.remotes, remote, next) {
         uint64_t at = remote->flush.number ? answer_locked(share, remote, now) : 0;
 
         due = at && at < due ? at : due;

@@ -40,8 +40,7 @@ static bool shrink(struct gs_share *share, unsigned keep)
 
         gs_lock_take(&share->lock);
         if (HASH_COUNT(share->exporter.chunk_fds) > keep) {
-            HASH_ITER(hh, share->exporter.chunk_fds, entry, next)
-            {
+            HASH_ITER(hh, share->exporter.chunk_fds, entry, next) {
                 if (!oldest || entry->used < oldest->used)
                     oldest = entry;
             }

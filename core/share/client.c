@@ -108,8 +108,7 @@ void gs_client_send_due(struct gs_share *share, struct gs_client *client)
         gs_agent_flush(share, client);
     if (client->pull.due)
         pull(share, client);
-    HASH_ITER(hh, client->references, reference, next)
-    {
+    HASH_ITER(hh, client->references, reference, next) {
         if (client->recalls_due == 0)
             break;
         if (reference->recall != GS_RECALL_DUE)
@@ -132,8 +131,7 @@ void gs_clients_recall(struct gs_share *share, struct gs_export *export)
     struct gs_reference *reference;
     uint64_t id = export->key.id;
 
-    HASH_ITER(hh, share->clients.first, client, next)
-    {
+    HASH_ITER(hh, share->clients.first, client, next) {
         HASH_FIND(hh, client->references, &id, sizeof id, reference);
         if (!reference || reference->export != export || reference->recall != GS_RECALL_NONE ||
             client->fd < 0)
@@ -161,8 +159,7 @@ void gs_clients_part(struct gs_share *share)
 {
     struct gs_client *client, *next;
 
-    HASH_ITER(hh, share->clients.first, client, next)
-    {
+    HASH_ITER(hh, share->clients.first, client, next) {
         if (client->fd >= 0 && client->greeted && !client->references && !gs_client_is_lost(client))
             gs_client_say_bye(client); /* else it would look for somebody to say that to */
         gs_client_close_socket(share, client);

@@ -143,8 +143,7 @@ static void drop_unseen(struct gs_share *share, struct gs_client *client)
 {
     struct gs_reference *reference, *next;
 
-    HASH_ITER(hh, client->references, reference, next)
-    {
+    HASH_ITER(hh, client->references, reference, next) {
         if (!gs_export_is_imported(reference->export))
             gs_reference_drop(share, client, reference);
     }
@@ -266,8 +265,7 @@ void gs_clients_end_replaced(struct gs_share *share, const struct gs_client *by)
 {
     struct gs_client *client, *next;
 
-    HASH_ITER(hh, share->clients.first, client, next)
-    {
+    HASH_ITER(hh, share->clients.first, client, next) {
         if (!client->over.ended && gs_client_is_replaced(client, by))
             client_ended(share, client, true);
     }
@@ -319,8 +317,7 @@ static bool make_room(struct gs_share *share, const struct gs_user *user)
 
     if (!over && share->clients.count < share->options.max_clients)
         return true;
-    HASH_ITER(hh, share->clients.first, client, next)
-    {
+    HASH_ITER(hh, share->clients.first, client, next) {
         if (is_needed(client) || client->said.is_agent || (over && client->user != user))
             continue;
         if (!oldest || client->due_ns < oldest->due_ns)
@@ -475,7 +472,7 @@ static void look_for_lost(struct gs_share *share, uint64_t now)
     if (now < share->clients.lost_look_ns)
         return;
     HASH_ITER(hh, share->clients.first, client, next)
-    gs_client_is_lost(client);
+        gs_client_is_lost(client);
     share->clients.lost_look_ns = now + LOST_NS;
 }
 
@@ -496,8 +493,7 @@ uint64_t gs_clients_tick(struct gs_share *share, uint64_t now)
     }
     if (share->clients.listener_pause && share->clients.listener_pause < due)
         due = share->clients.listener_pause;
-    HASH_ITER(hh, share->clients.first, client, next)
-    {
+    HASH_ITER(hh, share->clients.first, client, next) {
         if (client->fd >= 0 && (is_needed(client) || client->said.is_agent))
             continue; /* nothing but its hang-up ends this lease */
         if (client->due_ns <= now && client->fd < 0)
@@ -505,8 +501,7 @@ uint64_t gs_clients_tick(struct gs_share *share, uint64_t now)
         else if (client->due_ns <= now)
             dismiss(share, client);
     }
-    HASH_ITER(hh, share->clients.first, client, next)
-    {
+    HASH_ITER(hh, share->clients.first, client, next) {
         if (client->due_ns < due &&
             (client->fd < 0 || !(is_needed(client) || client->said.is_agent)))
             due = client->due_ns;
@@ -519,6 +514,6 @@ void gs_clients_free(struct gs_share *share)
     struct gs_client *client, *next;
 
     HASH_ITER(hh, share->clients.first, client, next)
-    client_free(share, client);
+        client_free(share, client);
     gs_unread_free(share);
 }

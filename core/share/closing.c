@@ -295,8 +295,7 @@ static struct gs_opened *take_passed_locked(struct gs_share *share)
 {
     struct gs_opened *opened, *next, *passed = NULL;
 
-    LL_FOREACH_SAFE(share->importer.closing, opened, next)
-    {
+    LL_FOREACH_SAFE(share->importer.closing, opened, next) {
         opened->ready = false;
         if (!all_passed(share, opened) || is_held(share, opened))
             continue;
@@ -315,8 +314,7 @@ static bool flush_all_locked(struct gs_share *share)
 
     for (const struct gs_opened *opened = share->importer.closing; opened; opened = opened->next)
         left |= !opened->held; /* the end of what holds it is announced */
-    HASH_ITER(hh, share->importer.remotes, remote, next)
-    {
+    HASH_ITER(hh, share->importer.remotes, remote, next) {
         if (!remote->unsent)
             continue;
         if (remote->busy || !gs_remote_flush_locked(share, remote))
@@ -452,8 +450,7 @@ void gs_share_context_gone(struct gs_share *share, CUcontext context)
 
     gs_lock_take(&share->importer.lock);
     gone = context_find(share, context);
-    HASH_ITER(hh, share->importer.opened, opened, next)
-    {
+    HASH_ITER(hh, share->importer.opened, opened, next) {
         leave_context(opened, context);
         if (opened->use_count > 0 || opened->count == 0)
             continue;
@@ -483,8 +480,7 @@ void gs_closing_finish(struct gs_share *share)
     struct gs_import *import;
 
     gs_lock_take(&share->importer.lock);
-    HASH_ITER(hh, share->importer.opened, opened, next_opened)
-    {
+    HASH_ITER(hh, share->importer.opened, opened, next_opened) {
         if (opened->count == 0 && opened->kept.state == GS_KEPT_NOT)
             continue;
         if (opened->kept.state != GS_KEPT_NOT)
@@ -502,14 +498,12 @@ void gs_closing_finish(struct gs_share *share)
         continue;
     gs_lock_take(&share->importer.lock);
     gs_cache_finish_locked(share);
-    HASH_ITER(hh, share->importer.remotes, remote, next_remote)
-    {
+    HASH_ITER(hh, share->importer.remotes, remote, next_remote) {
         gs_remote_disconnect(share, remote);
         gs_remote_flush_locked(share, remote);
         gs_remote_reap_locked(share, remote);
     }
-    HASH_ITER(hh, share->importer.contexts, context, next_context)
-    {
+    HASH_ITER(hh, share->importer.contexts, context, next_context) {
         HASH_DEL(share->importer.contexts, context);
         gs_fence_pool_destroy(&context->pool);
         free(context);

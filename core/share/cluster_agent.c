@@ -68,8 +68,7 @@ void gs_cluster_free(struct gs_share *share)
     gs_cluster_import_free(share);
 }
 
-/* ---- gpushim cluster
- * -------------------------------------------------------------------------- */
+/* ---- gpushim cluster ------------------------------------------------------------------------- */
 
 /* What the agent says of machines, and this broker of the rest. */
 static bool tell(struct gs_share *share, struct gs_client *client, union gs_wire_message *message)
@@ -81,8 +80,7 @@ static bool tell(struct gs_share *share, struct gs_client *client, union gs_wire
     told->has_agent = agent != NULL;
     told->agent_pid = agent ? (uint32_t)agent->pid : 0;
     told->shared = told->opened = told->opened_bytes = 0;
-    HASH_ITER(hh, share->exporter.exports, export, next)
-    {
+    HASH_ITER(hh, share->exporter.exports, export, next) {
         told->shared += export->far && !gs_export_is_imported(export);
         told->opened += gs_export_is_imported(export);
         told->opened_bytes += gs_export_is_imported(export) ? export->source.size : 0;

@@ -14,8 +14,7 @@
 
 #define RETRY_NS (10 * GS_NS_PER_MS)
 
-/* ---- What its process is told
- * ----------------------------------------------------------------- */
+/* ---- What its process is told ---------------------------------------------------------------- */
 
 static struct gs_client *owner_of(struct gs_share *share, const struct gs_export *export)
 {
@@ -56,8 +55,7 @@ uint64_t gs_cluster_export_tick(struct gs_share *share, uint64_t now)
     if (!share->store.cluster.holds_due)
         return GS_NEVER;
     share->store.cluster.holds_due = false;
-    HASH_ITER(hh, share->exporter.exports, export, next)
-    {
+    HASH_ITER(hh, share->exporter.exports, export, next) {
         if (export->far)
             tell_owner(share, export);
     }
@@ -76,8 +74,7 @@ static void set_lent(struct gs_share *share, struct gs_export *export, bool lent
     tell_owner(share, export);
 }
 
-/* ---- What the agent is told
- * ------------------------------------------------------------------- */
+/* ---- What the agent is told ------------------------------------------------------------------ */
 
 static void refuse(struct gs_share *share, uint32_t request, enum gs_wire_reason reason)
 {
@@ -131,15 +128,13 @@ void gs_cluster_export_tell_all(struct gs_share *share)
 {
     struct gs_export *export, *next;
 
-    HASH_ITER(hh, share->exporter.exports, export, next)
-    {
+    HASH_ITER(hh, share->exporter.exports, export, next) {
         if (export->far && !gs_export_is_imported(export))
             tell_shared(share, export);
     }
 }
 
-/* ---- What processes say
- * ----------------------------------------------------------------------- */
+/* ---- What processes say ---------------------------------------------------------------------- */
 
 /* What nobody here knows of would be held for as long as its process runs. He comes again, and
  * leaves all of it anew, ever later where that is of no use (core/share/publish.c). */
@@ -235,8 +230,7 @@ void gs_cluster_export_export_gone(struct gs_share *share, struct gs_export *exp
     export->far = NULL;
 }
 
-/* ---- What the agent says
- * ----------------------------------------------------------------------- */
+/* ---- What the agent says --------------------------------------------------------------------- */
 
 void gs_cluster_export_open_came(struct gs_share *share, const struct gs_wire_open *open)
 {
@@ -271,8 +265,7 @@ void gs_cluster_export_agent_gone(struct gs_share *share)
 {
     struct gs_export *export, *next;
 
-    HASH_ITER(hh, share->exporter.exports, export, next)
-    {
+    HASH_ITER(hh, share->exporter.exports, export, next) {
         if (export->far)
             export->far->take = 0;
     }

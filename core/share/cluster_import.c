@@ -27,8 +27,7 @@ static void tell_holder(struct gs_share *share, struct gs_client *client, bool g
                   !gone && gs_fd_is_there(&client->kept_pidfd) ? client->pidfd : -1);
 }
 
-/* ---- Asking
- * ------------------------------------------------------------------------------------ */
+/* ---- Asking ---------------------------------------------------------------------------------- */
 
 /* A client that waits for the answer with this number, behind the one before; NULL: there is
  * none. */
@@ -116,8 +115,7 @@ bool gs_cluster_import_open(struct gs_share *share, struct gs_client *client,
     return true;
 }
 
-/* ---- Answers
- * ----------------------------------------------------------------------------------- */
+/* ---- Answers --------------------------------------------------------------------------------- */
 
 static void refuse_all(struct gs_share *share, uint32_t number, enum gs_wire_reason reason)
 {
@@ -223,8 +221,7 @@ void gs_cluster_import_refused_came(struct gs_share *share, const struct gs_wire
         refuse_all(share, message->head.request, (enum gs_wire_reason)message->reason);
 }
 
-/* ---- While it is borrowed
- * ----------------------------------------------------------------------- */
+/* ---- While it is borrowed -------------------------------------------------------------------- */
 
 void gs_cluster_import_recall_came(struct gs_share *share, const struct gs_wire_close *recall)
 {
@@ -281,15 +278,13 @@ void gs_cluster_import_free(struct gs_share *share)
 {
     struct gs_export *export, *next;
 
-    HASH_ITER(hh, share->exporter.exports, export, next)
-    {
+    HASH_ITER(hh, share->exporter.exports, export, next) {
         if (gs_export_is_imported(export))
             export_drop(share, export);
     }
 }
 
-/* ---- The agent
- * ---------------------------------------------------------------------------------- */
+/* ---- The agent ------------------------------------------------------------------------------- */
 
 void gs_cluster_import_tell_all(struct gs_share *share)
 {
@@ -297,13 +292,11 @@ void gs_cluster_import_tell_all(struct gs_share *share)
     struct gs_client *client, *next_client;
     struct gs_reference *reference, *after;
 
-    HASH_ITER(hh, share->clients.first, client, next_client)
-    {
+    HASH_ITER(hh, share->clients.first, client, next_client) {
         HASH_ITER(hh, client->references, reference, after)
-        gs_cluster_import_held(share, client, reference->export);
+            gs_cluster_import_held(share, client, reference->export);
     }
-    HASH_ITER(hh, share->exporter.exports, export, next)
-    {
+    HASH_ITER(hh, share->exporter.exports, export, next) {
         if (gs_export_is_imported(export))
             gs_agent_tell_of(share, GS_WIRE_RESUME, export);
     }
@@ -313,8 +306,7 @@ void gs_cluster_import_agent_gone(struct gs_share *share)
 {
     struct gs_client *client, *next;
 
-    HASH_ITER(hh, share->clients.first, client, next)
-    {
+    HASH_ITER(hh, share->clients.first, client, next) {
         if (client->asks.number)
             refuse_all(share, client->asks.number, GS_REFUSED_ALONE);
     }

@@ -345,8 +345,7 @@ void gs_events_free(struct gs_share *share)
 {
     struct gs_event_import *import, *next;
 
-    HASH_ITER(hh, share->exporter.ipc_events.imports, import, next)
-    {
+    HASH_ITER(hh, share->exporter.ipc_events.imports, import, next) {
         HASH_DEL(share->exporter.ipc_events.imports, import);
         free(import);
     }

@@ -450,8 +450,7 @@ void gs_export_drop(struct gs_share *share, struct gs_export *export)
     gs_lock_release(&share->lock);
 }
 
-/* ---- Who holds it
- * ------------------------------------------------------------------------------ */
+/* ---- Who holds it ---------------------------------------------------------------------------- */
 
 /* The client's reference of it. NULL: no host memory. */
 static struct gs_reference *reference_locked(struct gs_client *client, struct gs_export *export,
@@ -525,8 +524,7 @@ void gs_references_drop(struct gs_share *share, struct gs_client *client, bool a
 {
     struct gs_reference *reference, *next;
 
-    HASH_ITER(hh, client->references, reference, next)
-    {
+    HASH_ITER(hh, client->references, reference, next) {
         if (all || !reference->named)
             gs_reference_drop(share, client, reference);
     }
@@ -536,8 +534,7 @@ void gs_exports_free(struct gs_share *share)
 {
     struct gs_export *export, *next;
 
-    HASH_ITER(hh, share->exporter.exports, export, next)
-    {
+    HASH_ITER(hh, share->exporter.exports, export, next) {
         HASH_DEL(share->exporter.exports, export);
         export_free(export);
     }

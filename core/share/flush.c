@@ -45,8 +45,7 @@ struct gs_granted_chunk {
     UT_hash_handle hh;
 };
 
-/* ---- Chunks that go: any thread, the lock held
- * ---------------------------------------------------- */
+/* ---- Chunks that go: any thread, the lock held ----------------------------------------------- */
 
 bool gs_flush_note_granted(struct gs_share *share, const struct gs_share_source *source)
 {
@@ -135,8 +134,7 @@ void gs_flush_free(struct gs_share *share)
 {
     struct gs_granted_chunk *chunk, *next;
 
-    HASH_ITER(hh, share->exporter.granted, chunk, next)
-    {
+    HASH_ITER(hh, share->exporter.granted, chunk, next) {
         HASH_DEL(share->exporter.granted, chunk);
         free(chunk);
     }
@@ -144,8 +142,7 @@ void gs_flush_free(struct gs_share *share)
         forget_locked(share, share->exporter.gone);
 }
 
-/* ---- Asking: the share thread
- * ---------------------------------------------------------------------- */
+/* ---- Asking: the share thread ---------------------------------------------------------------- */
 
 static bool references_freed_locked(const struct gs_client *client)
 {
@@ -243,8 +240,7 @@ void gs_flush_work(struct gs_share *share, uint64_t now)
     share->asked.gone_begun = share->exporter.gone_count;
     gs_cond_wake_all(&share->asked.given_back);
     gs_lock_release(&share->lock);
-    HASH_ITER(hh, share->clients.first, client, next)
-    {
+    HASH_ITER(hh, share->clients.first, client, next) {
         if (client->flush.due)
             gs_client_send_due(share, client);
     }
@@ -290,8 +286,7 @@ void gs_flush_client_gone(struct gs_share *share, struct gs_client *client)
     gs_lock_release(&share->lock);
 }
 
-/* ---- Who waits: any other thread, the lock held
- * ----------------------------------------------------- */
+/* ---- Who waits: any other thread, the lock held ---------------------------------------------- */
 
 /* What somebody waits for. */
 struct wait {

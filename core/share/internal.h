@@ -420,7 +420,8 @@ bool gs_socket_is_given(const struct gs_share *share);
 /* Whether it is not there any more, by the path that importers use, or closed by the program. */
 bool gs_socket_is_lost(struct gs_share *share);
 /* The new directory and listener, made by gs_directory_put_up, are the share's from now on, in
- * place of those before. 0, or a negative errno: they cannot be watched, and are to be taken down. */
+ * place of those before. 0, or a negative errno: they cannot be watched, and are to be taken
+ * down. */
 int gs_socket_adopt(struct gs_share *share, int directory, int listener);
 void gs_socket_take_down(struct gs_share *share);
 /* Something was done to the socket or its folder: it is looked at. */

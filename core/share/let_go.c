@@ -28,8 +28,7 @@
 
 #include <string.h>
 
-/* ---- Each exporter
- * --------------------------------------------------------------------------------------- */
+/* ---- Each exporter --------------------------------------------------------------------------- */
 
 /* The next that this round has not been at, no more busy, and busy by this thread from now on;
  * NULL: there is none. */
@@ -41,8 +40,7 @@ static struct gs_remote *next_remote_locked(struct gs_share *share, uint64_t rou
 
     while (again) {
         again = false;
-        HASH_ITER(hh, share->importer.remotes, remote, next)
-        {
+        HASH_ITER(hh, share->importer.remotes, remote, next) {
             if (remote->visited >= round)
                 continue;
             if (!remote->busy) {
@@ -77,8 +75,7 @@ static void visit_all(struct gs_share *share, uint64_t until_ns,
     gs_importer_release(share);
 }
 
-/* ---- One block of it: its lease gets another generation
- * ------------------------------------------------ */
+/* ---- One block of it: its lease gets another generation -------------------------------------- */
 
 static gs_status ask(struct gs_share *share, struct gs_remote *remote, struct gs_opened *opened,
                      struct gs_request *request, struct gs_wire_grant *ret_grant,
@@ -123,9 +120,7 @@ static gs_status ask_all(struct gs_share *share, struct gs_remote *remote, struc
     return status;
 }
 
-/* ---- Away
- *
- * ------------------------------------------------------------------------------------------------ */
+/* ---- Away ------------------------------------------------------------------------------------ */
 
 /* Of a process that serves it itself: who has it only of a broker, or of another machine, keeps
  * it. */
@@ -182,9 +177,7 @@ size_t gs_share_let_go(struct gs_share *share)
     return bytes;
 }
 
-/* ---- Back
- *
- * ------------------------------------------------------------------------------------------------ */
+/* ---- Back ------------------------------------------------------------------------------------ */
 
 /* The exporter hears of all blocks that they are mapped before one is. */
 static gs_status take_back(struct gs_share *share, struct gs_remote *remote,
@@ -293,8 +286,8 @@ static size_t count_left(struct gs_share *share)
 
     gs_lock_take(&share->importer.lock);
     HASH_ITER(hh, share->importer.remotes, remote, next)
-    for (const struct gs_import *import = remote->imports; import; import = import->next)
-        left += is_wanted_locked(import) ? import->span.size : 0;
+        for (const struct gs_import *import = remote->imports; import; import = import->next)
+            left += is_wanted_locked(import) ? import->span.size : 0;
     gs_lock_release(&share->importer.lock);
     return left;
 }

@@ -8,8 +8,7 @@
 
 #include "core/share/share.h"
 
-/* ---- Exporter (exports.c, flush.c)
- * ---------------------------------------------------------------------- */
+/* ---- Exporter (exports.c, flush.c) ----------------------------------------------------------- */
 
 /*
  * A piece of the block is to leave the GPU for as long as the process sleeps, with all that is
@@ -26,8 +25,7 @@ void gs_share_await_unpinned(struct gs_share *share, uint64_t until_ns);
 /* Whether nobody has anything mapped any more of what had gone by the call. */
 bool gs_share_is_unmapped(struct gs_share *share);
 
-/* ---- Importer (let_go.c)
- * ------------------------------------------------------------------------------------ */
+/* ---- Importer (let_go.c) --------------------------------------------------------------------- */
 
 /*
  * A process that sleeps together with those whose memory it has open: that is mapped no more, but

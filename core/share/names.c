@@ -194,7 +194,7 @@ void gs_names_free(struct gs_share *share)
     struct gs_name *name, *next;
 
     HASH_ITER(hh, share->exporter.names, name, next)
-    drop_locked(share, name);
+        drop_locked(share, name);
 }
 
 /* ---- This process's -------------------------------------------------------------------------- */
@@ -267,8 +267,7 @@ void gs_names_forget_locked(struct gs_share *share)
 {
     struct gs_name *name, *next;
 
-    HASH_ITER(hh, share->exporter.names, name, next)
-    {
+    HASH_ITER(hh, share->exporter.names, name, next) {
         name->known = name->kept = false;
         name->told = is_embedded(name);
         if (!name->export)

@@ -37,8 +37,7 @@ void gs_owners_tell(struct gs_share *share, uint32_t index, struct gs_wire_opene
     struct gs_remote *remote, *next;
 
     gs_lock_take(&share->importer.lock);
-    HASH_ITER(hh, share->importer.remotes, remote, next)
-    {
+    HASH_ITER(hh, share->importer.remotes, remote, next) {
         if (!remote->imports)
             continue;
         if (!remote->busy)

@@ -51,8 +51,7 @@ static void tell_all(struct gs_share *share, uint64_t given, uint32_t more)
 {
     struct gs_client *client, *next;
 
-    HASH_ITER(hh, share->clients.first, client, next)
-    {
+    HASH_ITER(hh, share->clients.first, client, next) {
         if (client->plea.state != GS_PLEA_UNDER_WAY)
             continue;
         if (client->fd >= 0 && !gs_client_is_lost(client))
@@ -71,8 +70,7 @@ static void gather(struct gs_share *share)
 
     while (first->plea.state != GS_PLEA_DUE)
         first = first->hh.next;
-    HASH_ITER(hh, share->clients.first, client, next)
-    {
+    HASH_ITER(hh, share->clients.first, client, next) {
         if (client->plea.state != GS_PLEA_DUE ||
             memcmp(client->plea.uuid, first->plea.uuid, sizeof first->plea.uuid) != 0)
             continue;

@@ -58,8 +58,7 @@ static bool waits(const struct gs_asking *asking, const struct gs_peer *peer)
     return asking->waited_ns < most[peer->step];
 }
 
-/* ---- Who is silent: kept, since by its connection is seen when it has answered
- * ----------------- */
+/* ---- Who is silent: kept, since by its connection is seen when it has answered --------------- */
 
 static struct gs_peer *take_silent(struct gs_share *share)
 {
@@ -97,8 +96,7 @@ static void hear_silent(struct gs_asking *asking)
     struct plea *plea = asking->arg;
     struct gs_peer *silent = take_silent(asking->share), *peer, *next;
 
-    LL_FOREACH_SAFE(silent, peer, next)
-    {
+    LL_FOREACH_SAFE(silent, peer, next) {
         peer->state = GS_AWAITED;
         gs_ask_hear(asking, peer);
         if (peer->state == GS_HEARD) {
@@ -136,8 +134,7 @@ void gs_share_ask(struct gs_share *share, const unsigned char uuid[16], uint64_t
                         ? "no descriptor is left (ulimit -n), or they take no connection"
                         : "too many others do not answer");
     ret_answers->silent = asking.silent;
-    LL_FOREACH_SAFE(asking.peers, peer, next)
-    {
+    LL_FOREACH_SAFE(asking.peers, peer, next) {
         if (peer->who.pid > 0)
             ret_answers->silent_pid = peer->who.pid;
         if (!keep(share, peer))
@@ -150,5 +147,5 @@ void gs_others_free(struct gs_share *share)
     struct gs_peer *silent = take_silent(share), *peer, *next;
 
     LL_FOREACH_SAFE(silent, peer, next)
-    gs_peer_forget(peer);
+        gs_peer_forget(peer);
 }

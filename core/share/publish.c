@@ -22,8 +22,7 @@
 #define LOOK_FIRST_NS   GS_NS_PER_S /* for another broker, and then twice as late each time, but */
 #define LOOK_LAST_NS    (64 * GS_NS_PER_S)
 
-/* ---- What it is to have
- * ----------------------------------------------------------------------- */
+/* ---- What it is to have ---------------------------------------------------------------------- */
 
 static bool is_to_be_left(const struct gs_export *export)
 {
@@ -173,7 +172,7 @@ static void forget(struct gs_share *share)
     gs_lock_take(&share->lock);
     share->link.asks = false;
     DL_FOREACH2(share->exporter.offered, export, offered_behind)
-    revoke_locked(share, export);
+        revoke_locked(share, export);
     gs_confirm_end_locked(share);
     share->link.revoked = false;
     share->link.fd = -1;
@@ -239,8 +238,7 @@ static void find_broker(struct gs_share *share)
                     "there is a broker: all that is shared is left with it");
 }
 
-/* ---- Answers
- * ---------------------------------------------------------------------------------- */
+/* ---- Answers --------------------------------------------------------------------------------- */
 
 /* False: that does not go now. */
 static bool answer_locked(struct gs_share *share, union gs_wire_message *message, int fd)
@@ -404,8 +402,7 @@ static bool on_pull(struct gs_share *share, const struct gs_wire_pull *pull)
     return sound;
 }
 
-/* ---- Its events
- * -------------------------------------------------------------------------------- */
+/* ---- Its events ------------------------------------------------------------------------------ */
 
 static void say_silent(struct gs_share *share, uint64_t now)
 {

@@ -64,8 +64,7 @@ static void unread_drop(struct gs_share *share, bool all)
 {
     struct gs_unread *unread, *next;
 
-    LL_FOREACH_SAFE(share->clients.unread, unread, next)
-    {
+    LL_FOREACH_SAFE(share->clients.unread, unread, next) {
         bool there = gs_fd_is_there(&unread->fd);
 
         if (!all && there && !gs_conn_is_read(unread->fd.fd))
@@ -156,8 +155,7 @@ bool gs_user_has_place(const struct gs_share *share, const struct gs_conn_who *w
     struct gs_client *client, *next;
     int places = 0;
 
-    HASH_ITER(hh, share->clients.first, client, next)
-    {
+    HASH_ITER(hh, share->clients.first, client, next) {
         if (!is_process(client, who->uid, who->pid))
             continue;
         if (client->over.uncounted)

@@ -113,8 +113,7 @@ void gs_remotes_watch(struct gs_share *share)
 
     gs_lock_take(&share->importer.lock);
     __atomic_store_n(&share->importer.remotes_watched, true, __ATOMIC_RELEASE);
-    HASH_ITER(hh, share->importer.remotes, remote, next)
-    {
+    HASH_ITER(hh, share->importer.remotes, remote, next) {
         if (!remote->busy && remote->conn.fd >= 0 && !remote->conn.watched)
             watch_on(share, remote);
     }
@@ -303,8 +302,7 @@ void gs_remote_event(struct gs_share *share, uint64_t id)
 
     gs_lock_take(&share->importer.lock);
     share->importer.astray = true;
-    HASH_ITER(hh, share->importer.remotes, remote, next)
-    {
+    HASH_ITER(hh, share->importer.remotes, remote, next) {
         if (remote->id != id)
             continue;
         if (remote->busy) /* most likely with the answer that has come */
@@ -320,8 +318,7 @@ static struct gs_remote *next_astray_locked(struct gs_share *share, uint64_t now
 {
     struct gs_remote *remote, *next;
 
-    HASH_ITER(hh, share->importer.remotes, remote, next)
-    {
+    HASH_ITER(hh, share->importer.remotes, remote, next) {
         share->importer.astray |= remote->busy;
         if (remote->busy)
             continue;
@@ -366,8 +363,7 @@ static void noticed_tick_locked(struct gs_share *share, uint64_t now)
     if (share->importer.look_ns > now)
         return;
     share->importer.look_ns = GS_NEVER;
-    HASH_ITER(hh, share->importer.remotes, remote, next)
-    {
+    HASH_ITER(hh, share->importer.remotes, remote, next) {
         if (!remote->noticed)
             continue;
         if (!remote->busy)
@@ -406,7 +402,7 @@ uint64_t gs_fork_tick_locked(struct gs_share *share, uint64_t now)
     if (share->importer.fork_told || !__atomic_load_n(&share->importer.forked, __ATOMIC_SEQ_CST))
         return GS_NEVER;
     HASH_ITER(hh, share->importer.remotes, remote, next)
-    told = !remote->busy && tell_fork(remote) && told;
+        told = !remote->busy && tell_fork(remote) && told;
     share->importer.fork_told = told;
     return told ? GS_NEVER : now + FORK_AGAIN_NS;
 }

@@ -87,8 +87,7 @@ void gs_share_stats(struct gs_share *share, struct gs_share_stats *ret_stats)
 
     gs_lock_take(&share->lock);
     count = ++share->exporter.counts;
-    HASH_ITER(hh, share->exporter.exports, export, next)
-    {
+    HASH_ITER(hh, share->exporter.exports, export, next) {
         uint64_t bytes = gs_export_bytes_locked(export, count);
 
         stats.exports++;
@@ -106,13 +105,13 @@ void gs_share_stats(struct gs_share *share, struct gs_share_stats *ret_stats)
 }
 
 /* There is one at most: where handles are not stale nothing else is allocated. But strips may
- * overlap, and what others keep of one may have gone from here: then what lies there now is meant. */
+ * overlap, and what others keep of one may have gone from here: then what lies there now is
+ * meant. */
 static const struct gs_export *at_address_locked(const struct gs_share *share, uint64_t address)
 {
     const struct gs_export *export, *next, *gone = NULL;
 
-    HASH_ITER(hh, share->exporter.exports, export, next)
-    {
+    HASH_ITER(hh, share->exporter.exports, export, next) {
         if (address - export->source.address >= export->source.size ||
             gs_export_is_stale(share, export))
             continue;
@@ -188,8 +187,7 @@ static int tell_client_locked(struct gs_share *share, uint32_t index, const stru
     uint32_t count = 0;
     int pidfd = -1;
 
-    HASH_ITER(hh, share->clients.first, client, next)
-    {
+    HASH_ITER(hh, share->clients.first, client, next) {
         const bool is_asked_about = count == index;
         struct gs_wire_report row = *report;
 

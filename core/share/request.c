@@ -71,8 +71,7 @@ static uint32_t held_locked(struct gs_share *share, const struct gs_remote *remo
     *ret_leases = most ? calloc(most, sizeof **ret_leases) : NULL;
     if (!*ret_leases)
         return 0;
-    HASH_ITER(hh, share->importer.opened, opened, next)
-    {
+    HASH_ITER(hh, share->importer.opened, opened, next) {
         if (opened->remote != remote || count == most)
             continue;
         opened->connection = remote->connection;

@@ -9,8 +9,7 @@ static struct gs_client *holder_of(struct gs_share *share, const struct gs_clien
 {
     struct gs_client *other, *next;
 
-    HASH_ITER(hh, share->clients.first, other, next)
-    {
+    HASH_ITER(hh, share->clients.first, other, next) {
         if (other == client)
             continue;
         gs_client_is_lost(other);

@@ -439,8 +439,7 @@ enum gs_look_up gs_share_look_up(struct gs_share *share, const char *name,
 /* Ends this user's name, whichever process published it. As above, and ret_found->uid likewise. */
 enum gs_look_up gs_share_unname(struct gs_share *share, const char *name, uint32_t *ret_uid);
 
-/* ---- External memory (external.c)
- * ------------------------------------------------------------- */
+/* ---- External memory (external.c) ------------------------------------------------------------ */
 
 enum gs_external_kind {
     GS_EXTERNAL_EXPORTED, /* behind a descriptor that CUDA exported */
@@ -532,8 +531,7 @@ struct gs_share_others {
 void gs_share_others(struct gs_share *share, const unsigned char uuid[16], uint64_t limit_ns,
                      struct gs_share_others *ret_others);
 
-/* ---- Importer
- * --------------------------------------------------------------------------------- */
+/* ---- Importer -------------------------------------------------------------------------------- */
 
 /* Whether these 64 bytes claim to be a handle of ours, of whatever version; any other is the
  * driver's. */

@@ -28,8 +28,7 @@ static void hang_up(struct agent *agent, const char *why)
     close(agent->broker.fd);
     agent->broker.fd = -1;
     agent->is_synced = false;
-    DL_FOREACH_SAFE(agent->unsent, unsent, next)
-    {
+    DL_FOREACH_SAFE(agent->unsent, unsent, next) {
         DL_DELETE(agent->unsent, unsent);
         free(unsent);
     }
@@ -98,8 +97,7 @@ static void on_listed(struct agent *agent)
     const struct process broker = broker_process(agent);
     struct lease *lease, *next;
 
-    HASH_ITER(hh, agent->leases.all, lease, next)
-    {
+    HASH_ITER(hh, agent->leases.all, lease, next) {
         if (!lease->named && broker.pid && lease->broker.pid == broker.pid &&
             lease->broker.started == broker.started &&
             memcmp(lease->key.machine, agent_nobody, GS_MACHINE_SIZE) == 0)

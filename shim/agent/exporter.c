@@ -79,7 +79,7 @@ void exporter_write_all(struct agent *agent)
     struct export *export, *next;
 
     HASH_ITER(hh, agent->exports, export, next)
-    write_export(agent, export);
+        write_export(agent, export);
 }
 
 /* It is held, and nobody is known to have it. The last one has ended while there was no broker, or
@@ -192,7 +192,7 @@ static unsigned count_of(const struct agent *agent, const struct peer *peer,
     unsigned count = 0;
 
     DL_FOREACH(group ? group->leases : NULL, lease)
-    count += memcmp(lease->key.machine, peer->machine, GS_MACHINE_SIZE) == 0;
+        count += memcmp(lease->key.machine, peer->machine, GS_MACHINE_SIZE) == 0;
     return count;
 }
 
@@ -294,8 +294,7 @@ void exporter_answer(struct agent *agent, const union gs_wire_message *said)
         return;
     block = lease->block;
     DL_FOREACH_SAFE(leases_of_block(&agent->leases, block.instance, block.block_id)->leases, lease,
-                    next)
-    {
+                    next) {
         if (lease->request &&
             (of_all ? (int32_t)(lease->request - number) <= 0 : lease->request == number))
             answer(agent, lease, grant, grant || of_all ? GS_REFUSED_HANDLE : said->refuse.reason,
@@ -339,8 +338,7 @@ static void on_listed(struct agent *agent, struct peer *peer)
     struct lease *lease, *next;
     unsigned before = 0, after = 0, lost = 0;
 
-    DL_FOREACH_SAFE2(first_of(agent, peer), lease, next, next_there)
-    {
+    DL_FOREACH_SAFE2(first_of(agent, peer), lease, next, next_there) {
         before++;
         after += lease->named;
         if (lease->named && lease->recalled)
@@ -368,7 +366,7 @@ static void begin_list(struct agent *agent, struct peer *peer)
 
     peer->has_listed = false;
     DL_FOREACH2(first_of(agent, peer), lease, next_there)
-    lease->named = false;
+        lease->named = false;
 }
 
 void exporter_message(struct agent *agent, struct peer *peer, const union talk *message)
@@ -409,7 +407,7 @@ void exporter_link_down(struct agent *agent, struct peer *peer)
     struct lease *lease;
 
     DL_FOREACH2(first_of(agent, peer), lease, next_there)
-    lease->is_over |= lease->request != 0;
+        lease->is_over |= lease->request != 0;
 }
 
 unsigned exporter_end_all(struct agent *agent, const unsigned char machine[GS_MACHINE_SIZE])
@@ -418,8 +416,7 @@ unsigned exporter_end_all(struct agent *agent, const unsigned char machine[GS_MA
     struct lease *lease, *next;
     unsigned count = 0;
 
-    DL_FOREACH_SAFE2(side ? side->theirs : NULL, lease, next, next_there)
-    {
+    DL_FOREACH_SAFE2(side ? side->theirs : NULL, lease, next, next_there) {
         end_lease(agent, lease);
         count++;
     }
@@ -449,7 +446,7 @@ void exporter_broker_gone(struct agent *agent)
     struct lease *lease, *next;
 
     HASH_ITER(by_request, agent->takes, lease, next)
-    answer(agent, lease, NULL, GS_REFUSED_MACHINE, 0);
+        answer(agent, lease, NULL, GS_REFUSED_MACHINE, 0);
     HASH_ITER(hh, agent->exports, export, next_export)
-    take_back(agent, export); /* the next broker says anew what there is */
+        take_back(agent, export); /* the next broker says anew what there is */
 }

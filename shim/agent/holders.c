@@ -84,8 +84,7 @@ static void on_new(struct agent *agent, uint64_t number, int pidfd)
 
     if (!holder)
         return;
-    DL_FOREACH(agent->holders, old)
-    { /* as the file has it */
+    DL_FOREACH(agent->holders, old) { /* as the file has it */
         if (process.pid && old != holder && is_same(&old->process, &process) &&
             is_same(&old->broker, &broker)) {
             end(agent, old);
@@ -102,8 +101,7 @@ void holders_note(struct agent *agent, const struct gs_wire_hello *told, int *pi
     const uint64_t number = told->stack;
     struct holder *holder;
 
-    DL_FOREACH(agent->holders, holder)
-    {
+    DL_FOREACH(agent->holders, holder) {
         if (number && holder->number == number)
             break;
     }
@@ -121,9 +119,8 @@ void holders_orphan(struct agent *agent)
     struct holder *holder;
 
     DL_FOREACH(agent->holders, holder)
-    holder->number = 0;
-    HASH_ITER(hh, agent->leases.all, lease, next)
-    {
+        holder->number = 0;
+    HASH_ITER(hh, agent->leases.all, lease, next) {
         if (memcmp(lease->key.machine, agent_nobody, GS_MACHINE_SIZE) == 0)
             lease->named = false;
     }
@@ -157,13 +154,11 @@ static void end_leases_of(struct agent *agent, const struct process *broker)
     const struct holder *holder;
     struct lease *lease, *next;
 
-    DL_FOREACH(agent->holders, holder)
-    {
+    DL_FOREACH(agent->holders, holder) {
         if (is_same(&holder->broker, broker))
             return;
     }
-    HASH_ITER(hh, agent->leases.all, lease, next)
-    {
+    HASH_ITER(hh, agent->leases.all, lease, next) {
         if (memcmp(lease->key.machine, agent_nobody, GS_MACHINE_SIZE) == 0 && !lease->named &&
             is_same(&lease->broker, broker))
             importer_end(agent, lease);
@@ -176,8 +171,7 @@ void holders_look(struct agent *agent, uint64_t now_ns)
 
     if (broker_is_there(agent) && !agent->is_synced)
         return; /* it has not said what it has */
-    DL_FOREACH_SAFE(agent->holders, holder, next)
-    {
+    DL_FOREACH_SAFE(agent->holders, holder, next) {
         const struct process broker = holder->broker;
 
         if (holder->number)

@@ -169,8 +169,7 @@ void importer_found(struct agent *agent, const struct jobs_event *event)
 {
     struct open *open, *next;
 
-    HASH_ITER(hh, agent->opens, open, next)
-    {
+    HASH_ITER(hh, agent->opens, open, next) {
         char key[DIRECTORY_KEY];
 
         agent_key(JOBS_EXPORTS, open->id, key);
@@ -189,8 +188,7 @@ void importer_link_up(struct agent *agent, struct peer *peer)
     struct lease *lease;
     union talk message;
 
-    DL_FOREACH2(there ? there->ours : NULL, lease, next_there)
-    {
+    DL_FOREACH2(there ? there->ours : NULL, lease, next_there) {
         lease->recalled = false;
         talk_start(&message, TALK_KEPT);
         message.kept.lease = lease->key.lease;
@@ -198,8 +196,7 @@ void importer_link_up(struct agent *agent, struct peer *peer)
     }
     talk_start(&message, TALK_LISTED);
     link_send(&agent->links, peer->out, &message);
-    HASH_ITER(hh, agent->opens, open, next)
-    {
+    HASH_ITER(hh, agent->opens, open, next) {
         if (open->state == OPEN_CONNECTS && open->peer == peer && peer->out && !peer->out->is_dead)
             take(agent, open);
     }
@@ -211,8 +208,7 @@ void importer_link_down(struct agent *agent, struct peer *peer, const char *why)
 {
     struct open *open, *next;
 
-    HASH_ITER(hh, agent->opens, open, next)
-    {
+    HASH_ITER(hh, agent->opens, open, next) {
         if (open->state == OPEN_CONNECTS && open->peer == peer)
             later(agent, open, GS_REFUSED_MACHINE);
         else if (open->state == OPEN_ASKED && open->peer == peer)
@@ -291,8 +287,7 @@ static void on_recall(struct agent *agent, struct peer *peer, const struct talk_
     union gs_wire_message message;
     bool is_new = false;
 
-    DL_FOREACH(group ? group->leases : NULL, lease)
-    {
+    DL_FOREACH(group ? group->leases : NULL, lease) {
         if (memcmp(lease->key.machine, agent_nobody, GS_MACHINE_SIZE) != 0 ||
             memcmp(lease->exporter, peer->machine, GS_MACHINE_SIZE) != 0)
             continue;
@@ -371,7 +366,7 @@ void importer_broker_gone(struct agent *agent)
     struct open *open, *next;
 
     HASH_ITER(hh, agent->opens, open, next)
-    cancel(agent, open);
+        cancel(agent, open);
 }
 
 bool importer_look(struct agent *agent, uint64_t now_ns)
@@ -379,8 +374,7 @@ bool importer_look(struct agent *agent, uint64_t now_ns)
     struct open *open, *next;
     bool waits = false;
 
-    HASH_ITER(hh, agent->opens, open, next)
-    {
+    HASH_ITER(hh, agent->opens, open, next) {
         if (open->state == OPEN_WAITS) {
             waits = true;
             if (now_ns >= open->again_ns)

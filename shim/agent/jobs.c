@@ -162,8 +162,7 @@ static bool write_some(struct jobs *jobs)
     bool good;
 
     pthread_mutex_lock(&jobs->lock);
-    HASH_ITER(hh, jobs->writes, job, next)
-    {
+    HASH_ITER(hh, jobs->writes, job, next) {
         if (count == DIRECTORY_CHANGES)
             break;
         HASH_DEL(jobs->writes, job);

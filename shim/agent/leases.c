@@ -268,13 +268,11 @@ static bool write_anew(struct leases *leases)
     file = openat(leases->folder, name,
                   O_RDWR | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600);
     good = file >= 0;
-    HASH_ITER(hh, leases->notes, note, next_note)
-    {
+    HASH_ITER(hh, leases->notes, note, next_note) {
         good = good && write_record(leases, file, record_of_note(note));
         records++;
     }
-    HASH_ITER(hh, leases->all, lease, next)
-    {
+    HASH_ITER(hh, leases->all, lease, next) {
         good = good && write_record(leases, file, record_of(lease, ADDED));
         records++;
     }
@@ -414,8 +412,7 @@ void leases_each_note(const struct leases *leases, enum leases_mark mark,
 {
     struct leases_note *note, *next;
 
-    HASH_ITER(hh, leases->notes, note, next)
-    {
+    HASH_ITER(hh, leases->notes, note, next) {
         if (note->key.mark == mark)
             visit(arg, note->key.machine);
     }

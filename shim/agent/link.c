@@ -136,8 +136,7 @@ struct link *link_to_give_way(const struct links *links, unsigned *ret_callers)
     struct link *link, *found = NULL;
 
     *ret_callers = 0;
-    DL_FOREACH(links->all, link)
-    {
+    DL_FOREACH(links->all, link) {
         if (!link_is_caller(link))
             continue;
         ++*ret_callers;

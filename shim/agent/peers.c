@@ -143,8 +143,7 @@ static bool is_idle(const struct agent *agent, const struct peer *peer)
     if (peer->out || peer->in || peer->asked || peer->takes ||
         leases_side(&agent->leases, peer->machine))
         return false;
-    HASH_ITER(hh, agent->opens, open, next)
-    {
+    HASH_ITER(hh, agent->opens, open, next) {
         if (open->peer == peer)
             return false;
     }
@@ -272,8 +271,7 @@ static bool is_wanted(const struct agent *agent, const struct peer *peer)
 
     if (peer->asked)
         return true;
-    HASH_ITER(hh, agent->opens, open, next)
-    {
+    HASH_ITER(hh, agent->opens, open, next) {
         if (open->state == OPEN_CONNECTS && open->peer == peer)
             return true;
     }
@@ -380,8 +378,7 @@ static struct link *held_for(const struct agent *agent, const char *key)
 {
     struct link *link;
 
-    DL_FOREACH(agent->links.all, link)
-    {
+    DL_FOREACH(agent->links.all, link) {
         const struct caller *caller = link->owner;
         char own[DIRECTORY_KEY];
 
@@ -444,8 +441,7 @@ void peers_look(struct agent *agent, uint64_t now_ns)
     ask_for_callers(agent);
     if (forgets)
         agent->forget_ns = now_ns + FORGET_NS;
-    HASH_ITER(hh, agent->peers, peer, next)
-    {
+    HASH_ITER(hh, agent->peers, peer, next) {
         if (!peer->out && now_ns >= peer->retry_ns && is_wanted(agent, peer))
             connect_to(agent, peer);
         if (asks && now_ns >= peer->ask_ns && is_missed(agent, peer)) {

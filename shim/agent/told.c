@@ -25,8 +25,7 @@ static void tell(const struct agent *agent, const unsigned char *machine, const 
 
     memcpy(told->machine, machine, GS_MACHINE_SIZE);
     snprintf(told->name, sizeof told->name, "%s", name);
-    DL_FOREACH2(side ? side->theirs : NULL, lease, next_there)
-    {
+    DL_FOREACH2(side ? side->theirs : NULL, lease, next_there) {
         const struct export *export = exporter_find(agent, &lease->block);
         const uint64_t size = export ? export->handle.size : 0;
 
@@ -47,8 +46,7 @@ static void tell_machines(const struct agent *agent, uint32_t index, struct gs_w
     const struct lease_side *unknown = leases_side(&agent->leases, agent_unknown);
     struct peer *peer, *next;
 
-    HASH_ITER(hh, agent->peers, peer, next)
-    {
+    HASH_ITER(hh, agent->peers, peer, next) {
         const struct lease_side *side = leases_side(&agent->leases, peer->machine);
 
         if ((!peer->in && !(side && side->theirs)) || told->machines++ != index)
@@ -65,8 +63,7 @@ static void forget(struct agent *agent, const char *name, struct gs_wire_machine
     char text[4 * GS_NAME_SIZE];
     struct peer *peer, *next;
 
-    HASH_ITER(hh, agent->peers, peer, next)
-    {
+    HASH_ITER(hh, agent->peers, peer, next) {
         gs_text_hex(peer->machine, GS_MACHINE_SIZE, text);
         if (strcmp(name, text) != 0 && strcmp(name, peer->name) != 0)
             continue;

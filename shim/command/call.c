@@ -24,8 +24,7 @@ static bool is_last(const struct command *command, size_t n)
     return n == OPTIONS_MOST || !command->options[n].name;
 }
 
-/* ---- What is wrong
- * ------------------------------------------------------------------------------ */
+/* ---- What is wrong --------------------------------------------------------------------------- */
 
 int call_wrong(const struct call *call, const char *format, ...)
 {
@@ -71,8 +70,7 @@ const struct command *command_find(const char *name)
     return NULL;
 }
 
-/* ---- Options
- * ------------------------------------------------------------------------------------ */
+/* ---- Options --------------------------------------------------------------------------------- */
 
 enum { OPTION_HELP = 'h', OPTION_0 = 256 };
 
@@ -272,8 +270,7 @@ bool call_seconds(const struct call *call, const char *option, double least, uin
     return true;
 }
 
-/* ---- Help
- * --------------------------------------------------------------------------------------- */
+/* ---- Help ------------------------------------------------------------------------------------ */
 
 /* From the column `indent`, where the line is now, on. */
 static void wrap(const char *text, size_t indent)
@@ -344,8 +341,7 @@ int command_help(const struct call *call)
     return COMMAND_WELL;
 }
 
-/* ---- What shells complete
- * ----------------------------------------------------------------------- */
+/* ---- What shells complete -------------------------------------------------------------------- */
 
 /* A candidate: `before` is what the word has that is not part of it. */
 static void offer(const char *word, const char *before, const char *candidate, const char *help)

@@ -216,8 +216,7 @@ int command_cluster(const struct call *call)
     return cluster.failed || wrong ? COMMAND_WRONG : COMMAND_WELL;
 }
 
-/* ---- The agent's word
- * ------------------------------------------------------------------------------- */
+/* ---- The agent's word ------------------------------------------------------------------------ */
 
 #define HEALTH_MAX 8192
 

@@ -129,7 +129,8 @@ struct call {
 };
 
 /* Reads argv, argv[0] being the name. Whether the command is to be run; else *ret_status is what to
- * exit with, and help was asked for, or what is wrong was said. It ends with call_end in any case. */
+ * exit with, and help was asked for, or what is wrong was said. It ends with call_end in any
+ * case. */
 bool call_read(const struct command *command, int argc, char **argv, struct call *ret,
                int *ret_status);
 void call_end(struct call *call);

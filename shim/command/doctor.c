@@ -33,8 +33,7 @@ void doctor_put(struct doctor *doctor, const struct doctor_row *row)
     doctor->rows[doctor->count++] = *row;
 }
 
-/* ---- How rows are put out
- * ----------------------------------------------------------------------- */
+/* ---- How rows are put out -------------------------------------------------------------------- */
 
 static const char *const states[] = {"ok", "warn", "FAIL"};
 

@@ -209,8 +209,7 @@ static void say_version(struct doctor *doctor, const struct doctor_cuda *cuda, c
                    version % 1000 / 10, path);
 }
 
-/* ---- GPUs
- * ------------------------------------------------------------------------------------------- */
+/* ---- GPUs ------------------------------------------------------------------------------------ */
 
 static const struct {
     enum doctor_state state;

@@ -200,8 +200,7 @@ void doctor_broker(struct doctor *doctor)
                GS_BROKER_PROGRAM);
 }
 
-/* ---- Other machines
- * --------------------------------------------------------------------------------- */
+/* ---- Other machines -------------------------------------------------------------------------- */
 
 #define CHANNELS "/dev/nvidia-caps-imex-channels"
 #define NODES    "/etc/nvidia-imex/nodes_config.cfg"

@@ -43,8 +43,7 @@ static void on_end(int number)
     _exit(COMMAND_WELL);
 }
 
-/* ---- A request
- * ---------------------------------------------------------------------------------- */
+/* ---- A request ------------------------------------------------------------------------------- */
 
 /* NAME, NAME:PORT, [ADDRESS]:PORT, up to a blank, a line's end or a path. */
 static void find_host(const char *text, char ret_host[HTTP_HOST])
@@ -79,7 +78,8 @@ int http_read(const char *text, char ret_host[HTTP_HOST])
 }
 
 /* A page in somebody's browser may have its own name lead here, and would read what is told to this
- * machine alone: it does not ask by an address, nor by a name that this machine has or was given. */
+ * machine alone: it does not ask by an address, nor by a name that this machine has or was
+ * given. */
 static bool is_ours(const char *host)
 {
     char own[HTTP_HOST] = "localhost", six[HTTP_HOST] = "";
@@ -96,8 +96,7 @@ static bool is_ours(const char *host)
     return is;
 }
 
-/* ---- A connection
- * ------------------------------------------------------------------------------- */
+/* ---- A connection ---------------------------------------------------------------------------- */
 
 static void drop(struct client *client)
 {

@@ -200,8 +200,7 @@ bool export_write(FILE *file, const void *unused)
     return true;
 }
 
-/* ---- The command
- * ------------------------------------------------------------------------------------ */
+/* ---- The command ----------------------------------------------------------------------------- */
 
 static int write_file(const char *path)
 {

@@ -215,7 +215,8 @@ static void hear(struct asked *asked, uint64_t deadline)
 }
 
 /* Of the process that has ended with this number, or the next one after it, what a broker kept.
- * Pids are this process's where it and the broker have the same. The next number; 0: there is none. */
+ * Pids are this process's where it and the broker have the same. The next number; 0: there is
+ * none. */
 static uint32_t add_ended(struct table *table, const struct row *broker, int fd, uint64_t deadline,
                           uint32_t number)
 {
@@ -263,7 +264,8 @@ static void add_all_ended(struct table *table, const struct row *broker, int fd,
 }
 
 /* All at once have the time of one to answer. What else they are asked comes one after the other,
- * those of a user behind each other: one who stops answering then takes his own user's time alone. */
+ * those of a user behind each other: one who stops answering then takes his own user's time
+ * alone. */
 static void hear_all(void *arg)
 {
     struct search *search = arg;

@@ -95,8 +95,7 @@ int order_command(const struct call *call, __typeof__(((struct order *)0)->tell)
     return order.failed ? COMMAND_WRONG : COMMAND_WELL;
 }
 
-/* ---- Trim
- * ------------------------------------------------------------------------------------------- */
+/* ---- Trim ------------------------------------------------------------------------------------ */
 
 #define GIVES_NS (10 * GS_NS_PER_S) /* for one that is at it */
 
@@ -181,8 +180,7 @@ int command_trim(const struct call *call)
     return order_command(call, trim);
 }
 
-/* ---- Collect
- * ---------------------------------------------------------------------------------------- */
+/* ---- Collect --------------------------------------------------------------------------------- */
 
 static void write_collected(struct json *json, const void *answer)
 {

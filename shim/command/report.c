@@ -202,8 +202,7 @@ int command_report(const struct call *call)
     return status;
 }
 
-/* ---- The rows
- * --------------------------------------------------------------------------------------- */
+/* ---- The rows -------------------------------------------------------------------------------- */
 
 static void fill_holders(const struct report *report, unsigned device, size_t event,
                          struct report_holder ret[REPORT_TOP], size_t *ret_count, size_t *ret_left)

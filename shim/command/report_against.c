@@ -100,8 +100,7 @@ static struct change *find_changes(const struct report *report, const struct rep
     return changes;
 }
 
-/* ---- Telling
- * ------------------------------------------------------------------------------------ */
+/* ---- Telling --------------------------------------------------------------------------------- */
 
 /* What is told of each GPU. */
 static const struct {

@@ -110,8 +110,7 @@ static int start(const char *path, int argc, char **argv)
     return CANNOT_START;
 }
 
-/* ---- Options
- * ---------------------------------------------------------------------------------------- */
+/* ---- Options --------------------------------------------------------------------------------- */
 
 static uint64_t were_set; /* by index in gs_options */
 

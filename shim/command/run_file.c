@@ -146,8 +146,7 @@ int run_file_find(const char *name, char ret_path[PATH_MAX])
     }
 }
 
-/* ---- What keeps the library out
- * --------------------------------------------------------------------- */
+/* ---- What keeps the library out -------------------------------------------------------------- */
 
 const char *run_file_wrong(const struct run_file *file)
 {

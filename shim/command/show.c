@@ -57,8 +57,7 @@ const char *show_uuid(const char *kind, const unsigned char uuid[16], char ret[S
     return ret;
 }
 
-/* ---- Width
- * -------------------------------------------------------------------------------------- */
+/* ---- Width ----------------------------------------------------------------------------------- */
 
 /* As terminals have it, whatever the locale of who asks; one, where libc has no locale that
  * knows. */
@@ -140,8 +139,7 @@ void show_terminal(unsigned otherwise, unsigned *ret_columns, unsigned *ret_line
     *ret_lines = known && size.ws_row ? size.ws_row : 24;
 }
 
-/* ---- Tables
- * ------------------------------------------------------------------------------------- */
+/* ---- Tables ---------------------------------------------------------------------------------- */
 
 static void add(struct sheet *sheet, char *cell)
 {

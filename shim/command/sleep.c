@@ -158,8 +158,7 @@ static bool order_one(struct sleeping *sleeping, struct target *target, enum gs_
     return !order->failed;
 }
 
-/* ---- Who is meant
- * -------------------------------------------------------------------------------- */
+/* ---- Who is meant ---------------------------------------------------------------------------- */
 
 static bool add_target(struct sleeping *sleeping, long pid, int word, bool in_group)
 {

@@ -263,8 +263,7 @@ int command_top(const struct call *call)
     return begin(call, isatty(STDOUT_FILENO) ? EVERY_NS : 0, is_page);
 }
 
-/* ---- GPUs
- * ------------------------------------------------------------------------------------------- */
+/* ---- GPUs ------------------------------------------------------------------------------------ */
 
 static struct gpu *gpu_of(const struct row *row, struct gpu *gpus, unsigned *count)
 {

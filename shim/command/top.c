@@ -40,8 +40,7 @@ static struct {
 
 static volatile sig_atomic_t ended, resumed;
 
-/* ---- The terminal
- * ------------------------------------------------------------------------------- */
+/* ---- The terminal ---------------------------------------------------------------------------- */
 
 static void on_end(int number)
 {
@@ -95,8 +94,7 @@ static void hear_signals(void)
         sigaction(heard[i].number, &(struct sigaction){.sa_handler = heard[i].handler}, NULL);
 }
 
-/* ---- The page
- * ----------------------------------------------------------------------------------- */
+/* ---- The page -------------------------------------------------------------------------------- */
 
 /* In a locale without UTF-8 a ? stands for each character that it may not have. */
 static void put_text(const struct page *page, const char *text)
@@ -288,8 +286,7 @@ static void draw(const struct table *table)
     printf("\033[J");
 }
 
-/* ---- Orders
- * ------------------------------------------------------------------------------------- */
+/* ---- Orders ---------------------------------------------------------------------------------- */
 
 static int in_order(const void *left, const void *right)
 {

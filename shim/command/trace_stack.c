@@ -213,8 +213,7 @@ void trace_frame_text(struct trace_modules *modules, uint64_t address,
         snprintf(ret_text, TRACE_FRAME_SIZE, "%.400s+0x%" PRIx64, place.file, place.offset);
 }
 
-/* ---- Functions of an ELF file
- * ----------------------------------------------------------------------- */
+/* ---- Functions of an ELF file ---------------------------------------------------------------- */
 
 #define LOADS_MAX 256 /* program headers that are looked at; linkers write some ten */
 #define TABLE_MAX \

@@ -109,8 +109,7 @@ void user_back(void)
     before.is_another = false;
 }
 
-/* ---- Without a socket here
- * -------------------------------------------------------------------------- */
+/* ---- Without a socket here ------------------------------------------------------------------- */
 
 #define ENVIRONMENT_MOST (4u << 20) /* bytes */
 

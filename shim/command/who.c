@@ -234,8 +234,7 @@ static void write_sharer(struct json *json, const struct sharer *sharer)
     json_close(json, '}');
 }
 
-/* ---- One block
- * -------------------------------------------------------------------------------------- */
+/* ---- One block ------------------------------------------------------------------------------- */
 
 #define HOLDERS_MAX 65536
 

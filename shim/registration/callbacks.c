@@ -30,8 +30,7 @@ static struct {
 
 unsigned gs_listeners;
 
-/* ---- Pinners
- * ------------------------------------------------------------------------------------ */
+/* ---- Pinners --------------------------------------------------------------------------------- */
 
 static int pin(const struct gs_reg_key *key, uint64_t base, size_t size, void *arg,
                void **ret_handle)
@@ -134,8 +133,7 @@ GS_HOOK void gpushim_flush(const struct gpushim_pinner *pinner, uintptr_t domain
         gs_regcache_flush(gs_core_regcache(gs_core), of_domain, &which);
 }
 
-/* ---- Listeners
- * ---------------------------------------------------------------------------------- */
+/* ---- Listeners ------------------------------------------------------------------------------- */
 
 static void unmapping(uint64_t address, size_t size)
 {
@@ -189,8 +187,7 @@ void gs_listeners_freeing(uint64_t address)
             added.listener[i]->freed(added.listener[i]->arg, address, info.size);
 }
 
-/* ---- Asking
- * ------------------------------------------------------------------------------------- */
+/* ---- Asking ---------------------------------------------------------------------------------- */
 
 GS_HOOK size_t gpushim_registrations(struct gpushim_registration *registration, size_t room)
 {
@@ -288,8 +285,7 @@ GS_HOOK int gpushim_memory(int device, struct gpushim_memory *memory)
     return 0;
 }
 
-/* ---- Versions
- * ----------------------------------------------------------------------------------- */
+/* ---- Versions -------------------------------------------------------------------------------- */
 
 _Static_assert(GPUSHIM_VERSION_MAJOR == GS_VERSION_MAJOR &&
                    GPUSHIM_VERSION_MINOR == GS_VERSION_MINOR &&

@@ -85,8 +85,7 @@ void gs_pin_say_across(const char *library, uint64_t base, size_t size)
            library, size, (unsigned long long)base);
 }
 
-/* ---- What dma-bufs stand for
- * --------------------------------------------------------------------- */
+/* ---- What dma-bufs stand for ----------------------------------------------------------------- */
 
 /*
  * Which range each descriptor was made of, by the inode that all copies of it share. When the last

@@ -24,8 +24,7 @@
 #include "shim/gate.h"
 #include "shim/process.h"
 
-/* ---- libibverbs
- * -------------------------------------------------------------------------------- */
+/* ---- libibverbs ------------------------------------------------------------------------------ */
 
 struct ibv_context;
 struct ibv_pd {
@@ -62,8 +61,7 @@ int ibv_dereg_mr(struct ibv_mr *mr);
 int ibv_dealloc_pd(struct ibv_pd *pd);
 int ibv_close_device(struct ibv_context *context);
 
-/* ---- libgdrapi
- * --------------------------------------------------------------------------------- */
+/* ---- libgdrapi ------------------------------------------------------------------------------- */
 
 struct gdr;
 struct gs_gdr_handle { /* gdr_mh_t */
@@ -80,8 +78,7 @@ int gdr_map(struct gdr *g, struct gs_gdr_handle handle, void **va, size_t size);
 int gdr_unmap(struct gdr *g, struct gs_gdr_handle handle, void *va, size_t size);
 int gdr_close(struct gdr *g);
 
-/* ---- libcufile
- * --------------------------------------------------------------------------------- */
+/* ---- libcufile ------------------------------------------------------------------------------- */
 
 struct gs_cufile_error { /* CUfileError_t */
     int err;
@@ -93,8 +90,7 @@ struct gs_cufile_error cuFileBufDeregister(const void *base);
 struct gs_cufile_error cuFileDriverClose(void);
 struct gs_cufile_error cuFileDriverClose_v2(void);
 
-/* ---- libnvidia-ml
- * ------------------------------------------------------------------------------ */
+/* ---- libnvidia-ml ---------------------------------------------------------------------------- */
 
 /* It registers nothing: a program that pool.limit bounds is told of no more memory by it than by
  * the driver (shim/hooks/bound.h), and of any other program its calls are not hooked. */
@@ -110,8 +106,7 @@ struct gs_nvml_memory_v2 { /* nvmlMemory_v2_t */
 int nvmlDeviceGetMemoryInfo(void *device, struct gs_nvml_memory *memory);
 int nvmlDeviceGetMemoryInfo_v2(void *device, struct gs_nvml_memory_v2 *memory);
 
-/* ---- Their rows of the table (shim/entry_points.h)
- * ---------------------------------------------- */
+/* ---- Their rows of the table (shim/entry_points.h) ------------------------------------------- */
 
 /* The library's own function, or NULL where it is not loaded or has none. Preserves errno. */
 void *gs_pin_find(int row);

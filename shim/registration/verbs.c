@@ -358,8 +358,7 @@ GS_HOOK struct ibv_mr *ibv_reg_mr_ex(struct ibv_pd *pd, struct ibv_mr_init_attr 
     return mr;
 }
 
-/* ---- Ends
- * ---------------------------------------------------------------------------------------- */
+/* ---- Ends ------------------------------------------------------------------------------------ */
 
 static struct gs_reg *find(const struct ibv_mr *mr)
 {

@@ -100,8 +100,7 @@ static void launch_fill(CUdeviceptr block, unsigned value, CUstream stream)
     OK(cuLaunchKernel(fill, 1, 1, 1, 1, 1, 1, 0, stream, arguments, NULL));
 }
 
-/* ---- Work on several threads
- * -------------------------------------------------------------------- */
+/* ---- Work on several threads ----------------------------------------------------------------- */
 
 static atomic_bool stop;
 static atomic_uint rounds;
@@ -275,8 +274,7 @@ static void case_graph(void)
     }
 }
 
-/* ---- What the program maps itself
- * ----------------------------------------------------------------- */
+/* ---- What the program maps itself ------------------------------------------------------------ */
 
 #define PIECE  (2 * MIB)
 #define PIECES 6
@@ -462,8 +460,7 @@ static void case_tag(void)
     must_be(block, 10);
 }
 
-/* ---- Who is waited for, and who waits
- * ------------------------------------------------------------ */
+/* ---- Who is waited for, and who waits -------------------------------------------------------- */
 
 static CUdeviceptr shared_block;
 static atomic_bool began, done;
@@ -679,8 +676,7 @@ static void case_within(void)
     must_wake();
 }
 
-/* ---- Calls that nobody knows
- * -------------------------------------------------------------------- */
+/* ---- Calls that nobody knows ----------------------------------------------------------------- */
 
 static void case_unknown(void)
 {
@@ -698,8 +694,7 @@ static void case_unknown(void)
         FAIL("error %d: %s", error, state.text);
 }
 
-/* ---- What the system forbids
- * --------------------------------------------------------------------- */
+/* ---- What the system forbids ----------------------------------------------------------------- */
 
 struct forbidden {
     unsigned call;
@@ -741,8 +736,7 @@ static void case_forbidden(void)
     must_be(shared_block, 5);
 }
 
-/* ---- Ends
- * ---------------------------------------------------------------------------------------- */
+/* ---- Ends ------------------------------------------------------------------------------------ */
 
 /* A child that is forked meanwhile passes all on, and so does what it becomes. */
 static void case_fork(void)

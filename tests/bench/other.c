@@ -73,7 +73,7 @@ static void runtime_start(void)
 static const struct other runtime_other = {runtime_allocate, runtime_release, NULL};
 
 /* ---- PyTorch: its functions for compiled models, whose interface is C and stays (2.8 has them)
- * ---- */
+ * --- */
 
 static struct {
     int32_t (*allocate)(uint64_t size, void **ret_block);

@@ -204,8 +204,7 @@ void trace_read(struct trace *trace, const char *path)
     }
     if (trace->count == 0)
         bench_die("%s is empty", path);
-    HASH_ITER(hh, parser.live, live, next)
-    {
+    HASH_ITER(hh, parser.live, live, next) {
         HASH_DELETE(hh, parser.live, live);
         free(live);
     }

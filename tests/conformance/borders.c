@@ -188,8 +188,7 @@ Test(borders, batches_of_copies_pass_them)
     blocks_end(block);
 }
 
-/* ---- Peers
- * ------------------------------------------------------------------------------------- */
+/* ---- Peers ----------------------------------------------------------------------------------- */
 
 Test(borders, copies_between_devices_pass_them)
 {
@@ -257,8 +256,7 @@ Test(borders, peer_access_is_to_all_of_a_block)
     OK(cuMemFree(near));
 }
 
-/* ---- A pool
- * ------------------------------------------------------------------------------------ */
+/* ---- A pool ---------------------------------------------------------------------------------- */
 
 static uint64_t figure(CUmemoryPool pool, CUmemPool_attribute which)
 {

@@ -125,8 +125,7 @@ static void want_back(bool held)
     must("cuMemFree", cuMemFree(ptr));
 }
 
-/* ---- The three kinds of memory
- * ---------------------------------------------------------------- */
+/* ---- The three kinds of memory --------------------------------------------------------------- */
 
 static CUdeviceptr map_own(void)
 {

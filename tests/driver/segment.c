@@ -163,7 +163,7 @@ CUresult sd_phys_new(int device, size_t size, struct sd_phys **ret)
 }
 
 /* ---- Memory of an NVLink domain: a file in its folder, with the name of a memfd and a number
- * ---- */
+ * --- */
 
 static const char *domain(void)
 {

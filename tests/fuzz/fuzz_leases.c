@@ -41,12 +41,10 @@ static void close_all(struct leases *leases, int first_fd)
     struct lease *lease, *next;
     struct leases_note *note, *next_note;
 
-    HASH_ITER(hh, leases->all, lease, next)
-    {
+    HASH_ITER(hh, leases->all, lease, next) {
         end(leases, lease);
     }
-    HASH_ITER(hh, leases->notes, note, next_note)
-    {
+    HASH_ITER(hh, leases->notes, note, next_note) {
         HASH_DEL(leases->notes, note);
         free(note);
     }
@@ -96,16 +94,14 @@ static void is_same(const struct leases *leases, const struct leases *again)
     CHECK(HASH_COUNT(leases->notes) == HASH_COUNT(again->notes));
     CHECK(leases->known == again->known && leases->records == again->records);
     CHECK(memcmp(leases->id, again->id, sizeof leases->id) == 0);
-    HASH_ITER(hh, leases->all, lease, next)
-    {
+    HASH_ITER(hh, leases->all, lease, next) {
         const struct lease *other = leases_find(again, lease->key.machine, lease->key.lease);
 
         CHECK(other && memcmp(&other->block, &lease->block, sizeof lease->block) == 0);
         CHECK(memcmp(other->exporter, lease->exporter, sizeof lease->exporter) == 0);
         CHECK(leases_of_block(again, lease->block.instance, lease->block.block_id));
     }
-    HASH_ITER(hh, leases->notes, note, next_note)
-    {
+    HASH_ITER(hh, leases->notes, note, next_note) {
         unsigned char value[sizeof note->value];
 
         CHECK(leases_noted(again, (enum leases_mark)note->key.mark, note->key.machine, value));

@@ -317,8 +317,7 @@ static void errno_is_kept(void)
     CHECK(errno == 77, "errno is %d", errno);
 }
 
-/* ---- What the program notices: each in a process of its own, which ends with 0 if nothing.
- * ---- */
+/* ---- What the program notices: each in a process of its own, which ends with 0 if nothing. --- */
 
 static int signals;
 
@@ -443,8 +442,7 @@ static void nothing_is_noticed(void)
     pending_signal_stays();
 }
 
-/* ---- Standard error that is closed, and another file under its number
- * -------------------------- */
+/* ---- Standard error that is closed, and another file under its number ------------------------ */
 
 enum moment { BEFORE, LATER };
 

@@ -187,8 +187,7 @@ static void managed(void)
     CHECK(counts().registered == 3);
 }
 
-/* ---- Memory of the arena
- * ---------------------------------------------------------------------- */
+/* ---- Memory of the arena --------------------------------------------------------------------- */
 
 /* What is freed and only kept makes room before anything fails. */
 static void out_of_memory(void)

@@ -369,8 +369,7 @@ static void dmabuf(void)
     CHECK(counts().live == 0 && counts().wrong == 0 && held() == 0);
 }
 
-/* ---- Across allocations of the driver's
- * ---------------------------------------------------------- */
+/* ---- Across allocations of the driver's ------------------------------------------------------ */
 
 /* The card moves bytes between two addresses of one process, by keys that it has for them. */
 static void move(const struct ibv_mr *from, uint64_t from_iova, const struct ibv_mr *to,

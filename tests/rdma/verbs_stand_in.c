@@ -160,8 +160,7 @@ void stand_in_gone(void)
     pthread_mutex_unlock(&card.mutex);
 }
 
-/* ---- Registering
- * --------------------------------------------------------------------------------- */
+/* ---- Registering ----------------------------------------------------------------------------- */
 
 static int refuse_locked(void)
 {
@@ -431,8 +430,7 @@ EXPORT struct ibv_mr *stand_in_reg_mr_1_0(void *pd, void *addr, size_t length, i
 }
 __asm__(".symver stand_in_reg_mr_1_0, ibv_reg_mr@IBVERBS_1.0");
 
-/* ---- Devices, domains
- * ----------------------------------------------------------------------------- */
+/* ---- Devices, domains ------------------------------------------------------------------------ */
 
 static struct ibv_device device = {.name = "stand_in0",
                                    .dev_name = "uverbs0",
@@ -536,8 +534,7 @@ EXPORT int ibv_query_port(struct ibv_context *context, uint8_t port,
     return 0;
 }
 
-/* ---- Queue pairs, to oneself
- * ------------------------------------------------------------------------ */
+/* ---- Queue pairs, to oneself ----------------------------------------------------------------- */
 
 #define DEPTH 16
 

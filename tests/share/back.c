@@ -31,8 +31,7 @@ static struct softcuda_census census(void)
     return now;
 }
 
-/* ---- The importer
- * ----------------------------------------------------------------------------- */
+/* ---- The importer ---------------------------------------------------------------------------- */
 
 static int importer(bool closes)
 {

@@ -24,8 +24,7 @@
 #define NOBODY  65534
 #define THREADS 8
 
-/* ---- A process that does what it is told
- * ------------------------------------------------------ */
+/* ---- A process that does what it is told ----------------------------------------------------- */
 
 struct order {
     enum {
@@ -204,8 +203,7 @@ static int process(void)
     return 0;
 }
 
-/* ---- What it is told
- * -------------------------------------------------------------------------- */
+/* ---- What it is told ------------------------------------------------------------------------- */
 
 static void tell(const struct party *party, int op, uint32_t index)
 {
@@ -337,8 +335,7 @@ static void end(struct party *party)
     expect("a process failed", party_end(party) == 0);
 }
 
-/* ---- Checks
- * ----------------------------------------------------------------------------------- */
+/* ---- Checks ---------------------------------------------------------------------------------- */
 
 /* One records, the other asks and waits: on the host, in a stream. */
 static void pass_on(const struct party *from, uint32_t at, const struct party *to, uint32_t there)

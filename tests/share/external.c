@@ -188,8 +188,7 @@ static void warm_up(void)
     expect("the library does not come to rest", all_rest(0));
 }
 
-/* ---- The importer
- * ------------------------------------------------------------------------------ */
+/* ---- The importer ---------------------------------------------------------------------------- */
 
 static uint64_t must_open_there(const struct party *party, CUipcMemHandle handle)
 {

@@ -34,8 +34,7 @@ static int descriptors(void)
     return count - 1; /* the list's own */
 }
 
-/* ---- The importer
- * ----------------------------------------------------------------------------- */
+/* ---- The importer ---------------------------------------------------------------------------- */
 
 static CUdeviceptr opened[BLOCKS];
 

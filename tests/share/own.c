@@ -44,8 +44,7 @@ static bool no_more(struct held before)
            now.descriptors <= before.descriptors;
 }
 
-/* ---- The importer
- * ------------------------------------------------------------------------------ */
+/* ---- The importer ---------------------------------------------------------------------------- */
 
 /* The handle of a piece: its place, with all of the strip around it. */
 static uint64_t open_piece_there(const struct party *party, CUipcMemHandle handle, size_t size,

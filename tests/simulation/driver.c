@@ -320,8 +320,7 @@ struct phys *phys_at(const struct process *process, uint64_t address, uint64_t *
     return *page_of(mapping, address);
 }
 
-/* ---- Memory of the host: a page that a process has mapped, and made known to the driver
- * ----------- */
+/* ---- Memory of the host: a page that a process has mapped, and made known to the driver ------ */
 
 int host_map(struct phys *phys, uint64_t *ret_base)
 {

@@ -163,8 +163,7 @@ static bool post(int kind, uint64_t lease, const union gs_wire_message *message)
     return true;
 }
 
-/* ---- The broker
- * ------------------------------------------------------------------------------- */
+/* ---- The broker ------------------------------------------------------------------------------ */
 
 static void lose_broker(void)
 {
@@ -425,8 +424,7 @@ static void from_broker(const union gs_wire_message *message)
     }
 }
 
-/* ---- The other agent
- * ---------------------------------------------------------------------------- */
+/* ---- The other agent ------------------------------------------------------------------------- */
 
 /* All that its importers have, as it has it noted now: the list comes as a whole, and what is not
  * on it is over. It may not have heard what is wanted back. */

@@ -466,8 +466,7 @@ void program_perform(struct process *process, const struct operation *operation)
 void program_lease_ended(void *process, uint64_t address);
 CUcontext program_context(const struct process *process);
 
-/* ---- sleep.c: programs that sleep
- * ---------------------------------------------------------------- */
+/* ---- sleep.c: programs that sleep ------------------------------------------------------------ */
 
 bool has_sleepers(void);
 /* None of its other threads does anything meanwhile. */
@@ -475,8 +474,7 @@ void program_sleeps(struct process *process, unsigned arg);
 /* All that it has of one. */
 void program_close(struct process *process, struct opened *opened);
 
-/* ---- strips.c: memory that programs map themselves, and blocks across pieces
- * -------------------- */
+/* ---- strips.c: memory that programs map themselves, and blocks across pieces ----------------- */
 
 /* Where it begins in a process that has its handle's piece at the address. */
 uint64_t strip_base(const struct block *block, uint64_t address);
@@ -492,8 +490,7 @@ struct block *across_new(struct process *process, unsigned arg);
 void across_purge(struct process *process, bool at_the_end);
 void handle_enter(struct block *block);
 
-/* ---- external.c: external memory
- * --------------------------------------------------------------- */
+/* ---- external.c: external memory ------------------------------------------------------------- */
 
 bool has_externals(void); /* this world */
 /* False: this world has none, the process enough, or something else is to be shared too. */
@@ -556,8 +553,7 @@ bool decisions_write(const struct decisions *decisions, const char *path);
 bool decisions_read(struct decisions *decisions, const char *path, uint64_t *ret_seed);
 void decision_trace(const struct decision *decision);
 
-/* ---- world.c
- * ---------------------------------------------------------------------------------- */
+/* ---- world.c --------------------------------------------------------------------------------- */
 
 #define FAILURE_SIZE 512
 
@@ -618,8 +614,7 @@ bool world_is_kept_open(const struct image *maker);
 /* When something comes by itself; NEVER. */
 uint64_t world_due(void);
 
-/* ---- shrink.c
- * --------------------------------------------------------------------------------- */
+/* ---- shrink.c -------------------------------------------------------------------------------- */
 
 void shrink(uint64_t seed, struct decisions *decisions);
 

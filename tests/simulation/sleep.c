@@ -21,8 +21,7 @@ bool has_sleepers(void)
            world.seed % 200 == 73; /* the last have external memory, too */
 }
 
-/* ---- Its own memory
- * ------------------------------------------------------------------------------------ */
+/* ---- Its own memory -------------------------------------------------------------------------- */
 
 static void exports_wake(struct process *process, const struct chunk *chunk, unsigned count)
 {
@@ -109,8 +108,7 @@ static void chunks_wake(struct process *process, unsigned asleep)
     gs_lock_release(&process->arena);
 }
 
-/* ---- What it has open
- * ------------------------------------------------------------------------------------ */
+/* ---- What it has open ------------------------------------------------------------------------ */
 
 /* What it is to have again, and has not; what has ended with its exporter it does not touch any
  * more, nor what an exporter keeps that serves as many as it may. */

@@ -48,8 +48,7 @@ static void gone(struct block *block)
     }
 }
 
-/* ---- Mapping and sharing
- * ---------------------------------------------------------------------- */
+/* ---- Mapping and sharing --------------------------------------------------------------------- */
 
 /* One piece behind the other; false: the driver has failed, and nothing is mapped. */
 static bool map_pieces(struct block *block, CUdeviceptr base)
@@ -166,8 +165,7 @@ bool strip_share(struct process *process, unsigned arg)
     return true;
 }
 
-/* ---- Unmapping
- * ---------------------------------------------------------------------------------- */
+/* ---- Unmapping ------------------------------------------------------------------------------- */
 
 void strip_unmap(struct process *process, struct block *block, bool refused)
 {
@@ -209,8 +207,7 @@ void strips_end(struct process *process)
     }
 }
 
-/* ---- Blocks of the library's, across pieces
- * ------------------------------------------------------- */
+/* ---- Blocks of the library's, across pieces -------------------------------------------------- */
 
 static bool has_across(void)
 {

@@ -367,8 +367,7 @@ Test(fence, the_programs_current_context_stays)
     fixture_end(&f);
 }
 
-/* ---- A wait for all work, and captures
- * -------------------------------------------------------- */
+/* ---- A wait for all work, and captures ------------------------------------------------------- */
 
 static CUstreamCaptureMode exchange(CUstreamCaptureMode mode)
 {

@@ -84,8 +84,7 @@ static unsigned long long access_of(CUdeviceptr at, CUdevice device)
     return flags;
 }
 
-/* ---- One of each
- * -------------------------------------------------------------------------------- */
+/* ---- One of each ----------------------------------------------------------------------------- */
 
 enum { PLAIN, TWICE, RELEASED, UNMAPPED, CLOSED, READ_ONLY, RETAINED, KINDS };
 static const size_t sizes[KINDS] = {4 * MIB, 2 * MIB, 6 * MIB, 2 * MIB, 4 * MIB, 2 * MIB, 2 * MIB};

@@ -57,8 +57,7 @@ static void put(uint64_t number)
     put_at(&mark, number);
 }
 
-/* ---- Reading
- * ---------------------------------------------------------------------------------- */
+/* ---- Reading --------------------------------------------------------------------------------- */
 
 struct read {
     unsigned char *bytes;
@@ -83,7 +82,8 @@ static struct read open_file(const char *name)
 }
 
 /* The next block, until the one after it is asked for; NULL: those were all, and nothing is behind
- * them. A block of text may have any size, so the next one is moved to where its words are aligned. */
+ * them. A block of text may have any size, so the next one is moved to where its words are
+ * aligned. */
 static const struct gs_trace_block *next_block(struct read *read)
 {
     const struct gs_trace_block *block = (const void *)read->bytes;
@@ -129,8 +129,7 @@ static unsigned count_all(const char *name, bool *ret_ended)
     return all;
 }
 
-/* ---- Threads
- * ---------------------------------------------------------------------------------- */
+/* ---- Threads --------------------------------------------------------------------------------- */
 
 enum { THREADS = 8, ROUNDS = 3, EACH = 5000 };
 
@@ -295,8 +294,7 @@ Test(trace, modules_are_written_again_when_there_are_more)
     cr_assert_eq(count_kind(GS_TRACE_MODULES), 2);
 }
 
-/* ---- The file
- * --------------------------------------------------------------------------------- */
+/* ---- The file -------------------------------------------------------------------------------- */
 
 /* The signal that the limit raises would end the process. */
 Test(trace, a_full_disk_ends_the_recording_and_nothing_else)
@@ -407,8 +405,7 @@ Test(trace, what_is_no_recording_is_not_written_over)
     cr_assert_not_null(gs_trace_start("/nowhere/at/all", false, &log_lines));
 }
 
-/* ---- Forks
- * ------------------------------------------------------------------------------------ */
+/* ---- Forks ----------------------------------------------------------------------------------- */
 
 static pid_t in_child(void)
 {

@@ -175,8 +175,7 @@ Test(share_access, all_that_one_had_open_ends_with_it)
     cr_assert(side_gets_back(&side, export));
 }
 
-/* ---- What the system forbids
- * ------------------------------------------------------------------ */
+/* ---- What the system forbids ----------------------------------------------------------------- */
 
 /* From now on this system call fails in this thread. */
 static void forbid(unsigned number, unsigned error)

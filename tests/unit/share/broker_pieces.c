@@ -185,8 +185,7 @@ Test(share_broker_pieces, who_has_one_block_has_that_one)
     cr_assert_eq(gs_share_close(side.share, address), GS_OK);
 }
 
-/* ---- By hand
- * ---------------------------------------------------------------------------------- */
+/* ---- By hand --------------------------------------------------------------------------------- */
 
 /* Of a chunk of three pieces, if it has not more. */
 static void say_share(int fd, const unsigned char *ipc_handle, uint32_t pieces, uint32_t piece,

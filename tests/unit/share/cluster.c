@@ -200,8 +200,7 @@ Test(share_cluster, the_log_names_other_machines_among_those_who_hold_what_is_fr
     close(agent);
 }
 
-/* ---- Ends that are none
- * ----------------------------------------------------------------------- */
+/* ---- Ends that are none ---------------------------------------------------------------------- */
 
 /* It is held, and freed: the new agent hears of both, and gives it back. */
 static void new_agent_gives_it_back(const unsigned char *ipc_handle)
@@ -278,8 +277,7 @@ Test(share_cluster, people_ask_the_agent_by_the_broker)
     close(asks);
 }
 
-/* ---- Borrowing
- * --------------------------------------------------------------------------------- */
+/* ---- Borrowing ------------------------------------------------------------------------------- */
 
 Test(share_cluster, a_block_of_another_machine_is_opened_and_opened_again_by_nobodys_leave)
 {
@@ -384,8 +382,7 @@ Test(share_cluster, a_new_agent_is_told_what_is_borrowed_and_by_whom)
     close(far_agent);
 }
 
-/* ---- Refusals
- * ---------------------------------------------------------------------------------- */
+/* ---- Refusals -------------------------------------------------------------------------------- */
 
 Test(share_cluster, without_an_agent_an_open_fails_and_says_why)
 {

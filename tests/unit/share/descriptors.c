@@ -169,8 +169,7 @@ Test(share_descriptors, hold_up_no_end_of_a_connection_that_came_without_any)
     side_chunk_free(&side, &piece);
 }
 
-/* ---- An importer
- * ------------------------------------------------------------------------------ */
+/* ---- An importer ----------------------------------------------------------------------------- */
 
 struct liar {
     pthread_t thread;

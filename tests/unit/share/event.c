@@ -228,8 +228,7 @@ Test(share_event, without_a_descriptor_it_is_said)
     opens(&handle, file);
 }
 
-/* ---- By hand
- * ---------------------------------------------------------------------------------- */
+/* ---- By hand --------------------------------------------------------------------------------- */
 
 /* Where whoever made the handle listens: side_path_of and side_dial skip eight bytes. */
 static const unsigned char *place_of(const struct gs_event_handle *of)

@@ -288,8 +288,7 @@ Test(share_lease, outlives_many_silent_seconds_of_its_exporter)
     cr_assert(side_gets_back(&side, export));
 }
 
-/* ---- An importer by hand: what no importer of ours does
- * ----------------------------------------- */
+/* ---- An importer by hand: what no importer of ours does -------------------------------------- */
 
 static int own_pidfd(void)
 {
@@ -547,7 +546,8 @@ Test(share_lease, a_descriptor_that_is_no_pidfd_keeps_nothing)
 }
 
 /* Until Linux 6.15 the kernel has no pidfd of one that was gone when he was taken in, and says
- * that: what he had asked for before is nobody's. (He is seen here as this process, which goes on.) */
+ * that: what he had asked for before is nobody's. (He is seen here as this process, which goes
+ * on.) */
 Test(share_lease, of_a_process_that_was_gone_when_it_was_taken_in_is_over)
 {
     extern int old_kernel_error;

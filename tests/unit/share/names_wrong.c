@@ -85,8 +85,7 @@ Test(share_names_wrong, a_process_has_1024_names_and_gives_all_back)
     cr_assert_eq(side_open_fds(), fds);
 }
 
-/* ---- Other users
- * ------------------------------------------------------------------------------ */
+/* ---- Other users ----------------------------------------------------------------------------- */
 
 /* A folder of that user's, whom this process names. */
 static void with_folder_of(uid_t owner, bool names_him)
@@ -167,8 +166,7 @@ Test(share_names_wrong, a_broker_tells_whose_it_is_to_whom_its_process_did_not_n
     waitpid(broker, NULL, 0);
 }
 
-/* ---- To a broker, by hand
- * --------------------------------------------------------------------- */
+/* ---- To a broker, by hand -------------------------------------------------------------------- */
 
 static int named_by_hand(int fd, const char *name, uint64_t block, uint64_t offset,
                          uint64_t since_ns)
@@ -318,8 +316,7 @@ static void names_all(void *arg)
     is_served(fd); /* by now all was read */
 }
 
-/* ---- Who is silent, and who lies
- * --------------------------------------------------------------- */
+/* ---- Who is silent, and who lies ------------------------------------------------------------- */
 
 Test(share_names_wrong, who_is_stopped_is_not_waited_for_and_hears_of_it_later)
 {

@@ -198,8 +198,7 @@ static void attack_end(const struct siege_attack *attack, pid_t attacker)
     waitpid(attacker, NULL, 0);
 }
 
-/* ---- Who is attacked, and an honest importer
- * -------------------------------------------------- */
+/* ---- Who is attacked, and an honest importer ------------------------------------------------- */
 
 static void setup(void)
 {
@@ -505,8 +504,7 @@ static void attack_broker(const struct siege_attack *attack)
     waitpid(broker, NULL, 0);
 }
 
-/* ---- An importer
- * ------------------------------------------------------------------------------ */
+/* ---- An importer ----------------------------------------------------------------------------- */
 
 static struct side side;
 

@@ -94,8 +94,7 @@ static void export_across(void)
     gs_share_strip_unref(strip);
 }
 
-/* ---- An importer by hand
- * ----------------------------------------------------------------------- */
+/* ---- An importer by hand --------------------------------------------------------------------- */
 
 static int connect_by_hand(void)
 {
