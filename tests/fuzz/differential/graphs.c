@@ -100,7 +100,7 @@ static bool intrude(CUstreamCaptureMode mode, int stream)
             CALL(cuMemcpyDtoH, &on, world.block[slot].ptr, 1);
         break;
     case 5:
-        if (slot >= 0)
+        if (slot >= 0 && mode == CU_STREAM_CAPTURE_MODE_RELAXED)
             CALL(cuPointerSetAttribute, &on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS,
                  world.block[slot].ptr);
         break;
