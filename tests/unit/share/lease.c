@@ -215,9 +215,15 @@ static int orphan;
 /* That there is one is seen by the connection that was lost, and by nothing else. */
 static uint64_t end_before_a_child_that_has_the_one_before(void)
 {
+    unsigned char another[GS_IPC_HANDLE_SIZE];
+    struct gs_export *second;
     uint64_t ended;
 
     orphan = lose_to_a_child("fork unheard");
+    /* What is answered over the new one is behind what it said first. */
+    cr_assert_eq(side_export(&side, &chunk, 512, 512, &second), GS_OK);
+    gs_export_handle(second, another);
+    cr_assert_eq(other_open(&other, another, &address), GS_OK);
     ended = side_now();
     other_kill(&other);
     return ended;
