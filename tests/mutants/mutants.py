@@ -358,6 +358,14 @@ def choose(bugs, root, arguments):
     return sorted(order[:int(arguments[1])], key=lambda bug: bug.name)
 
 
+def without_test(bugs, build):
+    """Those whose test is not in that build; none where there is no build."""
+    if not (build / "meson-info" / "intro-tests.json").exists():
+        return []
+    names = {test["name"] for _, test in of_tests(build)}
+    return [(bug, test) for bug in bugs for test, _ in bug.tests if bug.tests != UNKNOWN and test not in names]
+
+
 def main():
     root, folder = (pathlib.Path(name).resolve() for name in sys.argv[1:3])
     options = [word for word in sys.argv[3:] if word.startswith("-D")]
@@ -381,7 +389,10 @@ def main():
         unknown = sum(bug.tests == UNKNOWN for bug in bugs)
         print(f"mutants: {len(bugs)} bugs, {len(gone)} of them do not fit the sources, "
               f"{unknown} do not say which test notices them")
-        sys.exit(1 if gone or unknown else 0)
+        nameless = without_test(bugs, pathlib.Path(str(folder).removesuffix("-mutants")))
+        for bug, test in nameless:
+            print(f"broken    {bug.name:<34} no test is called {test}")
+        sys.exit(1 if gone or unknown or nameless else 0)
     if arguments[:1] == ["--prepare"]:
         bugs = []
     elif drawn is None:
