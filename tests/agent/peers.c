@@ -104,13 +104,23 @@ Test(agent_peers, who_has_gone_is_forgotten)
     jobs_end(agent.jobs);
 }
 
-/* The next answer is about this. */
-static void gets(const char *key)
+/* The next answer; what else is told between is nobody's. The caller's to free. */
+static struct jobs_event *next_answer(void)
 {
     struct jobs_event *event;
 
-    while (!(event = jobs_take(agent.jobs)) || event->kind != JOBS_GOT)
+    while (!(event = jobs_take(agent.jobs)) || event->kind != JOBS_GOT) {
+        free(event);
         gs_rest_ns(GS_NS_PER_MS);
+    }
+    return event;
+}
+
+/* The next answer is about this. */
+static void gets(const char *key)
+{
+    struct jobs_event *event = next_answer();
+
     cr_assert_str_eq(event->key, key);
     free(event);
 }
@@ -124,8 +134,7 @@ static void await(const char *key, enum directory_found wanted)
         struct jobs_event *event;
 
         jobs_ask(agent.jobs, key);
-        while (!(event = jobs_take(agent.jobs)) || event->kind != JOBS_GOT)
-            gs_rest_ns(GS_NS_PER_MS);
+        event = next_answer();
         found = event->found;
         free(event);
         gs_rest_ns(GS_NS_PER_MS);
