@@ -156,29 +156,32 @@
 
   /* ---- At a moment ---- */
 
-  /* Where each piece of memory comes in a line of all of them: pieces, then what is in none. */
+  /* Where each piece of memory comes in a line of all of them: pieces, then what is in none. A block may lie in several. */
   function layOut(there, mapped) {
     const sorted = mapped.slice().sort((a, b) => a[1] - b[1]);
-    const inside = sorted.map(() => []), outside = [];
+    const bars = sorted.map(piece => ({size: piece[2], address: piece[1], parts: []}));
+    let outside = 0;
     for (const block of there) {
-      let low = 0, high = sorted.length;
+      const end = block[1] + block[2];
+      let low = 0, high = sorted.length, from = block[1];
       while (low < high) {
         const middle = low + high >> 1;
-        if (sorted[middle][1] <= block[1])
+        if (sorted[middle][1] <= from)
           low = middle + 1;
         else
           high = middle;
       }
-      const piece = sorted[low - 1];
-      if (piece && block[1] + block[2] <= piece[1] + piece[2])
-        inside[low - 1].push(block);
-      else
-        outside.push(block);
+      for (let bar = bars[--low]; from < end && bar && from >= bar.address && from < bar.address + bar.size; bar = bars[++low]) {
+        const until = Math.min(end, bar.address + bar.size);
+        bar.parts.push({from, size: until - from, block});
+        from = until;
+      }
+      if (from < end) {
+        bars.push({size: end - from, address: from, parts: [{from, size: end - from, block}]});
+        outside += end - from;
+      }
     }
-    const bars = sorted.map((piece, i) => ({size: piece[2], address: piece[1], blocks: inside[i]}));
-    for (const block of outside)
-      bars.push({size: block[2], address: block[1], blocks: [block]});
-    return {bars, outside: outside.reduce((sum, block) => sum + block[2], 0)};
+    return {bars, outside};
   }
 
   function colour(block) {
@@ -211,8 +214,8 @@
     }
     for (const bar of bars) {
       fill(at, bar.size, free, null);
-      for (const block of bar.blocks)
-        fill(at + block[1] - bar.address, block[2], colour(block), block);
+      for (const part of bar.parts)
+        fill(at + part.from - bar.address, part.size, colour(part.block), part.block);
       at += bar.size + gap;
     }
   }
@@ -337,7 +340,7 @@
   }
 
   function point(event) {
-    const box = element('map').getBoundingClientRect(), x = event.clientX - box.left, y = event.clientY - box.top;
+    const map = element('map').getBoundingClientRect(), x = event.clientX - map.left, y = event.clientY - map.top;
     const box = drawn.find(one => x >= one.x && x <= one.x + one.w && y >= one.y && y <= one.y + one.h);
     if (box)
       element('map-point').textContent = `0x${box.block[1].toString(16)}: ${bytes(box.block[2])} since ` +

@@ -132,11 +132,6 @@ static void put_entry(struct pickle *pickle, const char *action, const struct tr
     put_code(pickle, END NEXT);
 }
 
-static bool in_piece(const struct pickle *pickle, const struct trace_block *block)
-{
-    return trace_piece_of(&pickle->report->memory, block);
-}
-
 static void put_event(struct pickle *pickle, unsigned device, size_t at)
 {
     const struct trace_memory *memory = &pickle->report->memory;
@@ -151,12 +146,14 @@ static void put_event(struct pickle *pickle, unsigned device, size_t at)
             put_entry(pickle, "free_requested", event, ended->address, ended->size);
             put_entry(pickle, "free_completed", event, ended->address, ended->size);
         }
-        if (is_piece || !in_piece(pickle, ended))
-            put_entry(pickle, "segment_free", event, ended->address, ended->size);
+        if (is_piece || !ended->is_in_pieces)
+            put_entry(pickle, is_piece ? "segment_unmap" : "segment_free", event, ended->address,
+                      ended->size);
     }
     if (begun && begun->device == device) {
-        if (is_piece || !in_piece(pickle, begun))
-            put_entry(pickle, "segment_alloc", event, begun->address, begun->size);
+        if (is_piece || !begun->is_in_pieces)
+            put_entry(pickle, is_piece ? "segment_map" : "segment_alloc", event, begun->address,
+                      begun->size);
         if (!is_piece)
             put_entry(pickle, "alloc", event, begun->address, begun->size);
     }
@@ -226,44 +223,61 @@ static void put_segment(struct pickle *pickle, const struct trace_block *segment
     put_code(pickle, END NEXT);
 }
 
-/* By piece and address; those in none first. */
-static int by_piece(const void *a, const void *b)
+static int by_place(const void *a, const void *b)
 {
     const struct trace_block *x = *(const struct trace_block *const *)a,
                              *y = *(const struct trace_block *const *)b;
 
-    if (x->piece != y->piece)
-        return x->piece < y->piece ? -1 : 1;
+    if (x->device != y->device)
+        return x->device < y->device ? -1 : 1;
     return x->address < y->address ? -1 : x->address > y->address;
 }
 
+/* What is there at the end, by device and address. The caller frees it. */
+static const struct trace_block **left_of(const struct trace_block *all, size_t count,
+                                          size_t *ret_count)
+{
+    const struct trace_block **left = command_need(malloc((count + 1) * sizeof *left));
+
+    *ret_count = 0;
+    for (size_t i = 0; i < count; i++)
+        if (all[i].to == TRACE_NEVER)
+            left[(*ret_count)++] = &all[i];
+    qsort(left, *ret_count, sizeof *left, by_place);
+    return left;
+}
+
+/* Pieces side by side are one segment, as blocks may lie in several; memory_viz merges what is
+ * mapped so, too. */
 static void put_segments(struct pickle *pickle)
 {
     const struct trace_memory *memory = &pickle->report->memory;
-    const struct trace_block **left =
-        command_need(malloc((memory->block_count + 1) * sizeof *left));
-    size_t count = 0, at = 0;
+    size_t block_count, piece_count, at = 0;
+    const struct trace_block **blocks = left_of(memory->blocks, memory->block_count, &block_count);
+    const struct trace_block **pieces = left_of(memory->pieces, memory->piece_count, &piece_count);
 
-    for (size_t i = 0; i < memory->block_count; i++)
-        if (memory->blocks[i].to == TRACE_NEVER)
-            left[count++] = &memory->blocks[i];
-    qsort(left, count, sizeof *left, by_piece);
     put_word(pickle, "segments");
     put_code(pickle, LIST);
-    for (size_t i = 0; i < count; i++)
-        if (!in_piece(pickle, left[i]))
-            put_segment(pickle, left[i], &left[i], 1);
-    for (size_t i = 0; i < memory->piece_count; i++) {
+    for (size_t i = 0; i < block_count; i++)
+        if (!blocks[i]->is_in_pieces)
+            put_segment(pickle, blocks[i], &blocks[i], 1);
+    for (size_t i = 0; i < piece_count;) {
+        struct trace_block segment = *pieces[i];
+        const struct trace_block *start = &segment;
         size_t first;
 
-        while (at < count && left[at]->piece < i + 1)
+        while (++i < piece_count && pieces[i]->device == segment.device &&
+               pieces[i]->address - segment.address == segment.size)
+            segment.size += pieces[i]->size;
+        while (at < block_count && by_place(&blocks[at], &start) < 0)
             at++;
-        for (first = at; at < count && left[at]->piece == i + 1;)
+        for (first = at; at < block_count && blocks[at]->device == segment.device &&
+                         blocks[at]->address - segment.address < segment.size;)
             at++;
-        if (memory->pieces[i].to == TRACE_NEVER)
-            put_segment(pickle, &memory->pieces[i], &left[first], at - first);
+        put_segment(pickle, &segment, &blocks[first], at - first);
     }
-    free(left);
+    free(blocks);
+    free(pieces);
 }
 
 bool report_memory_viz(FILE *file, const void *arg)

@@ -88,17 +88,23 @@ static int by_point(const void *point_, const void *piece_)
     return point->address > piece->address;
 }
 
-/* It lies in the last of the pieces that begin at or below it, if at all. */
-static void place_in_piece(const struct follower *follower, struct trace_block *block)
+/* Whether pieces have all of it, side by side: a block may lie in several. */
+static bool is_in_pieces(const struct follower *follower, const struct trace_block *block)
 {
-    struct point point = {.address = block->address};
-    const struct trace_block *piece;
+    uint64_t covered = 0;
 
-    tfind(&point, &follower->pieces, by_point);
-    piece = point.below;
-    if (piece && piece->device == block->device && block->size <= piece->size &&
-        block->address - piece->address <= piece->size - block->size)
-        block->piece = (uint32_t)(piece - follower->memory->pieces) + 1;
+    while (covered < block->size) {
+        struct point point = {.address = block->address + covered};
+        const struct trace_block *piece;
+
+        tfind(&point, &follower->pieces, by_point);
+        piece = point.below;
+        if (!piece || piece->device != block->device ||
+            point.address - piece->address >= piece->size)
+            return false;
+        covered += piece->size - (point.address - piece->address);
+    }
+    return true;
 }
 
 static void follow_alloc(struct follower *follower, const struct trace_event *event, size_t at)
@@ -119,7 +125,8 @@ static void follow_alloc(struct follower *follower, const struct trace_event *ev
         follower->live[gone->device] -= gone->size;
     }
     begin_block(follower, &follower->blocks, memory->blocks, &memory->block_count, event, at);
-    place_in_piece(follower, &memory->blocks[memory->block_count - 1]);
+    memory->blocks[memory->block_count - 1].is_in_pieces =
+        is_in_pieces(follower, &memory->blocks[memory->block_count - 1]);
     follower->live[event->device] += event->size;
     if (follower->live[event->device] > sums->live_peak) {
         sums->live_peak = follower->live[event->device];
@@ -222,14 +229,6 @@ void trace_memory_free(struct trace_memory *memory)
     free(memory->begins);
     free(memory->ends);
     memset(memory, 0, sizeof *memory);
-}
-
-const struct trace_block *trace_piece_of(const struct trace_memory *memory,
-                                         const struct trace_block *block)
-{
-    const struct trace_block *piece = block->piece ? &memory->pieces[block->piece - 1] : NULL;
-
-    return piece && piece->to >= block->to ? piece : NULL;
 }
 
 /* ---- Holders -------------------------------------------------------------------------------- */

@@ -74,8 +74,8 @@ const char *trace_outcome_name(const struct trace_event *event); /* "cached" */
 struct trace_block {
     size_t from, to; /* events: allocated, freed; made, given back */
     uint64_t address, size;
-    uint64_t stack; /* equal for equal call stacks; 0: none was recorded */
-    uint32_t piece; /* that it lies in, its place and one; 0: in none, as the driver's own memory */
+    uint64_t stack;    /* equal for equal call stacks; 0: none was recorded */
+    bool is_in_pieces; /* all of it; the driver's own memory is in none */
     uint8_t device;
 };
 
@@ -118,10 +118,6 @@ struct trace_holder {
 /* From the largest on; freed by free(). */
 struct trace_holder *trace_holders(const struct trace_memory *memory, unsigned device, size_t event,
                                    size_t *ret_count);
-
-/* The piece that a block lies in for as long as it is there; NULL: none. */
-const struct trace_block *trace_piece_of(const struct trace_memory *memory,
-                                         const struct trace_block *block);
 
 /* *most is no less from now on. */
 void trace_raise(uint64_t *most, uint64_t now);

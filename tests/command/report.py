@@ -45,12 +45,12 @@ def compare(what, rows, **expected):
 
 
 def sample(path):
-    """One thread; pieces of 8 MiB, blocks in them, one that is the driver's own, one refused."""
+    """One thread; pieces of 8 MiB, blocks in them and across them, one that is the driver's own, one refused."""
     truth, chance = t.Truth(), random.Random(17)
     for piece in range(4):
         truth.add(t.call, t.PIECE_MADE, BASE + piece * 8 * MIB, 8 * MIB, took=30000)
     for step in range(500):
-        address = BASE + chance.randrange(32) * MIB
+        address = BASE + MIB // 2 + chance.randrange(31) * MIB
         if address in truth.live:
             truth.free(address, op=chance.choice([t.FREE, t.FREE_ASYNC]), stream=step % 3)
         else:
@@ -215,7 +215,7 @@ def new_memory(folder):
     with open(f'{folder}/new.pickle', 'rb') as file:
         snapshot = pickle.load(file)
     check([(one['address'], one['total_size']) for one in snapshot['segments']] == [(BASE, 2 * MIB)] and
-          [entry['action'] for entry in snapshot['device_traces'][0]] == ['segment_alloc', 'alloc'],
+          [entry['action'] for entry in snapshot['device_traces'][0]] == ['segment_map', 'alloc'],
           f'new memory: {snapshot}')
 
 
@@ -520,10 +520,15 @@ def to_memory_viz(path, out, truth):
         elif action == 'alloc':
             check(live.pop(address, None) == size, f'memory_viz: {entry}')
             now -= size
-        elif action == 'segment_free':
+        elif action in ('segment_free', 'segment_unmap'):
             segments[address] = size
         elif action == 'segment_alloc':
             check(segments.pop(address, None) == size, f'memory_viz: {entry}')
+        elif action == 'segment_map':  # a part of one
+            start, whole = next((each for each in segments.items() if each[0] <= address < sum(each)), (0, 0))
+            check(start and address + size <= start + whole, f'memory_viz: {entry}')
+            segments.pop(start, None)
+            segments |= {at: there for at, there in ((start, address - start), (address + size, start + whole - address - size)) if there}
         else:
             check(action in ('free_requested', 'oom'), f'memory_viz: {entry}')
         if action in ('free_completed', 'alloc') and address in live:
@@ -561,19 +566,19 @@ def viz_of_two_gpus(folder):
                  [(block['address'], block['size'], block['state']) for block in one['blocks']]) for one in snapshot['segments']]
     live, free = 'active_allocated', 'inactive'
     check(segments == [(0, BASE, MIB, MIB, MIB, [(BASE, MIB, live)]),
+                       (1, 1 << 33, 2 * MIB, MIB, MIB, [(1 << 33, MIB, live), ((1 << 33) + MIB, MIB, free)]),
                        (1, HIGH, 4 << 31, 3 << 31, 3 << 31, [(HIGH, 1 << 31, free), (HIGH + (1 << 31), 1 << 31, live),
-                                                             (HIGH + (1 << 32), 1 << 32, live)]),
-                       (1, 1 << 33, 2 * MIB, MIB, MIB, [(1 << 33, MIB, live), ((1 << 33) + MIB, MIB, free)])],
+                                                             (HIGH + (1 << 32), 1 << 32, live)])],
           f'segments of two GPUs: {segments}')
     began = t.BEGAN // 1000
     told = [[(one['action'], one['addr'], one['size'], one['stream'], one['time_us'] - began) for one in each]
             for each in snapshot['device_traces']]
     check(told == [[('segment_alloc', BASE, MIB, 0, 3), ('alloc', BASE, MIB, 0, 3)],
-                   [('segment_alloc', HIGH, 4 << 31, 0, 1), ('alloc', HIGH, 1 << 31, (1 << 32) - 1, 2),
+                   [('segment_map', HIGH, 4 << 31, 0, 1), ('alloc', HIGH, 1 << 31, (1 << 32) - 1, 2),
                     ('alloc', HIGH + (1 << 31), 1 << 31, 0, 3), ('alloc', HIGH + (1 << 32), 1 << 32, 0, 3),
                     ('free_requested', HIGH, 1 << 31, 0, 4), ('free_completed', HIGH, 1 << 31, 0, 4), ('oom', 0, 7, 0, 5),
-                    ('segment_alloc', 1 << 32, 2 * MIB, 0, 6), ('segment_free', 1 << 32, 2 * MIB, 0, 7),
-                    ('segment_alloc', 1 << 33, 2 * MIB, 0, 8), ('alloc', 1 << 33, MIB, 0, 9)]], f'of two GPUs: {told}')
+                    ('segment_map', 1 << 32, 2 * MIB, 0, 6), ('segment_unmap', 1 << 32, 2 * MIB, 0, 7),
+                    ('segment_map', 1 << 33, 2 * MIB, 0, 8), ('alloc', 1 << 33, MIB, 0, 9)]], f'of two GPUs: {told}')
 
 
 def data_of(page):

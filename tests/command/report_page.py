@@ -23,14 +23,14 @@ MANY = 100_000  # events
 
 
 def many(path):
-    """Pieces with blocks of many sizes, freed in any order; a few of another GPU."""
+    """Pieces with blocks of many sizes in them and across them, freed in any order; a few of another GPU."""
     truth, other, chance = t.Truth(), t.Truth(device=2), random.Random(5)
     pieces = 40
     for piece in range(pieces):
         truth.add(t.call, t.PIECE_MADE, BASE + piece * 32 * MIB, 32 * MIB, took=20000)
     truth.alloc(0x600000000000, 5 * MIB, outcome=t.DRIVER)
     while len(truth.events) < MANY:
-        address = BASE + chance.randrange(pieces * 32) * MIB
+        address = BASE + MIB // 2 + chance.randrange(pieces * 32 - 1) * MIB
         if address in truth.live:
             truth.free(address)
         elif chance.random() < .4:
