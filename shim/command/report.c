@@ -77,20 +77,39 @@ static void print_sums(const struct report *report)
                     sums->exported, sums->opened);
 }
 
+/* Of a script its lines, and not those of the interpreter that called. */
+static unsigned frames_of(const struct report *report, const struct trace_event *event)
+{
+    struct trace_place place;
+    unsigned lines = 0;
+
+    for (unsigned n = 0; n < event->frame_count; n++) {
+        trace_place(report->modules, trace_frame(event, n), &place);
+        if (!place.is_named)
+            break;
+        if (place.file[0])
+            lines = n + 1;
+    }
+    return lines ? lines : event->frame_count;
+}
+
 static void print_holders(const struct report *report, const struct report_holder *holders,
                           size_t count, size_t left)
 {
     char text[TRACE_FRAME_SIZE];
 
     for (size_t i = 0; i < count; i++) {
+        const unsigned frames = frames_of(report, holders[i].example);
+
         report_holder_text(report, &holders[i], 0, text);
         command_say("  %12s in %6" PRIu64 "  %s", bytes_text(holders[i].bytes).text,
                     holders[i].count, text);
-        for (unsigned n = 1; n < FRAMES && report_holder_text(report, &holders[i], n, text); n++)
+        for (unsigned n = 1; n < FRAMES && n < frames; n++) {
+            report_holder_text(report, &holders[i], n, text);
             command_say("  %12s    %6s  %s", "", "", text);
-        if (holders[i].example->frame_count > FRAMES)
-            command_say("  %12s    %6s  and %d more (--json)", "", "",
-                        holders[i].example->frame_count - FRAMES);
+        }
+        if (frames > FRAMES)
+            command_say("  %12s    %6s  and %u more (--json)", "", "", frames - FRAMES);
     }
     if (left)
         command_say("  and %zu more", left);

@@ -114,15 +114,24 @@
     return made;
   }
 
+  /* The steps, each of which names a round size or time, of an axis. */
+  function steps(most, grow) {
+    let step = 1;
+    for (let i = 0; most / step >= 5; i++)
+      step = grow(step, i);
+    return Array.from({length: Math.floor(most / step) + 1}, (_, i) => i * step);
+  }
+
   function drawAxes(most) {
-    for (let i = 0; i <= 4; i++) {
-      const y = 8 + (HEIGHT - BOTTOM - 8) * (1 - i / 4);
+    for (const size of steps(most, step => 2 * step)) {
+      const y = 8 + (HEIGHT - BOTTOM - 8) * (1 - size / most);
       shape('line', {x1: LEFT, x2: WIDTH, y1: y, y2: y, stroke: 'var(--line)'});
-      shape('text', {x: LEFT - 5, y: y + 4, 'text-anchor': 'end'}).textContent = bytes(Math.round(most * i / 4));
+      shape('text', {x: LEFT - 5, y: y + 4, 'text-anchor': 'end'}).textContent = bytes(size);
     }
-    for (let i = 0; i <= 5; i++)
-      shape('text', {x: LEFT + (WIDTH - LEFT) * i / 5, y: HEIGHT - 6, 'text-anchor': i ? i === 5 ? 'end' : 'middle' : 'start'})
-        .textContent = time(Math.round(report.duration_ns * i / 5));
+    const whole = Math.max(1, report.duration_ns);
+    for (const at of steps(whole, (step, i) => step * (i % 3 === 1 ? 2.5 : 2)))
+      shape('text', {x: LEFT + (WIDTH - LEFT) * at / whole, y: HEIGHT - 6,
+        'text-anchor': at === 0 ? 'start' : at > .95 * whole ? 'end' : 'middle'}).textContent = time(at);
   }
 
   function drawTimeline() {
