@@ -68,6 +68,7 @@ void fixture_start(struct fixture *fixture)
     MUST(cuModuleGetFunction(&fixture->spin_fill, fixture->module, "spin_fill"));
     MUST(cuModuleGetFunction(&fixture->fill, fixture->module, "fill"));
     MUST(cuModuleGetFunction(&fixture->count_other, fixture->module, "count_other"));
+    MUST(cuStreamCreate(&fixture->stream, CU_STREAM_NON_BLOCKING));
     MUST(gs_core_create(&driver, &fixture->options, &fixture->core));
 }
 
@@ -94,6 +95,8 @@ void fixture_drain(struct fixture *fixture)
 void fixture_end(struct fixture *fixture)
 {
     gs_core_destroy(fixture->core);
+    fixture->core = NULL;
+    MUST(cuStreamDestroy(fixture->stream));
     MUST(cuModuleUnload(fixture->module));
     MUST(cuDevicePrimaryCtxRelease(0));
 }
@@ -108,6 +111,15 @@ CUcontext fixture_context_new(void)
     MUST(cuCtxCreate(&context, 0, 0));
 #endif
     return context;
+}
+
+void fixture_context_end(struct fixture *fixture, CUcontext context)
+{
+    struct gs_context *detached = gs_core_context_detach(fixture->core, context);
+
+    MUST(cuCtxDestroy(context));
+    gs_core_context_gone(fixture->core, context, detached);
+    MUST(cuCtxSetCurrent(fixture->context));
 }
 
 void fixture_spin_fill(struct fixture *fixture, CUstream stream, CUdeviceptr address,

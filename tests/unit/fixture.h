@@ -15,6 +15,7 @@ struct fixture {
     struct gs_core *core;
     struct gs_core_options options;
     CUcontext context;
+    CUstream stream;
     CUmodule module;
     CUfunction spin_fill, fill, count_other;
 };
@@ -24,11 +25,30 @@ void fixture_options(struct fixture *fixture);
 void fixture_start(struct fixture *fixture);
 /* Ends core and the context; everything must be given back but what the test says it keeps. */
 void fixture_end(struct fixture *fixture);
+/* A suite of which each test finds in `f` what fixture_options does, and starts it; what it has not
+ * ended itself ends with it. */
+#define FIXTURE_SUITE(suite)          \
+    static struct fixture f;          \
+                                      \
+    static void fixture_begins(void)  \
+    {                                 \
+        fixture_options(&f);          \
+    }                                 \
+                                      \
+    static void fixture_is_over(void) \
+    {                                 \
+        if (f.core)                   \
+            fixture_end(&f);          \
+    }                                 \
+                                      \
+    TestSuite(suite, .init = fixture_begins, .fini = fixture_is_over);
 /* What was freed has come back. */
 void fixture_drain(struct fixture *fixture);
 
 /* A context of device 0, made current; the prototype of cuCtxCreate changed with CUDA 13. */
 CUcontext fixture_context_new(void);
+/* Such a one ends, of which core hears before and after. */
+void fixture_context_end(struct fixture *fixture, CUcontext context);
 
 /* Whether the driver has no cuCtxRecordEvent (SOFTCUDA_WITHOUT): all tests of core also run so. The
  * call that records an event of a context's. */

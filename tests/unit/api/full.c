@@ -9,7 +9,8 @@
 
 #define LOOKS 50 /* at the GPU's work, of whoever waits for it */
 
-static struct fixture f;
+FIXTURE_SUITE(full)
+
 static bool over; /* atomic: nobody waits any more */
 
 /* Lets the GPU go on as soon as somebody has looked again and again whether it has. */
@@ -34,7 +35,6 @@ Test(full, what_another_context_has_freed_behind_its_work_is_waited_for, .timeou
     gs_status status;
 
     setenv("SOFTCUDA_MEMORY", "96M", 1);
-    fixture_options(&f);
     fixture_start(&f);
     second = fixture_context_new();
     MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
@@ -52,7 +52,7 @@ Test(full, what_another_context_has_freed_behind_its_work_is_waited_for, .timeou
     MUST(cuCtxSetCurrent(second));
     MUST(cuStreamDestroy(stream));
     MUST(cuCtxSetCurrent(f.context));
-    gs_core_destroy(f.core);
+    fixture_end(&f);
     MUST(cuCtxDestroy(second));
 }
 
@@ -80,41 +80,33 @@ static void use_async(CUstream stream, size_t size, int count)
 Test(full, a_trim_keeps_as_much_as_it_is_told_and_no_more, .timeout = 60)
 {
     CUdeviceptr live;
-    CUstream stream;
 
     setenv("SOFTCUDA_MEMORY", "512M", 1); /* of pieces of 2 MiB */
-    fixture_options(&f);
     fixture_start(&f);
-    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-    use_async(stream, 16 * MIB, 8);
+    use_async(f.stream, 16 * MIB, 8);
     cr_assert_eq(figures().reserved, 128 * MIB);
     gs_core_mempool_trim(f.core, 0, 96 * MIB);
     cr_assert_eq(figures().reserved, 96 * MIB);
     gs_core_mempool_trim(f.core, 0, 112 * MIB);
     cr_assert_eq(figures().reserved, 96 * MIB);
-    MUST(gs_core_alloc_async(f.core, 16 * MIB, NULL, stream, &live));
+    MUST(gs_core_alloc_async(f.core, 16 * MIB, NULL, f.stream, &live));
     gs_core_mempool_trim(f.core, 0, 48 * MIB);
     cr_assert_eq(figures().reserved, 48 * MIB, "what is in use is part of it");
     gs_core_mempool_trim(f.core, 0, 0);
     cr_assert_eq(figures().reserved, 16 * MIB);
-    MUST(gs_core_free_async(f.core, live, stream));
-    MUST(cuStreamSynchronize(stream));
+    MUST(gs_core_free_async(f.core, live, f.stream));
+    MUST(cuStreamSynchronize(f.stream));
     gs_core_mempool_trim(f.core, 0, 0);
     cr_assert_eq(figures().reserved, 0);
-    MUST(cuStreamDestroy(stream));
-    fixture_end(&f);
 }
 
 /* Nobody asks meanwhile: what was used then was reserved. */
 Test(full, the_most_that_was_reserved_is_no_less_than_the_most_that_was_used)
 {
     CUdeviceptr plain;
-    CUstream stream;
 
-    fixture_options(&f);
     fixture_start(&f);
-    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-    use_async(stream, 48 * MIB, 1);
+    use_async(f.stream, 48 * MIB, 1);
     MUST(gs_core_alloc(f.core, 48 * MIB,
                        &plain)); /* the same memory, which is not the arena's now */
     cr_assert_eq(figures().reserved, 0);
@@ -126,8 +118,6 @@ Test(full, the_most_that_was_reserved_is_no_less_than_the_most_that_was_used)
     cr_assert_eq(figures().used_high, 0);
     cr_assert_eq(figures().reserved_high, 0);
     MUST(gs_core_free(f.core, plain));
-    MUST(cuStreamDestroy(stream));
-    fixture_end(&f);
 }
 
 /* ---- In the order of streams --------------------------------------------------------------- */
@@ -139,7 +129,6 @@ Test(full, neighbours_that_were_freed_on_two_streams_are_not_one_block, .timeout
     CUdeviceptr block[6], next;
     CUstream stream[2];
 
-    fixture_options(&f);
     fixture_start(&f);
     for (int i = 0; i < 2; i++)
         MUST(cuStreamCreate(&stream[i], CU_STREAM_NON_BLOCKING));
@@ -163,5 +152,4 @@ Test(full, neighbours_that_were_freed_on_two_streams_are_not_one_block, .timeout
     MUST(gs_core_free_async(f.core, block[4], stream[0]));
     for (int i = 0; i < 2; i++)
         MUST(cuStreamDestroy(stream[i]));
-    fixture_end(&f);
 }

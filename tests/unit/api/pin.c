@@ -9,7 +9,8 @@
 
 #define KIB ((size_t)1 << 10)
 
-static struct fixture f;
+FIXTURE_SUITE(pin)
+
 static unsigned pins, unpins;
 static size_t pinned_bytes; /* by the last one */
 
@@ -46,6 +47,15 @@ static struct gs_pin request(CUdeviceptr base, size_t size)
                            .base = base,
                            .size = size,
                            .keep = true};
+}
+
+static struct gs_reg *must_pin(CUdeviceptr base, size_t size)
+{
+    struct gs_pin wanted = request(base, size);
+    struct gs_reg *reg;
+
+    MUST(gs_core_pin(f.core, &wanted, &reg));
+    return reg;
 }
 
 static gs_status use_once_in(uintptr_t domain, CUdeviceptr base, size_t size)
@@ -100,18 +110,6 @@ Test(pin, other_memory_at_the_same_address_is_registered_anew)
     MUST(cuMemAddressFree(address, 2 * MIB));
     gs_core_context_going(f.core);
     cr_assert_eq(unpins, 3);
-    fixture_end(&f);
-}
-
-Test(pin, what_is_no_memory_of_the_gpu_is_not_registered)
-{
-    char host[4096];
-
-    start(false);
-    cr_assert_eq(use_once((uintptr_t)host, sizeof host), GS_NOT_OURS);
-    cr_assert_eq(use_once(0, 4096), GS_NOT_OURS);
-    cr_assert_eq(pins, 0);
-    fixture_end(&f);
 }
 
 /* Another device reaches the memory beside the GPU's streams. */
@@ -126,7 +124,6 @@ Test(pin, registering_memory_ends_the_order_of_the_single_stream)
     MUST(use_once(block, 64 * KIB));
     cr_assert_not(gs_single_is(gs_core_single(f.core)));
     MUST(gs_core_free(f.core, block));
-    fixture_end(&f);
 }
 
 Test(pin, of_a_block_its_pages_are_registered_and_none_of_another)
@@ -261,7 +258,6 @@ Test(pin, that_ends_over_a_piece_that_goes_holds_nothing_in_the_next)
     MUST(gs_core_unpin(f.core, reg));
     cr_assert_null(before);
     cr_assert_eq(fixture_arena(&f).limbo, 0);
-    fixture_end(&f);
 }
 
 static bool crosses(void)
@@ -294,26 +290,11 @@ Test(pin, blocks_lie_inside_pieces_where_cards_register_memory_by_its_address)
     }
 }
 
-Test(pin, blocks_lie_inside_pieces_from_when_that_is_asked_for)
-{
-    CUcontext second;
-
-    start(false);
-    cr_assert(crosses());
-    gs_core_pin_apart(f.core);
-    second = fixture_context_new();
-    cr_assert_not(crosses());
-    MUST(cuCtxDestroy(second));
-    MUST(cuCtxSetCurrent(f.context));
-    fixture_end(&f);
-}
-
 /* Where memory is scarce a piece is of 2 MiB, and of those what is pinned is all, but a block may
  * be more. */
 Test(pin, of_a_block_across_small_pieces_all_of_it_is_pinned)
 {
     CUdeviceptr rest, first, block;
-    struct gs_pin wanted;
     struct gs_reg *reg;
     size_t left, total;
 
@@ -326,25 +307,21 @@ Test(pin, of_a_block_across_small_pieces_all_of_it_is_pinned)
     MUST(gs_core_alloc(f.core, 3 * MIB, &block));
     cr_assert_eq(block, first);
     cr_assert(gs_core_pin_crosses(f.core, block, 2 * MIB + 1));
-    wanted = request(block, 3 * MIB);
-    MUST(gs_core_pin(f.core, &wanted, &reg));
+    reg = must_pin(block, 3 * MIB);
     cr_assert_eq(pinned_bytes, 3 * MIB);
     MUST(gs_core_unpin(f.core, reg));
     MUST(gs_core_free(f.core, block));
     MUST(gs_core_free(f.core, rest));
-    fixture_end(&f);
 }
 
 Test(pin, what_is_registered_is_not_handed_out_before_that_ends)
 {
-    struct gs_pin wanted;
     struct gs_reg *reg;
     CUdeviceptr block, next;
 
     start(false);
     MUST(gs_core_alloc(f.core, 8 * MIB, &block));
-    wanted = request(block, 8 * MIB);
-    MUST(gs_core_pin(f.core, &wanted, &reg));
+    reg = must_pin(block, 8 * MIB);
     MUST(gs_core_free(f.core, block));
     MUST(cuCtxSynchronize());
     MUST(gs_core_alloc(f.core, 8 * MIB, &next));
@@ -354,7 +331,6 @@ Test(pin, what_is_registered_is_not_handed_out_before_that_ends)
     MUST(gs_core_unpin(f.core, reg));
     cr_assert_eq(fixture_arena(&f).limbo, 0, "its end is heard of at once");
     MUST(gs_core_free(f.core, next));
-    fixture_end(&f);
 }
 
 /* Users that share a registration have all of its pages in use, and what else lies there. */
@@ -379,7 +355,6 @@ Test(pin, all_that_one_registration_held_goes_with_it)
     cr_assert_eq(fixture_arena(&f).limbo, 48 * KIB);
     MUST(gs_core_unpin(f.core, reg));
     cr_assert_eq(fixture_arena(&f).limbo, 0);
-    fixture_end(&f);
 }
 
 Test(pin, one_that_was_moved_holds_the_new_range)
@@ -391,8 +366,7 @@ Test(pin, one_that_was_moved_holds_the_new_range)
     start(true);
     MUST(gs_core_alloc(f.core, 8 * MIB, &from));
     MUST(gs_core_alloc(f.core, 8 * MIB, &to));
-    wanted = request(from, 8 * MIB);
-    MUST(gs_core_pin(f.core, &wanted, &reg));
+    reg = must_pin(from, 8 * MIB);
     wanted = request(to, 8 * MIB);
     MUST(gs_core_repin(f.core, reg, &wanted));
     MUST(gs_core_free(f.core, from));
@@ -402,7 +376,6 @@ Test(pin, one_that_was_moved_holds_the_new_range)
     cr_assert_eq(fixture_arena(&f).limbo, 8 * MIB);
     MUST(gs_core_unpin(f.core, reg));
     cr_assert_eq(fixture_arena(&f).limbo, 0);
-    fixture_end(&f);
 }
 
 /* The program frees what is registered, and then moves the registration elsewhere. */
@@ -415,8 +388,7 @@ Test(pin, what_one_that_moves_leaves_is_free_at_once)
     start(false);
     MUST(gs_core_alloc(f.core, 8 * MIB, &from));
     MUST(gs_core_alloc(f.core, 8 * MIB, &to));
-    wanted = request(from, 8 * MIB);
-    MUST(gs_core_pin(f.core, &wanted, &reg));
+    reg = must_pin(from, 8 * MIB);
     MUST(gs_core_free(f.core, from));
     MUST(cuCtxSynchronize());
     gs_core_cached(f.core);
@@ -426,5 +398,4 @@ Test(pin, what_one_that_moves_leaves_is_free_at_once)
     cr_assert_eq(fixture_arena(&f).limbo, 0);
     MUST(gs_core_unpin(f.core, reg));
     MUST(gs_core_free(f.core, to));
-    fixture_end(&f);
 }

@@ -9,34 +9,34 @@
  * a reuse. After it the first owner's work is over. */
 static CUdeviceptr reused;
 
-static void by_a_capture(struct single_fixture *f)
+static void by_a_capture(void)
 {
-    MUST(gs_core_capture_begin(f->base.core, f->b));
-    gs_core_capture_end(f->base.core, f->b);
+    MUST(gs_core_capture_begin(f.base.core, f.b));
+    gs_core_capture_end(f.base.core, f.b);
 }
 
-static void by_sharing(struct single_fixture *f)
+static void by_sharing(void)
 {
     unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
 
-    gs_core_ipc_handle(f->base.core, reused, ipc_handle); /* whatever becomes of it */
+    gs_core_ipc_handle(f.base.core, reused, ipc_handle); /* whatever becomes of it */
 }
 
-static void by_sync_memops(struct single_fixture *f)
+static void by_sync_memops(void)
 {
-    MUST(gs_core_sync_memops(f->base.core, reused, true));
+    MUST(gs_core_sync_memops(f.base.core, reused, true));
 }
 
-static void by_another_context(struct single_fixture *f)
+static void by_another_context(void)
 {
     CUcontext popped;
 
-    gs_single_context(gs_core_single(f->base.core), (CUcontext)&popped);
+    gs_single_context(gs_core_single(f.base.core), (CUcontext)&popped);
 }
 
 static const struct {
     const char *name;
-    void (*by)(struct single_fixture *);
+    void (*by)(void);
 } ends[] = {
     {"a capture", by_a_capture},
     {"sharing", by_sharing},
@@ -47,7 +47,6 @@ static const struct {
 Test(single, what_reaches_memory_beside_the_stream_waits_for_it)
 {
     for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
-        struct single_fixture f;
         CUdeviceptr block;
 
         lone_start(&f);
@@ -56,7 +55,7 @@ Test(single, what_reaches_memory_beside_the_stream_waits_for_it)
         lone_free(&f, block);
         reused = lone_alloc(&f, 8 * MIB);
         cr_assert_eq(reused, block);
-        ends[i].by(&f);
+        ends[i].by();
         cr_assert_eq(lone_stream(&f), GS_SINGLE_MULTI, "%s", ends[i].name);
         cr_assert_eq(cuStreamQuery(f.a), CUDA_SUCCESS, "%s", ends[i].name);
         lone_finish(&f);

@@ -4,36 +4,6 @@
 
 #include "core/base/bins.h"
 
-Test(bins, an_empty_index_has_nothing)
-{
-    struct gs_bins bins;
-
-    gs_bins_init(&bins, 9);
-    cr_assert_null(gs_bins_find(&bins, 512, SIZE_MAX));
-    cr_assert_null(gs_bins_largest(&bins));
-}
-
-Test(bins, every_size_finds_itself_and_nothing_smaller)
-{
-    struct gs_bins bins;
-    struct gs_bin_entry entry = {0};
-
-    for (unsigned shift = 9; shift <= 21; shift += 12)
-        for (size_t units = 1; units < 5000; units++) {
-            gs_bins_init(&bins, shift);
-            entry.size = units << shift;
-            gs_bins_insert(&bins, &entry);
-            cr_assert_eq(gs_bins_find(&bins, entry.size, entry.size), &entry, "%zu", units);
-            cr_assert_eq(gs_bins_find(&bins, (size_t)1 << shift, SIZE_MAX), &entry, "%zu", units);
-            cr_assert_null(gs_bins_find(&bins, entry.size + ((size_t)1 << shift), SIZE_MAX));
-            if (units > 1)
-                cr_assert_null(gs_bins_find(&bins, (size_t)1 << shift, entry.size - 1));
-            cr_assert_eq(gs_bins_largest(&bins), &entry);
-            gs_bins_remove(&bins, &entry);
-            cr_assert_null(gs_bins_largest(&bins));
-        }
-}
-
 Test(bins, a_find_is_within_bounds_and_found_whenever_a_larger_class_has_one)
 {
     enum { COUNT = 400 };

@@ -7,48 +7,40 @@
 #include "tests/unit/fixture.h"
 #include "tests/driver/softcuda.h"
 
+FIXTURE_SUITE(fence)
+
 Test(fence, waits_for_work_of_every_stream_before_it_and_none_after)
 {
-    struct fixture f;
     struct gs_fence_pool pool;
     struct gs_fence fence = {0};
     CUdeviceptr word;
-    CUstream stream;
 
-    fixture_options(&f);
     fixture_start(&f);
     gs_fence_pool_init(fixture_fences(&f), &pool, f.context, NULL);
     MUST(cuMemAlloc(&word, 4));
-    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     softcuda_hold(1);
-    fixture_spin_fill(&f, stream, word, 1, 1, 0);
+    fixture_spin_fill(&f, f.stream, word, 1, 1, 0);
     cr_assert_eq(gs_fence_record(&pool, &fence), GS_OK);
     cr_assert_eq(gs_fence_query(&pool, &fence), CUDA_ERROR_NOT_READY);
     softcuda_hold(0);
     cr_assert_eq(gs_fence_wait(&fence, UINT64_MAX), GS_OK);
     cr_assert_eq(gs_fence_query(&pool, &fence), GS_OK);
     cr_assert_null(fence.line);
-    MUST(cuStreamDestroy(stream));
     MUST(cuMemFree(word));
     gs_fence_pool_destroy(&pool);
-    fixture_end(&f);
 }
 
 Test(fence, a_capture_forbids_recording_and_stays_valid)
 {
-    struct fixture f;
     struct gs_fence_pool pool;
     struct gs_fence fence = {0}, earlier = {0};
-    CUstream stream;
     CUgraph graph;
 
-    fixture_options(&f);
     fixture_start(&f);
     gs_fence_pool_init(fixture_fences(&f), &pool, f.context, NULL);
-    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     cr_assert_eq(gs_fence_record(&pool, &earlier), GS_OK);
-    MUST(gs_core_capture_begin(f.core, stream));
-    MUST(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    MUST(gs_core_capture_begin(f.core, f.stream));
+    MUST(cuStreamBeginCapture(f.stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
     cr_assert_eq(gs_fence_record(&pool, &fence), GS_CAPTURING);
     cr_assert_null(fence.line);
     fence = gs_fence_next(&pool);
@@ -56,49 +48,39 @@ Test(fence, a_capture_forbids_recording_and_stays_valid)
     cr_assert_eq(gs_fence_query(&pool, &earlier), GS_OK,
                  "what was recorded before can be asked for");
     cr_assert(gs_core_capturing(f.core));
-    cr_assert_eq(cuStreamEndCapture(stream, &graph), CUDA_SUCCESS);
-    gs_core_capture_end(f.core, stream);
+    cr_assert_eq(cuStreamEndCapture(f.stream, &graph), CUDA_SUCCESS);
+    gs_core_capture_end(f.core, f.stream);
     cr_assert_not(gs_core_capturing(f.core));
     cr_assert_eq(gs_fence_query(&pool, &fence), GS_OK);
     MUST(cuGraphDestroy(graph));
-    MUST(cuStreamDestroy(stream));
     gs_fence_pool_destroy(&pool);
-    fixture_end(&f);
 }
 
 /* As the driver is beside one whose green context has ended (measured on an H100). */
 Test(fence, an_event_is_asked_for_beside_a_capture_that_is_not_known)
 {
-    struct fixture f;
     struct gs_fence_pool pool;
     struct gs_fence fence = {0};
-    CUstream stream;
     CUgraph graph;
 
-    fixture_options(&f);
     fixture_start(&f);
     gs_fence_pool_init(fixture_fences(&f), &pool, f.context, NULL);
-    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     cr_assert_eq(gs_fence_record(&pool, &fence), GS_OK);
-    MUST(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    MUST(cuStreamBeginCapture(f.stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
     cr_assert_eq(gs_fence_query(&pool, &fence), GS_OK);
-    cr_assert_neq(cuStreamEndCapture(stream, &graph), CUDA_SUCCESS,
+    cr_assert_neq(cuStreamEndCapture(f.stream, &graph), CUDA_SUCCESS,
                   "the driver forbids the first question");
-    MUST(cuStreamDestroy(stream));
     gs_fence_pool_destroy(&pool);
-    fixture_end(&f);
 }
 
 /* Too little for an epoch of its own, and some of it in the order of a stream. */
 Test(fence, what_was_freed_before_a_capture_comes_back_while_it_is_open)
 {
-    struct fixture f;
     CUdeviceptr small, ordered;
     CUstream stream, beside;
     CUgraph graph;
     size_t reserved;
 
-    fixture_options(&f);
     fixture_start(&f);
     MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     MUST(cuStreamCreate(&beside, CU_STREAM_NON_BLOCKING));
@@ -118,7 +100,6 @@ Test(fence, what_was_freed_before_a_capture_comes_back_while_it_is_open)
     MUST(cuGraphDestroy(graph));
     MUST(cuStreamDestroy(stream));
     MUST(cuStreamDestroy(beside));
-    fixture_end(&f);
 }
 
 Test(fence, captures_are_counted_by_stream)
@@ -184,10 +165,8 @@ Test(fence, a_capture_begins_when_nobody_records, .timeout = 60)
 {
     struct marking marking = {.fence = {0}};
     unsigned long before;
-    struct fixture f;
     pthread_t thread;
 
-    fixture_options(&f);
     fixture_start(&f);
     marking.context = f.context;
     gs_fence_pool_init(fixture_fences(&f), &marking.pool, f.context, NULL);
@@ -202,7 +181,6 @@ Test(fence, a_capture_begins_when_nobody_records, .timeout = 60)
     gs_fences_capture_end(fixture_fences(&f), 8, NULL);
     MUST(gs_fence_wait(&marking.fence, UINT64_MAX));
     gs_fence_pool_destroy(&marking.pool);
-    fixture_end(&f);
 }
 
 /* The test decides when the driver has recorded. */
@@ -243,10 +221,8 @@ Test(fence, a_thread_that_waits_for_a_line_sleeps, .timeout = 60)
 {
     void *(*const waits[])(void *) = {mark_behind_another, leave_behind_another};
     struct marking marking = {.fence = {0}}, behind;
-    struct fixture f;
     pthread_t thread[2];
 
-    fixture_options(&f);
     fixture_start(&f);
     if (fixture_is_old())
         cr_skip_test("a driver without cuCtxRecordEvent records elsewhere");
@@ -278,7 +254,6 @@ Test(fence, a_thread_that_waits_for_a_line_sleeps, .timeout = 60)
     gs_fence_pool_leaving(&marking.pool, false);
     fixture_driver(&f)->ctx_record_event = slow.record;
     gs_fence_pool_destroy(&marking.pool);
-    fixture_end(&f);
 }
 
 static unsigned events(void)
@@ -294,13 +269,9 @@ Test(fence, events_are_used_again_and_go_with_the_last_user, .timeout = 60)
 {
     struct gs_fence_pool pool, other;
     struct gs_fence fence = {0};
-    struct fixture f;
     unsigned before;
-    CUstream stream;
 
-    fixture_options(&f);
     fixture_start(&f);
-    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     before = events();
     gs_fence_pool_init(fixture_fences(&f), &pool, f.context, NULL);
     gs_fence_pool_init(fixture_fences(&f), &other, f.context, &pool);
@@ -319,22 +290,17 @@ Test(fence, events_are_used_again_and_go_with_the_last_user, .timeout = 60)
     cr_assert_gt(events(), before);
     gs_fence_pool_destroy(&other);
     cr_assert_eq(events(), before);
-    MUST(cuStreamDestroy(stream));
-    fixture_end(&f);
 }
 
 Test(fence, a_probe_leaves_nothing_behind)
 {
-    struct fixture f;
     unsigned before;
 
-    fixture_options(&f);
     fixture_start(&f);
     before = events();
     for (int i = 0; i < 3; i++)
         cr_assert_eq(gs_fences_probe(fixture_fences(&f), f.context), !fixture_is_old());
     cr_assert_eq(events(), before);
-    fixture_end(&f);
 }
 
 static CUcontext current(void)
@@ -351,9 +317,7 @@ Test(fence, the_programs_current_context_stays)
     struct gs_fence_pool pool;
     struct gs_fence fence = {0};
     CUcontext popped;
-    struct fixture f;
 
-    fixture_options(&f);
     fixture_start(&f);
     gs_fence_pool_init(fixture_fences(&f), &pool, f.context, NULL);
     MUST(cuCtxPopCurrent(&popped));
@@ -364,7 +328,6 @@ Test(fence, the_programs_current_context_stays)
     cr_assert_null(current());
     MUST(cuCtxPushCurrent(f.context));
     gs_fence_pool_destroy(&pool);
-    fixture_end(&f);
 }
 
 /* ---- A wait for all work, and captures ------------------------------------------------------- */
@@ -380,9 +343,7 @@ Test(fence, a_wait_beside_a_capture_leaves_the_threads_mode_alone)
     static const CUstreamCaptureMode modes[] = {CU_STREAM_CAPTURE_MODE_GLOBAL,
                                                 CU_STREAM_CAPTURE_MODE_THREAD_LOCAL};
     struct gs_fences *fences;
-    struct fixture f;
 
-    fixture_options(&f);
     fixture_start(&f);
     fences = fixture_fences(&f);
     for (int i = 0; i < 2; i++) {
@@ -393,7 +354,6 @@ Test(fence, a_wait_beside_a_capture_leaves_the_threads_mode_alone)
         gs_fences_capture_end(fences, 8, NULL);
         cr_assert_eq(exchange(before), modes[i]);
     }
-    fixture_end(&f);
 }
 
 static CUresult synchronize_slowly(void)

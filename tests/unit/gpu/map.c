@@ -3,37 +3,6 @@
 
 #include "core/gpu/map.h"
 
-Test(map, addresses_find_their_span)
-{
-    static struct gs_map map;
-    /* The second crosses from one leaf of the table to the next. */
-    struct gs_span spans[] = {
-        {.base = UINT64_C(0x7f0000000000), .size = GS_PAGE_SIZE, .kind = GS_SPAN_PIECE},
-        {.base = (UINT64_C(1) << 35) - 2 * GS_PAGE_SIZE,
-         .size = 5 * GS_PAGE_SIZE,
-         .kind = GS_SPAN_PIECE},
-    };
-
-    gs_map_init(&map);
-    cr_assert_null(gs_map_find(&map, spans[0].base));
-    for (int i = 0; i < 2; i++)
-        cr_assert_eq(gs_map_insert(&map, &spans[i]), GS_OK);
-    for (int i = 0; i < 2; i++) {
-        uint64_t end = spans[i].base + spans[i].size;
-
-        cr_assert_null(gs_map_find(&map, spans[i].base - 1));
-        cr_assert_null(gs_map_find(&map, end));
-        for (uint64_t at = spans[i].base; at < end; at += GS_PAGE_SIZE / 4 + 1)
-            cr_assert_eq(gs_map_find(&map, at), &spans[i]);
-        cr_assert_eq(gs_map_find(&map, end - 1), &spans[i]);
-    }
-    gs_map_remove(&map, &spans[1]);
-    cr_assert_null(gs_map_find(&map, spans[1].base));
-    cr_assert_null(gs_map_find(&map, spans[1].base + spans[1].size - 1));
-    cr_assert_eq(gs_map_find(&map, spans[0].base), &spans[0]);
-    gs_map_destroy(&map);
-}
-
 Test(map, addresses_beyond_the_table_are_nobodys)
 {
     static struct gs_map map;

@@ -8,7 +8,6 @@
 
 static void reused_at_once(size_t size)
 {
-    struct single_fixture f;
     CUdeviceptr block, next;
 
     lone_start(&f);
@@ -39,30 +38,9 @@ Test(single, large_blocks_are_reused_at_once)
     reused_at_once(8 * MIB);
 }
 
-Test(single, without_it_blocks_wait_for_the_gpu)
-{
-    struct single_fixture f;
-    CUdeviceptr block;
-
-    fixture_options(&f.base);
-    fixture_start(&f.base);
-    MUST(cuStreamCreate(&f.a, CU_STREAM_NON_BLOCKING));
-    MUST(cuStreamCreate(&f.b, CU_STREAM_NON_BLOCKING));
-    block = lone_alloc(&f, 8 * MIB);
-    softcuda_hold(1);
-    lone_fill(&f, f.a, block, 1, 0);
-    lone_free(&f, block);
-    cr_assert_neq(lone_alloc(&f, 8 * MIB), block);
-    cr_assert_eq(fixture_counts(&f.base).at_once, 0);
-    softcuda_hold(0);
-    MUST(cuCtxSynchronize());
-    lone_finish(&f);
-}
-
 /* The second owner's work is on another stream, where nothing but the library orders it. */
 Test(single, a_second_stream_comes_behind_what_was_freed)
 {
-    struct single_fixture f;
     CUdeviceptr block, other;
 
     lone_start(&f);
@@ -81,27 +59,6 @@ Test(single, a_second_stream_comes_behind_what_was_freed)
     cr_assert_neq(other, block);
     softcuda_hold(0);
     MUST(cuCtxSynchronize());
-    lone_finish(&f);
-}
-
-/* Whichever stream that was, a legacy default stream too. */
-Test(single, a_second_stream_comes_behind_the_default_one)
-{
-    static const CUstream by_name[] = {NULL, CU_STREAM_LEGACY, CU_STREAM_PER_THREAD};
-
-    for (size_t i = 0; i < sizeof by_name / sizeof *by_name; i++) {
-        struct single_fixture f;
-        CUdeviceptr block;
-
-        lone_start(&f);
-        block = lone_alloc(&f, 8 * MIB);
-        lone_fill(&f, by_name[i], block, 1, 20 * MS);
-        lone_free(&f, block);
-        cr_assert_eq(lone_alloc(&f, 8 * MIB), block);
-        lone_fill(&f, f.b, block, 2, 0);
-        cr_assert_eq(lone_others(&f, block, 2), 0);
-        lone_finish(&f);
-    }
 }
 
 /* So long as the single stream is behind, every stream waits, not only the first that came; and the
@@ -109,7 +66,6 @@ Test(single, a_second_stream_comes_behind_the_default_one)
 Test(single, every_other_stream_comes_behind)
 {
     static const CUstream by_name[] = {NULL, CU_STREAM_LEGACY, CU_STREAM_PER_THREAD};
-    struct single_fixture f;
 
     for (size_t i = 0; i < sizeof by_name / sizeof *by_name; i++) {
         CUdeviceptr block[2];
@@ -133,10 +89,8 @@ Test(single, every_other_stream_comes_behind)
 
 static void *works_on_b(void *arg)
 {
-    struct single_fixture *f = arg;
-
-    MUST(cuCtxSetCurrent(f->base.context));
-    gs_single_submits(gs_core_single(f->base.core), f->b);
+    MUST(cuCtxSetCurrent(f.base.context));
+    gs_single_submits(gs_core_single(f.base.core), f.b);
     return NULL;
 }
 
@@ -145,7 +99,6 @@ static void *works_on_b(void *arg)
 Test(single, a_stream_that_cannot_wait_keeps_no_other_thread, .timeout = 60)
 {
     const struct timespec moment = {.tv_nsec = 1000000};
-    struct single_fixture f;
     pthread_t thread;
 
     lone_start(&f);
@@ -161,7 +114,6 @@ Test(single, a_stream_that_cannot_wait_keeps_no_other_thread, .timeout = 60)
     pthread_join(thread, NULL);
     cr_assert_eq(lone_stream(&f), GS_SINGLE_MULTI);
     cr_assert_eq(cuStreamQuery(f.a), CUDA_SUCCESS, "the other came behind");
-    lone_finish(&f);
 }
 
 /* A driver that has no memory for an event just then has one later; what was freed has not passed
@@ -169,7 +121,6 @@ Test(single, a_stream_that_cannot_wait_keeps_no_other_thread, .timeout = 60)
 Test(single, a_second_stream_comes_behind_where_memory_is_out)
 {
     const char *const calls[] = {"cuEventCreate", fixture_recording_call()};
-    struct single_fixture f;
 
     for (size_t i = 0; i < 2; i++) {
         CUdeviceptr block;
@@ -186,9 +137,8 @@ Test(single, a_second_stream_comes_behind_where_memory_is_out)
 }
 
 /* The first of what is submitted next, and no wait but for what came before. */
-static void ends_for_want_of_a_mark(const char *call, void (*submit)(struct single_fixture *f))
+static void ends_for_want_of_a_mark(const char *call, void (*submit)(struct single_fixture *lone))
 {
-    struct single_fixture f;
     CUdeviceptr block;
 
     lone_start(&f);
@@ -206,9 +156,9 @@ static void ends_for_want_of_a_mark(const char *call, void (*submit)(struct sing
     lone_finish(&f);
 }
 
-static void stalls(struct single_fixture *f)
+static void stalls(struct single_fixture *lone)
 {
-    gs_single_stalls(gs_core_single(f->base.core));
+    gs_single_stalls(gs_core_single(lone->base.core));
 }
 
 /* What is submitted without a mark before it may never end, and others would wait for it. */
@@ -223,7 +173,6 @@ Test(single, a_mark_that_cannot_be_made_ends_it)
 Test(single, a_driver_without_memory_for_an_event_is_not_waited_for, .timeout = 60)
 {
     CUcontext context, current;
-    struct single_fixture f;
     CUdeviceptr block;
 
     lone_start(&f);
@@ -238,60 +187,12 @@ Test(single, a_driver_without_memory_for_an_event_is_not_waited_for, .timeout = 
     cr_assert_eq(lone_stream(&f), GS_SINGLE_MULTI);
     softcuda_reset();
     cr_assert_eq(lone_others(&f, block, 2), 0);
-    lone_finish(&f);
-}
-
-/* While nothing was freed, work in the single stream takes no lock, whatever the stream is
- * called. */
-Test(single, work_in_one_stream_takes_no_lock, .timeout = 60)
-{
-    static const CUstream by_name[] = {NULL, CU_STREAM_LEGACY, CU_STREAM_PER_THREAD};
-
-    for (size_t i = 0; i < sizeof by_name / sizeof *by_name; i++) {
-        struct single_fixture f;
-        struct gs_single *single;
-        CUdeviceptr block;
-
-        lone_start(&f);
-        single = gs_core_single(f.base.core);
-        block = lone_alloc(&f, 8 * MIB);
-        lone_fill(&f, by_name[i], block, 1, 0);
-        gs_lock_take(&single->lock);
-        gs_single_submits(single, by_name[i]);
-        gs_core_touches(f.base.core, by_name[i], block, 0);
-        gs_lock_release(&single->lock);
-        MUST(cuCtxSynchronize());
-        lone_finish(&f);
-    }
-}
-
-/* One stream that has passed what was freed is asked once, not with each copy on another. */
-Test(single, what_has_passed_is_waited_for_no_more)
-{
-    struct single_fixture f;
-    CUdeviceptr block, other;
-
-    lone_start(&f);
-    block = lone_alloc(&f, 8 * MIB);
-    other = lone_alloc(&f, 8 * MIB);
-    lone_fill(&f, f.a, block, 1, 0);
-    lone_free(&f, block);
-    gs_single_submits(gs_core_single(f.base.core), f.a);
-    MUST(cuCtxSynchronize());
-    softcuda_reset();
-    for (int i = 0; i < 8; i++)
-        gs_core_touches(f.base.core, f.b, other, 0);
-    cr_assert_eq(softcuda_calls("cuStreamWaitEvent"), 0);
-    cr_assert_leq(softcuda_calls("cuEventQuery"), 1);
-    cr_assert_eq(lone_stream(&f), (uint64_t)(uintptr_t)f.a);
-    lone_finish(&f);
 }
 
 /* Copies and fills say what they touch: libraries make a fill on a stream of their own as they
  * start, and everything else on the program's. */
 Test(single, a_fill_on_another_stream_ends_nothing)
 {
-    struct single_fixture f;
     CUdeviceptr block, other;
 
     lone_start(&f);
@@ -326,7 +227,6 @@ Test(single, a_fill_on_another_stream_ends_nothing)
     lone_free(&f, other);
     cr_assert_eq(lone_alloc(&f, 8 * MIB), other, "on the single stream it is as any work");
     cr_assert_eq(fixture_counts(&f.base).at_once, 4);
-    lone_finish(&f);
 }
 
 /* A launch that may overtake the work before it would meet the last owner's of a block that was
@@ -334,7 +234,6 @@ Test(single, a_fill_on_another_stream_ends_nothing)
  * never got, nor one that was told of before the free. */
 Test(single, nothing_overtakes_the_work_on_what_was_freed)
 {
-    struct single_fixture f;
     struct gs_single *single;
     CUdeviceptr block, other;
     uint64_t marks, old = 0;
@@ -366,23 +265,6 @@ Test(single, nothing_overtakes_the_work_on_what_was_freed)
         old = marks;
     }
     MUST(cuCtxSynchronize());
-    lone_finish(&f);
-}
-
-/* What was freed with no work behind it needs no wait, and no stream is alone before the first. */
-Test(single, nothing_is_waited_for_without_work)
-{
-    struct single_fixture f;
-
-    lone_start(&f);
-    lone_free(&f, lone_alloc(&f, 8 * MIB));
-    cr_assert_eq(lone_stream(&f), GS_SINGLE_UNUSED);
-    softcuda_reset();
-    lone_fill(&f, f.a, lone_alloc(&f, 8 * MIB), 1, 0);
-    lone_fill(&f, f.b, lone_alloc(&f, 8 * MIB), 1, 0);
-    cr_assert_eq(softcuda_calls("cuStreamWaitEvent"), 0);
-    MUST(cuCtxSynchronize());
-    lone_finish(&f);
 }
 
 static void wait_for_post(void *arg)
@@ -396,7 +278,6 @@ static void wait_for_post(void *arg)
  * else. */
 static void keeps_nobody(bool is_work, bool elsewhere)
 {
-    struct single_fixture f;
     CUdeviceptr block;
     CUstream other;
     sem_t end;
@@ -432,27 +313,10 @@ Test(single, what_stalls_behind_the_last_free_keeps_nobody, .timeout = 60)
     keeps_nobody(false, true);
 }
 
-/* Another stream's end is nothing, nor is its being made. */
-Test(single, other_streams_come_and_go)
-{
-    struct single_fixture f;
-    CUstream other;
-
-    lone_start(&f);
-    lone_fill(&f, f.a, lone_alloc(&f, 8 * MIB), 1, 0);
-    MUST(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
-    gs_core_stream_gone(f.base.core, other);
-    MUST(cuStreamDestroy(other));
-    gs_single_context(gs_core_single(f.base.core), f.base.context);
-    cr_assert_eq(lone_stream(&f), (uint64_t)(uintptr_t)f.a);
-    lone_finish(&f);
-}
-
 /* Drivers before CUDA 12.5: what other streams wait for is an event in the stream that was
  * alone. */
 Test(single, without_context_events_a_mark_is_an_event_in_the_single_stream, .timeout = 60)
 {
-    struct single_fixture f;
     CUdeviceptr block;
 
     for (int works_first = 0; works_first < 2; works_first++) {
@@ -475,7 +339,6 @@ Test(single, without_context_events_a_mark_is_an_event_in_the_single_stream, .ti
 /* Its end in a capture leaves no mark, and the next stream waits for the context. */
 Test(single, without_context_events_nothing_is_recorded_in_a_stream_that_is_gone)
 {
-    struct single_fixture f;
     unsigned long before;
     CUdeviceptr block;
 
@@ -499,7 +362,6 @@ Test(single, without_context_events_nothing_is_recorded_in_a_stream_that_is_gone
 /* A new stream may have the handle of the one that was alone: it is not ordered behind it. */
 Test(single, the_streams_end_is_the_end)
 {
-    struct single_fixture f;
     unsigned long waits;
     CUdeviceptr block;
     CUstream gone;
@@ -522,5 +384,4 @@ Test(single, the_streams_end_is_the_end)
     lone_fill(&f, f.b, block, 2, 0);
     cr_assert_eq(lone_stream(&f), GS_SINGLE_MULTI);
     cr_assert_eq(lone_others(&f, block, 2), 0);
-    lone_finish(&f);
 }

@@ -6,57 +6,22 @@
 #include "tests/unit/fixture.h"
 #include "tests/driver/softcuda.h"
 
+FIXTURE_SUITE(arena)
+
 /* Everything retired becomes free: the GPU is idle and a miss looks. */
-static void drain(struct fixture *f)
+static void drain(void)
 {
     MUST(cuCtxSynchronize());
     /* One more piece than there is makes the arena look for what has come back. */
-    MUST(gs_core_free(f->core, must_alloc(f, 512)));
+    MUST(gs_core_free(f.core, must_alloc(&f, 512)));
     MUST(cuCtxSynchronize());
-}
-
-Test(arena, small_blocks_share_a_piece_and_large_ones_another)
-{
-    struct fixture f;
-    CUdeviceptr a, b, c, d;
-
-    fixture_options(&f);
-    fixture_start(&f);
-    a = must_alloc(&f, 1);
-    b = must_alloc(&f, 512);
-    c = must_alloc(&f, 513);
-    d = must_alloc(&f, MIB);
-    cr_assert_eq(a % 512, 0);
-    cr_assert_eq(b, a + 512);
-    cr_assert_eq(c, b + 512);
-    cr_assert_eq(d % (2 * MIB), 0);
-    cr_assert_eq(fixture_arena(&f).reserved, (2 + 4) * MIB);
-    cr_assert_eq(fixture_arena(&f).live, 512 + 512 + 1024 + MIB);
-    fixture_end(&f);
-}
-
-Test(arena, a_size_of_zero_or_beyond_the_device_is_refused_and_changes_nothing)
-{
-    struct fixture f;
-    CUdeviceptr address = 42;
-
-    fixture_options(&f);
-    fixture_start(&f);
-    cr_assert_eq(gs_core_alloc(f.core, 0, &address), GS_INVALID);
-    cr_assert_eq(gs_core_alloc(f.core, (size_t)1 << 50, &address), GS_NO_MEMORY);
-    cr_assert_eq(gs_core_alloc(f.core, SIZE_MAX, &address), GS_NO_MEMORY);
-    cr_assert_eq(address, 42);
-    cr_assert_eq(fixture_arena(&f).reserved, 0);
-    fixture_end(&f);
 }
 
 Test(arena, only_the_start_of_a_live_block_can_be_freed)
 {
-    struct fixture f;
     CUdeviceptr a, large;
     CUdeviceptr foreign;
 
-    fixture_options(&f);
     fixture_start(&f);
     MUST(cuMemAlloc(&foreign, 512));
     a = must_alloc(&f, 4096);
@@ -73,7 +38,6 @@ Test(arena, only_the_start_of_a_live_block_can_be_freed)
     cr_assert_eq(gs_core_free(f.core, large), GS_NOT_LIVE);
     cr_assert_eq(fixture_arena(&f).live, 0);
     MUST(cuMemFree(foreign));
-    fixture_end(&f);
 }
 
 /* The one around an address is found by looking backwards over many that begin nowhere. */
@@ -81,10 +45,8 @@ Test(arena, a_block_is_found_from_far_within_after_others_before_it_merged)
 {
     struct gs_block_info info;
     struct gs_arena *arena;
-    struct fixture f;
     CUdeviceptr few[3], large, after;
 
-    fixture_options(&f);
     fixture_start(&f);
     for (int i = 0; i < 3; i++)
         few[i] = must_alloc(&f, 512);
@@ -110,73 +72,17 @@ Test(arena, a_block_is_found_from_far_within_after_others_before_it_merged)
     MUST(gs_core_free(f.core, large));
     MUST(gs_core_free(f.core, after));
     MUST(gs_core_free(f.core, few[0]));
-    fixture_end(&f);
-}
-
-Test(arena, find_knows_base_size_and_owner_of_interior_pointers)
-{
-    struct fixture f;
-    struct gs_block_info info, again;
-    CUdeviceptr a, b;
-
-    fixture_options(&f);
-    fixture_start(&f);
-    a = must_alloc(&f, 5000);
-    b = must_alloc(&f, 3 * MIB);
-    MUST(gs_core_find(f.core, a + 4999, &info));
-    cr_assert_eq(info.base, a);
-    cr_assert_eq(info.size, 5000);
-    cr_assert_eq(info.context, f.context);
-    cr_assert_not(info.async);
-    cr_assert_not(info.imported);
-    cr_assert_eq(gs_core_find(f.core, a + 5000, &again), GS_NOT_LIVE);
-    MUST(gs_core_find(f.core, b + 3 * MIB - 1, &again));
-    cr_assert_eq(again.base, b);
-    cr_assert_neq(again.id, info.id);
-    cr_assert_eq(gs_core_find(f.core, b + 3 * MIB, &again), GS_NOT_LIVE);
-    cr_assert_eq(gs_core_find(f.core, 0x1000, &again), GS_NOT_OURS);
-    MUST(gs_core_free(f.core, a));
-    cr_assert_eq(gs_core_find(f.core, a, &again), GS_NOT_LIVE);
-    fixture_end(&f);
-}
-
-Test(arena, memory_is_reused_and_neighbours_merge)
-{
-    struct fixture f;
-    CUdeviceptr block[64];
-
-    fixture_options(&f);
-    fixture_start(&f);
-    for (int round = 0; round < 50; round++) {
-        /* 64 x 32 KiB fill a piece exactly; freed in odd order they must merge to one again. */
-        for (int i = 0; i < 64; i++)
-            block[i] = must_alloc(&f, 32 << 10);
-        for (int i = 0; i < 64; i++)
-            MUST(gs_core_free(f.core, block[i * 37 % 64]));
-        drain(&f);
-        for (int i = 0; i < 2; i++)
-            block[i] = must_alloc(&f, 1000 << 10);
-        for (int i = 0; i < 2; i++)
-            MUST(gs_core_free(f.core, block[i]));
-        drain(&f);
-    }
-    cr_assert_leq(fixture_arena(&f).reserved, 4 * MIB);
-    fixture_end(&f);
 }
 
 Test(arena, a_block_is_not_reused_while_earlier_work_runs)
 {
-    struct fixture f;
     CUdeviceptr freed, next;
-    CUstream stream;
 
-    fixture_options(&f);
     fixture_start(&f);
-    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     for (size_t size = 4096; size <= 4 * MIB; size *= 1024) {
         freed = must_alloc(&f, size);
         softcuda_hold(1);
-        fixture_spin_fill(&f, stream, freed, 1, 1, 0);
+        fixture_spin_fill(&f, f.stream, freed, 1, 1, 0);
         MUST(gs_core_free(f.core, freed));
         for (int i = 0; i < 200; i++) {
             next = must_alloc(&f, size);
@@ -184,16 +90,13 @@ Test(arena, a_block_is_not_reused_while_earlier_work_runs)
             MUST(gs_core_free(f.core, next));
         }
         softcuda_hold(0);
-        MUST(cuStreamSynchronize(stream));
+        MUST(cuStreamSynchronize(f.stream));
     }
-    MUST(cuStreamDestroy(stream));
-    fixture_end(&f);
 }
 
 Test(arena, free_does_not_wait_and_native_free_does)
 {
     for (int native = 0; native < 2; native++) {
-        struct fixture f;
         CUdeviceptr block;
         CUstream stream;
 
@@ -217,11 +120,9 @@ Test(arena, free_does_not_wait_and_native_free_does)
 
 Test(arena, stream_order_reuses_at_once_on_the_same_stream_only)
 {
-    struct fixture f;
     CUdeviceptr first, again, other;
     CUstream a, b;
 
-    fixture_options(&f);
     fixture_start(&f);
     MUST(cuStreamCreate(&a, CU_STREAM_NON_BLOCKING));
     MUST(cuStreamCreate(&b, CU_STREAM_NON_BLOCKING));
@@ -238,7 +139,6 @@ Test(arena, stream_order_reuses_at_once_on_the_same_stream_only)
     MUST(cuCtxSynchronize());
     MUST(cuStreamDestroy(a));
     MUST(cuStreamDestroy(b));
-    fixture_end(&f);
 }
 
 /* One stream, whose GPU stands still from the first free on where `behind`. */
@@ -304,11 +204,9 @@ Test(arena, a_stream_that_is_alone_keeps_what_a_gpu_that_is_behind_would_not_giv
 
 Test(arena, a_destroyed_streams_blocks_are_not_a_new_streams)
 {
-    struct fixture f;
     CUdeviceptr first, again;
     CUstream stream, next;
 
-    fixture_options(&f);
     fixture_start(&f);
     MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     MUST(gs_core_alloc_async(f.core, 65536, NULL, stream, &first));
@@ -322,72 +220,11 @@ Test(arena, a_destroyed_streams_blocks_are_not_a_new_streams)
     softcuda_hold(0);
     MUST(cuCtxSynchronize());
     MUST(cuStreamDestroy(stream));
-    fixture_end(&f);
-}
-
-Test(arena, sync_and_stream_frees_mix)
-{
-    struct fixture f;
-    CUdeviceptr a, b;
-    struct gs_block_info info;
-
-    fixture_options(&f);
-    fixture_start(&f);
-    a = must_alloc(&f, 4096);
-    MUST(gs_core_alloc_async(f.core, 4096, NULL, NULL, &b));
-    MUST(gs_core_find(f.core, b, &info));
-    cr_assert(info.async);
-    MUST(gs_core_free_async(f.core, a, NULL));
-    MUST(gs_core_free(f.core, b));
-    cr_assert_eq(gs_core_free_async(f.core, a, NULL), GS_NOT_LIVE);
-    cr_assert_eq(fixture_arena(&f).live, 0);
-    fixture_end(&f);
-}
-
-Test(arena, out_of_memory_takes_back_what_is_cached_and_what_retires)
-{
-    struct fixture f;
-    struct softcuda_census census;
-    CUdeviceptr block[100];
-    size_t free_bytes, total, half;
-    CUstream stream;
-
-    fixture_options(&f);
-    fixture_start(&f);
-    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-    MUST(cuMemGetInfo(&free_bytes, &total));
-    half = free_bytes / 2 / (2 * MIB) * (2 * MIB);
-    /* Fill with small blocks behind late work, free all, ask for one of more than half. */
-    for (int round = 0; round < 3; round++) {
-        int count = 0;
-
-        while (count < 100 && gs_core_alloc(f.core, half / 40, &block[count]) == GS_OK)
-            count++;
-        cr_assert_gt(count, 70);
-        fixture_spin_fill(&f, stream, block[0], 1, 1, 50000000);
-        while (count > 0)
-            MUST(gs_core_free(f.core, block[--count]));
-        block[0] = must_alloc(&f, half + 8 * MIB);
-        MUST(gs_core_free(f.core, block[0]));
-    }
-    block[0] = must_alloc(&f, half);
-    cr_assert_eq(gs_core_alloc(f.core, half + half / 4, &block[1]), GS_NO_MEMORY);
-    cr_assert_eq(gs_core_alloc(f.core, total, &block[1]), GS_NO_MEMORY);
-    MUST(gs_core_free(f.core, block[0]));
-    MUST(cuStreamDestroy(stream));
-    fixture_end(&f);
-    softcuda_census(&census);
-    cr_assert_eq(census.handles, 0);
-    cr_assert_eq(census.mappings, 0);
-    cr_assert_eq(census.reservations, 0);
-    cr_assert_eq(census.events, 0);
-    cr_assert_eq(census.device_bytes, 0);
 }
 
 /* What is free in the end of 64 MiB that were freed, on a device of 256 MiB. */
 static size_t kept(size_t limit_bytes, unsigned limit_percent)
 {
-    struct fixture f;
     CUdeviceptr block[16];
     size_t free_bytes;
 
@@ -400,10 +237,10 @@ static size_t kept(size_t limit_bytes, unsigned limit_percent)
         block[i] = must_alloc(&f, 4 * MIB);
     for (int i = 0; i < 15; i++)
         MUST(gs_core_free(f.core, block[i]));
-    drain(&f);
+    drain();
     MUST(gs_core_free(f.core, block[15]));
     for (int i = 0; i < 3; i++)
-        drain(&f);
+        drain();
     free_bytes = fixture_arena(&f).free_bytes;
     fixture_end(&f);
     return free_bytes;
@@ -426,29 +263,23 @@ Test(arena, without_a_cache_limit_so_little_is_kept)
 
 Test(arena, nothing_retires_through_a_capture_and_all_does_afterwards)
 {
-    struct fixture f;
     CUdeviceptr block[300];
-    CUstream stream;
     CUgraph graph;
 
-    fixture_options(&f);
     fixture_start(&f);
-    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-    MUST(gs_core_capture_begin(f.core, stream));
-    MUST(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    MUST(gs_core_capture_begin(f.core, f.stream));
+    MUST(cuStreamBeginCapture(f.stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
     for (int i = 0; i < 300; i++)
         block[i] = must_alloc(&f, 8192);
     for (int i = 0; i < 300; i++)
         MUST(gs_core_free(f.core, block[i]));
     cr_assert_eq(fixture_arena(&f).retired, 300 * 8192);
-    cr_assert_eq(cuStreamEndCapture(stream, &graph), CUDA_SUCCESS, "the capture stayed valid");
-    gs_core_capture_end(f.core, stream);
-    drain(&f); /* its free records the event, */
-    drain(&f); /* and the next allocation looks at it */
+    cr_assert_eq(cuStreamEndCapture(f.stream, &graph), CUDA_SUCCESS, "the capture stayed valid");
+    gs_core_capture_end(f.core, f.stream);
+    drain(); /* its free records the event, */
+    drain(); /* and the next allocation looks at it */
     cr_assert_leq(fixture_arena(&f).retired, 8192);
     MUST(cuGraphDestroy(graph));
-    MUST(cuStreamDestroy(stream));
-    fixture_end(&f);
 }
 
 /* Sums that are kept, rather than counted when they are wanted. */
@@ -457,10 +288,8 @@ Test(arena, figures_are_what_they_stand_for_when_all_is_back)
     static const size_t sizes[] = {512, 4096, 200 << 10, MIB, 3 * MIB, 7 * MIB, 24 * MIB};
     CUdeviceptr block[40] = {0}, stays;
     struct gs_arena *arena;
-    struct fixture f;
     unsigned seed = 7;
 
-    fixture_options(&f);
     f.options.lone_stream = true;
     fixture_start(&f);
     stays = must_alloc(&f, 512);
@@ -487,5 +316,4 @@ Test(arena, figures_are_what_they_stand_for_when_all_is_back)
     cr_assert_eq(arena->free.quick_bytes, 0);
     gs_latch_release(&arena->lock);
     MUST(gs_core_free(f.core, stays));
-    fixture_end(&f);
 }

@@ -205,52 +205,6 @@ Test(leases, a_full_gpu_does_not_wait_for_what_others_hold_of_another)
     rmdir(dir);
 }
 
-struct later {
-    uint64_t block_id;
-    const unsigned *waits; /* of the test's thread */
-};
-
-/* As soon as the test's thread waits. */
-static void *give_back_later(void *arg)
-{
-    const struct later *later = arg;
-
-    for (int i = 0; i < TRIES && __atomic_load_n(later->waits, __ATOMIC_RELAXED) == 0; i++)
-        usleep(1000);
-    give_back(later->block_id);
-    return NULL;
-}
-
-/* The driver would have to clear it first, and cannot while who had it open still maps it. */
-Test(leases, what_comes_back_on_a_full_gpu_is_used_again_and_not_given_to_the_driver)
-{
-    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
-    CUdeviceptr address, again;
-    struct gs_stats before, after;
-    struct later later = {.waits = &waits};
-    pthread_t thread;
-
-    setenv("SOFTCUDA_MEMORY", "96M", 1);
-    start(0);
-    address = must_share(ipc_handle);
-    later.block_id = must_open(ipc_handle);
-    fill_device(32 * MIB);
-    fill_device(2 * MIB);
-    must_free(address);
-    gs_stats_read(f.core, 0, &before);
-    waits = 0;
-    cr_assert_eq(pthread_create(&thread, NULL, give_back_later, &later), 0);
-    MUST(gs_core_alloc(f.core, 8 * MIB, &again));
-    pthread_join(thread, NULL);
-    gs_stats_read(f.core, 0, &after);
-    cr_assert_eq(again, address);
-    cr_assert_eq(after.counts.trims, before.counts.trims);
-    cr_assert_eq(after.counts.grown, before.counts.grown);
-    close(client);
-    gs_core_destroy(f.core);
-    rmdir(dir);
-}
-
 /* Without the library that memory would be there. */
 Test(leases, on_a_full_gpu_the_grace_of_what_nobody_opened_is_over)
 {
@@ -283,7 +237,6 @@ Test(leases, a_block_that_nobody_opened_leaves_limbo_when_its_grace_is_over)
 Test(leases, the_memory_of_a_context_that_has_gone_goes_with_the_last_lease)
 {
     unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
-    struct gs_context *going;
     CUcontext handle;
     uint64_t block_id;
 
@@ -291,9 +244,7 @@ Test(leases, the_memory_of_a_context_that_has_gone_goes_with_the_last_lease)
     handle = fixture_context_new();
     must_share(ipc_handle);
     block_id = must_open(ipc_handle);
-    going = gs_core_context_detach(f.core, handle);
-    MUST(cuCtxDestroy(handle));
-    gs_core_context_gone(f.core, handle, going);
+    fixture_context_end(&f, handle);
     cr_assert_eq(device_bytes(), 8 * MIB);
     give_back(block_id);
     for (int i = 0; i < TRIES && device_bytes() > 0; i++)
@@ -401,53 +352,5 @@ Test(leases, what_is_left_is_what_could_be_allocated)
     cr_assert_eq(gs_limit_left(f.core, 0), left + fixture_arena(&f).reserved);
     f.core->options.limit.bytes = 64 * MIB;
     cr_assert_eq(gs_limit_left(f.core, 0), 64 * MIB);
-    end();
-}
-
-#define ASKED 200
-
-/* Two threads want a handle of each block at the same moment. */
-struct asking {
-    pthread_barrier_t together;
-    const CUdeviceptr *address;
-    unsigned char ipc_handle[2][ASKED][GS_IPC_HANDLE_SIZE];
-};
-
-static void ask_for_all(struct asking *asking, int thread)
-{
-    for (int i = 0; i < ASKED; i++) {
-        pthread_barrier_wait(&asking->together);
-        MUST(gs_core_ipc_handle(f.core, asking->address[i], asking->ipc_handle[thread][i]));
-    }
-}
-
-static void *ask_too(void *arg)
-{
-    MUST(cuCtxSetCurrent(f.context));
-    ask_for_all(arg, 1);
-    return NULL;
-}
-
-Test(leases, two_threads_that_want_a_handle_of_one_block_get_the_same)
-{
-    static struct asking asking;
-    CUdeviceptr address[ASKED];
-    struct gs_share_stats stats;
-    pthread_t thread;
-
-    start(0);
-    f.core->share->options.export_ahead = true;
-    for (int i = 0; i < ASKED; i++)
-        MUST(gs_core_alloc(f.core, 4096, &address[i]));
-    asking.address = address;
-    pthread_barrier_init(&asking.together, NULL, 2);
-    cr_assert_eq(pthread_create(&thread, NULL, ask_too, &asking), 0);
-    ask_for_all(&asking, 0);
-    pthread_join(thread, NULL);
-    cr_assert_arr_eq(asking.ipc_handle[0], asking.ipc_handle[1], sizeof asking.ipc_handle[0]);
-    gs_share_stats(f.core->share, &stats);
-    cr_assert_eq(stats.exports, ASKED, "%llu", (unsigned long long)stats.exports);
-    for (int i = 0; i < ASKED; i++)
-        MUST(gs_core_free(f.core, address[i]));
     end();
 }

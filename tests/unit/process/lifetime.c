@@ -3,33 +3,42 @@
 
 #include "core/process/context.h"
 #include "core/process/reclaim.h"
+#include "tests/check.h"
 #include "tests/rest.h"
 #include "tests/system.h"
 #include "tests/unit/fixture.h"
 #include "tests/driver/softcuda.h"
 
-static void expect_nothing_left(void)
+static struct fixture f;
+
+static void begin(void)
+{
+    fixture_options(&f);
+}
+
+/* Unless the test has. */
+static void end(void)
 {
     struct softcuda_census census;
 
+    if (f.core)
+        fixture_end(&f);
     softcuda_census(&census);
-    cr_assert_eq(census.handles, 0, "%u handles", census.handles);
-    cr_assert_eq(census.mappings, 0);
-    cr_assert_eq(census.reservations, 0);
-    cr_assert_eq(census.events, 0, "%u events", census.events);
-    cr_assert_eq(census.exported_fds, 0);
-    cr_assert_eq(census.device_bytes, 0);
+    CHECK(census.handles == 0, "%u handles", census.handles);
+    CHECK(census.mappings == 0 && census.reservations == 0 && census.exported_fds == 0);
+    CHECK(census.events == 0, "%u events", census.events);
+    CHECK(census.device_bytes == 0);
 }
+
+TestSuite(lifetime, .init = begin, .fini = end);
 
 Test(lifetime, memory_goes_with_its_context)
 {
-    struct fixture f;
     struct softcuda_census before, after;
     struct gs_context *detached;
     CUcontext context, popped;
     CUdeviceptr a, b;
 
-    fixture_options(&f);
     fixture_start(&f);
     softcuda_census(&before);
     for (int round = 0; round < 20; round++) {
@@ -52,17 +61,13 @@ Test(lifetime, memory_goes_with_its_context)
     cr_assert_eq(after.handles, before.handles);
     cr_assert_eq(after.mappings, before.mappings);
     cr_assert_eq(after.events, before.events);
-    fixture_end(&f);
-    expect_nothing_left();
 }
 
 Test(lifetime, a_context_that_stays_keeps_its_memory)
 {
-    struct fixture f;
     struct gs_context *detached;
     CUdeviceptr a, b;
 
-    fixture_options(&f);
     fixture_start(&f);
     MUST(gs_core_alloc(f.core, 1000, &a));
     detached = gs_core_context_detach(f.core, f.context);
@@ -71,20 +76,16 @@ Test(lifetime, a_context_that_stays_keeps_its_memory)
     gs_core_context_stays(f.core, f.context, detached);
     MUST(gs_core_free(f.core, a));
     MUST(gs_core_free(f.core, b));
-    fixture_end(&f);
-    expect_nothing_left();
 }
 
 /* A green context that goes takes its streams along, and the primary one stays: a new stream may
  * have the handle of one of them, and what that one freed is not its own. */
 Test(lifetime, what_a_stream_freed_is_no_streams_after_a_call_that_may_end_it)
 {
-    struct fixture f;
     struct gs_context *context;
     CUdeviceptr block, next;
     CUstream stream;
 
-    fixture_options(&f);
     fixture_start(&f);
     MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     MUST(gs_context_current(f.core, &context));
@@ -101,8 +102,6 @@ Test(lifetime, what_a_stream_freed_is_no_streams_after_a_call_that_may_end_it)
     MUST(gs_core_free_async(f.core, next, stream));
     MUST(cuStreamDestroy(stream));
     gs_core_stream_gone(f.core, stream);
-    fixture_end(&f);
-    expect_nothing_left();
 }
 
 /* ---- Threads that are at it when a context ends ---- */
@@ -150,36 +149,36 @@ static void *gives_back(void *arg)
 
 /* A block that another process may still open keeps its piece, beside which nothing is handed out.
  * False: the allocation did not wait then, for the machine was too busy. */
-static bool ends_under_an_allocation(struct fixture *f)
+static bool ends_under_an_allocation(void)
 {
     unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
-    struct call call = {.f = f, .context = fixture_context_new()};
+    struct call call = {.f = &f, .context = fixture_context_new()};
     struct gs_arena_counts before;
     CUdeviceptr shared, other, large;
     struct gs_context *detached;
     pthread_t thread;
     bool waited;
 
-    MUST(gs_core_alloc(f->core, MIB - 512, &shared));
-    MUST(gs_core_alloc(f->core, MIB - 512, &other));
-    MUST(gs_core_ipc_handle(f->core, shared, ipc_handle));
-    MUST(gs_core_alloc(f->core, 80 * MIB, &large));
+    MUST(gs_core_alloc(f.core, MIB - 512, &shared));
+    MUST(gs_core_alloc(f.core, MIB - 512, &other));
+    MUST(gs_core_ipc_handle(f.core, shared, ipc_handle));
+    MUST(gs_core_alloc(f.core, 80 * MIB, &large));
     softcuda_hold(1);
     MUST(cuMemsetD8Async(large, 1, MIB, NULL));
-    MUST(gs_core_free(f->core, large));
-    before = fixture_counts(f);
+    MUST(gs_core_free(f.core, large));
+    before = fixture_counts(&f);
     MUST(pthread_create(&thread, NULL, allocates, &call)); /* and waits for that */
-    while (fixture_counts(f).waits == before.waits &&
+    while (fixture_counts(&f).waits == before.waits &&
            !__atomic_load_n(&call.done, __ATOMIC_SEQ_CST))
         usleep(100);
-    detached = gs_core_context_detach(f->core, call.context);
+    detached = gs_core_context_detach(f.core, call.context);
     waited = !__atomic_load_n(&call.done, __ATOMIC_SEQ_CST);
     softcuda_hold(0);
     MUST(cuCtxDestroy(call.context));
-    gs_core_context_gone(f->core, call.context, detached);
+    gs_core_context_gone(f.core, call.context, detached);
     MUST(pthread_join(thread, NULL));
-    MUST(cuCtxSetCurrent(f->context));
-    waited &= fixture_counts(f).late == before.late;
+    MUST(cuCtxSetCurrent(f.context));
+    waited &= fixture_counts(&f).late == before.late;
     cr_assert(!waited || call.status == GS_NO_CONTEXT, "%d", call.status);
     return waited;
 }
@@ -187,15 +186,13 @@ static bool ends_under_an_allocation(struct fixture *f)
 Test(lifetime, nothing_is_taken_of_a_context_that_has_gone)
 {
     struct softcuda_census census;
-    struct fixture f;
 
-    fixture_options(&f);
     f.options.share.enable = true;
     f.options.share.grace_ns = 300000000;
     snprintf(f.options.share.dir, sizeof f.options.share.dir, "/tmp/gpushim-lifetime-%d",
              (int)getpid());
     fixture_start(&f);
-    for (int i = 0; i < 20 && !ends_under_an_allocation(&f);)
+    for (int i = 0; i < 20 && !ends_under_an_allocation();)
         i++;
     for (int i = 0; i < 100; i++) {
         softcuda_census(&census);
@@ -205,18 +202,14 @@ Test(lifetime, nothing_is_taken_of_a_context_that_has_gone)
     }
     fixture_end(&f);
     rmdir(f.options.share.dir);
-    expect_nothing_left();
 }
 
 Test(lifetime, a_free_that_its_context_does_not_outlive_leaves_nothing)
 {
-    struct fixture f;
     struct call call = {.f = &f};
-    struct gs_context *detached;
     pthread_t thread;
     CUdeviceptr block;
 
-    fixture_options(&f);
     f.options.free_native = true;
     fixture_start(&f);
     MUST(gs_core_alloc(f.core, 4096, &block));
@@ -225,15 +218,11 @@ Test(lifetime, a_free_that_its_context_does_not_outlive_leaves_nothing)
     cr_assert_eq(softcuda_delay("cuCtxPushCurrent", 100000), 0);
     MUST(pthread_create(&thread, NULL, frees, &call));
     moment();
-    detached = gs_core_context_detach(f.core, call.context);
-    MUST(cuCtxDestroy(call.context));
-    gs_core_context_gone(f.core, call.context, detached);
+    fixture_context_end(&f, call.context);
     MUST(pthread_join(thread, NULL));
     softcuda_reset();
     MUST(cuCtxSetCurrent(f.context));
     MUST(gs_core_free(f.core, block));
-    fixture_end(&f);
-    expect_nothing_left();
 }
 
 /* A thread waits for the GPU, which stands still, in a context that then may be about to go. */
@@ -257,12 +246,10 @@ static struct gs_context *detach_under_a_wait(struct call *call, pthread_t *ret_
 /* The driver's call may itself wait for work that waits for who waits here. */
 Test(lifetime, a_context_that_goes_for_long_is_not_waited_for)
 {
-    struct fixture f;
     struct call call = {.f = &f};
     struct gs_context *detached;
     pthread_t thread;
 
-    fixture_options(&f);
     fixture_start(&f);
     detached = detach_under_a_wait(&call, &thread);
     MUST(pthread_join(thread, NULL));
@@ -271,20 +258,16 @@ Test(lifetime, a_context_that_goes_for_long_is_not_waited_for)
     MUST(cuCtxDestroy(call.context));
     gs_core_context_gone(f.core, call.context, detached);
     MUST(cuCtxSetCurrent(f.context));
-    fixture_end(&f);
-    expect_nothing_left();
 }
 
 /* Who waits for its work, without a lock, looks at no event of it while the driver may destroy
  * it. */
 Test(lifetime, nothing_is_asked_about_a_context_that_may_go)
 {
-    struct fixture f;
     struct call call = {.f = &f};
     struct gs_context *detached;
     pthread_t thread;
 
-    fixture_options(&f);
     fixture_start(&f);
     detached = detach_under_a_wait(&call, &thread);
     cr_assert_eq(softcuda_fail("cuEventQuery", 0, CUDA_ERROR_CONTEXT_IS_DESTROYED), 0);
@@ -294,30 +277,25 @@ Test(lifetime, nothing_is_asked_about_a_context_that_may_go)
     MUST(pthread_join(thread, NULL));
     cr_assert_geq(call.given, 8 * MIB, "%zu", call.given);
     MUST(cuStreamDestroy(call.stream));
-    detached = gs_core_context_detach(f.core, call.context);
-    MUST(cuCtxDestroy(call.context));
-    gs_core_context_gone(f.core, call.context, detached);
-    MUST(cuCtxSetCurrent(f.context));
-    fixture_end(&f);
-    expect_nothing_left();
+    fixture_context_end(&f, call.context);
 }
 
-static bool has_record(struct fixture *f, CUcontext handle)
+static bool has_record(CUcontext handle)
 {
     const struct gs_context *context;
 
-    gs_lock_take(&f->core->lock);
-    context = f->core->contexts;
+    gs_lock_take(&f.core->lock);
+    context = f.core->contexts;
     while (context && context->handle != handle)
         context = context->next;
-    gs_lock_release(&f->core->lock);
+    gs_lock_release(&f.core->lock);
     return context != NULL;
 }
 
 static void start_in(struct call *call, pthread_t *ret_thread)
 {
     MUST(pthread_create(ret_thread, NULL, allocates, call));
-    while (!has_record(call->f, call->context))
+    while (!has_record(call->context))
         usleep(1000);
 }
 
@@ -325,14 +303,11 @@ static void start_in(struct call *call, pthread_t *ret_thread)
  * and its record is the next one's. */
 Test(lifetime, a_record_is_of_use_to_its_own_context_alone, .timeout = 60)
 {
-    struct fixture f;
     struct call call = {.f = &f}, other = {.f = &f};
-    struct gs_context *detached;
     pthread_t thread[2];
     CUdeviceptr block;
     CUstream stream;
 
-    fixture_options(&f);
     f.options.lone_stream = true;
     fixture_start(&f);
     MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
@@ -344,9 +319,7 @@ Test(lifetime, a_record_is_of_use_to_its_own_context_alone, .timeout = 60)
     other.context = fixture_context_new();
     call.context = fixture_context_new();
     start_in(&call, &thread[0]);
-    detached = gs_core_context_detach(f.core, call.context);
-    MUST(cuCtxDestroy(call.context));
-    gs_core_context_gone(f.core, call.context, detached);
+    fixture_context_end(&f, call.context);
     start_in(&other, &thread[1]);
     softcuda_hold(0);
     MUST(pthread_join(thread[0], NULL));
@@ -354,51 +327,8 @@ Test(lifetime, a_record_is_of_use_to_its_own_context_alone, .timeout = 60)
     MUST(other.status);
     cr_assert_neq(call.status, GS_OK, "it has the other context's memory");
     MUST(cuCtxSetCurrent(other.context));
-    detached = gs_core_context_detach(f.core, other.context);
-    MUST(cuCtxDestroy(other.context));
-    gs_core_context_gone(f.core, other.context, detached);
-    MUST(cuCtxSetCurrent(f.context));
+    fixture_context_end(&f, other.context);
     MUST(cuStreamDestroy(stream));
-    fixture_end(&f);
-    expect_nothing_left();
-}
-
-Test(lifetime, a_capture_ends_with_its_context)
-{
-    struct fixture f;
-    CUcontext context;
-    CUstream stream;
-
-    fixture_options(&f);
-    fixture_start(&f);
-    context = fixture_context_new();
-    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-    MUST(gs_core_capture_begin(f.core, stream));
-    MUST(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
-    MUST(cuCtxDestroy(context));
-    gs_core_context_gone(f.core, context, NULL);
-    cr_assert_not(gs_core_capturing(f.core));
-    MUST(cuCtxSetCurrent(f.context));
-    fixture_end(&f);
-}
-
-Test(lifetime, a_capture_ends_with_its_streams_context_whatever_was_current)
-{
-    struct fixture f;
-    CUcontext context;
-    CUstream stream;
-
-    fixture_options(&f);
-    fixture_start(&f);
-    context = fixture_context_new();
-    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-    MUST(cuCtxSetCurrent(f.context));
-    MUST(gs_core_capture_begin(f.core, stream));
-    MUST(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
-    MUST(cuCtxDestroy(context));
-    gs_core_context_gone(f.core, context, NULL);
-    cr_assert_not(gs_core_capturing(f.core));
-    fixture_end(&f);
 }
 
 static unsigned exported(void)
@@ -409,44 +339,12 @@ static unsigned exported(void)
     return census.exported_fds;
 }
 
-/* The first export of a process is not to be the first of its device's memory: that one is slow. */
-Test(lifetime, who_may_share_has_exported_something)
-{
-    for (unsigned enable = 0; enable < 2; enable++) {
-        struct fixture f;
-        struct gs_context *detached;
-        CUcontext second;
-        CUdeviceptr address;
-
-        fixture_options(&f);
-        f.options.share.enable = enable;
-        f.options.share.export_ahead = true;
-        fixture_start(&f);
-        cr_assert_eq(exported(), 0, "before the device is used");
-        MUST(gs_core_alloc(f.core, 4096, &address));
-        cr_assert_eq(exported(), enable);
-        MUST(gs_core_free(f.core, address));
-
-        second = fixture_context_new();
-        MUST(gs_core_alloc(f.core, 4096, &address));
-        cr_assert_eq(exported(), enable, "one for the device");
-        detached = gs_core_context_detach(f.core, second);
-        MUST(cuCtxDestroy(second));
-        gs_core_context_gone(f.core, second, detached);
-        cr_assert_eq(exported(), enable, "while it has a context");
-        MUST(cuCtxSetCurrent(f.context));
-        fixture_end(&f);
-        expect_nothing_left();
-    }
-}
-
 /* Nor does that cost anybody the last of a full device. */
 Test(lifetime, a_full_device_has_what_was_exported_too)
 {
     unsigned count[2] = {0};
 
     for (unsigned enable = 0; enable < 2; enable++) {
-        struct fixture f;
         CUdeviceptr address;
 
         fixture_options(&f);
@@ -457,32 +355,10 @@ Test(lifetime, a_full_device_has_what_was_exported_too)
             if (count[enable]++ == 0)
                 cr_assert_eq(exported(), enable);
         cr_assert_eq(exported(), 0);
-        fixture_end(&f);
-        expect_nothing_left();
+        end();
     }
     cr_assert_gt(count[0], 0);
     cr_assert_eq(count[0], count[1], "%u blocks, not %u", count[1], count[0]);
-}
-
-/* A neighbour that wants all there is has it as well. */
-Test(lifetime, what_was_exported_is_yielded)
-{
-    struct fixture f;
-    CUdeviceptr address;
-
-    fixture_options(&f);
-    f.options.share.enable = f.options.share.export_ahead = true;
-    fixture_start(&f);
-    MUST(gs_core_alloc(f.core, 4096, &address));
-    MUST(gs_core_free(f.core, address));
-    MUST(cuCtxSynchronize());
-    cr_assert_eq(gs_device_yield(f.core, &f.core->device[0], MIB), 2 * MIB, "of the arena");
-    cr_assert_eq(exported(), 1);
-    cr_assert_eq(gs_device_yield(f.core, &f.core->device[0], MIB), 2 * MIB);
-    cr_assert_eq(exported(), 0);
-    cr_assert_eq(gs_device_yield(f.core, &f.core->device[0], MIB), 0, "once");
-    fixture_end(&f);
-    expect_nothing_left();
 }
 
 Test(lifetime, the_last_mode_is_the_drivers_own_allocator)
@@ -490,55 +366,32 @@ Test(lifetime, the_last_mode_is_the_drivers_own_allocator)
     static const char *const missing[] = {"vmm", "posix_fd"};
 
     for (int i = 0; i < 2; i++) {
-        struct fixture f;
         CUdeviceptr address;
 
         softcuda_without(missing[i]);
         fixture_options(&f);
         fixture_start(&f);
         cr_assert_eq(gs_core_alloc(f.core, 4096, &address), GS_NOT_OFFERED, "%s", missing[i]);
-        fixture_end(&f);
-        expect_nothing_left();
+        end();
     }
-    softcuda_without("");
-}
-
-Test(lifetime, there_is_a_mode_without_rdma)
-{
-    struct fixture f;
-    struct gs_context *context;
-    CUdeviceptr address;
-
-    softcuda_without("rdma");
-    fixture_options(&f);
-    fixture_start(&f);
-    MUST(gs_core_alloc(f.core, 4096, &address));
-    MUST(gs_context_current(f.core, &context));
-    cr_assert_eq(context->arenas[0]->device->mode, GS_MODE_FD);
-    fixture_end(&f);
     softcuda_without("");
 }
 
 /* The call is there and does not work, which the first context says. */
 Test(lifetime, without_context_events_a_free_waits_where_work_goes_to_several_streams)
 {
-    struct fixture f;
     CUdeviceptr block, address;
-    CUstream stream;
 
     softcuda_without("ctx_record_event");
-    fixture_options(&f);
     fixture_start(&f);
-    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     MUST(gs_core_alloc(f.core, 4096, &block));
-    fixture_spin_fill(&f, stream, block, 1, 1, 100000000);
+    fixture_spin_fill(&f, f.stream, block, 1, 1, 100000000);
     MUST(gs_core_free(f.core, block));
-    cr_assert_eq(cuStreamQuery(stream), CUDA_SUCCESS);
-    cr_assert_eq(gs_core_alloc_async(f.core, 4096, NULL, stream, &address), GS_NOT_OFFERED);
+    cr_assert_eq(cuStreamQuery(f.stream), CUDA_SUCCESS);
+    cr_assert_eq(gs_core_alloc_async(f.core, 4096, NULL, f.stream, &address), GS_NOT_OFFERED);
     MUST(gs_core_alloc(f.core, 4096, &address));
     cr_assert_eq(address, block);
     MUST(gs_core_free(f.core, address));
-    MUST(cuStreamDestroy(stream));
     fixture_end(&f);
     softcuda_without("");
 }
@@ -562,14 +415,12 @@ static void *frees_in_order(void *arg)
  * has no name for the stream. */
 Test(lifetime, without_context_events_a_full_gpu_waits_for_what_was_freed_in_order)
 {
-    struct fixture f;
     struct freeing freeing = {&f};
     CUdeviceptr block;
     pthread_t thread;
     size_t free, total;
 
     softcuda_without("ctx_record_event");
-    fixture_options(&f);
     fixture_start(&f);
     MUST(cuMemGetInfo(&free, &total));
     MUST(gs_core_alloc(f.core, free / 4 * 3, &freeing.block));
@@ -579,20 +430,6 @@ Test(lifetime, without_context_events_a_full_gpu_waits_for_what_was_freed_in_ord
     MUST(gs_core_free(f.core, block));
     fixture_end(&f);
     softcuda_without("");
-}
-
-Test(lifetime, no_current_context_is_said)
-{
-    struct fixture f;
-    CUdeviceptr address;
-
-    fixture_options(&f);
-    fixture_start(&f);
-    MUST(cuCtxSetCurrent(NULL));
-    cr_assert_eq(gs_core_alloc(f.core, 4096, &address), GS_NO_CONTEXT);
-    cr_assert_eq(gs_core_cached(f.core), 0);
-    MUST(cuCtxSetCurrent(f.context));
-    fixture_end(&f);
 }
 
 /* Each driver call failing in turn, at each of its first calls: the program sees an error or
@@ -620,7 +457,6 @@ Test(lifetime, any_driver_call_may_fail_anywhere, .timeout = 60)
     for (size_t call = 0; call < sizeof calls / sizeof *calls; call++)
         for (unsigned nth = 1; nth <= 6; nth++)
             for (int error = 0; error < 2; error++) {
-                struct fixture f;
                 CUdeviceptr block[40];
                 int count = 0;
 
@@ -644,26 +480,6 @@ Test(lifetime, any_driver_call_may_fail_anywhere, .timeout = 60)
                     cr_assert_eq(gs_core_free(f.core, block[--count]), GS_OK, "%s %u", calls[call],
                                  nth);
                 cr_assert_eq(fixture_arena(&f).live, 0, "%s %u", calls[call], nth);
-                fixture_end(&f);
-                expect_nothing_left();
+                end();
             }
-}
-
-/* The trial allocation of a device takes longer than many an open (measured on an H200). */
-Test(lifetime, a_process_that_only_opens_makes_no_memory)
-{
-    static const unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
-    struct fixture f;
-    CUdeviceptr address;
-
-    fixture_options(&f);
-    fixture_start(&f);
-    softcuda_reset();
-    cr_assert_eq(gs_core_open(f.core, ipc_handle, &address), GS_NOT_OURS);
-    cr_assert_eq(gs_core_open(f.core, ipc_handle, &address), GS_NOT_OURS);
-    cr_assert_eq(softcuda_calls("cuMemCreate"), 0);
-    MUST(gs_core_alloc(f.core, MIB, &address));
-    cr_assert_gt(softcuda_calls("cuMemCreate"), 1, "the device was tried before");
-    MUST(gs_core_free(f.core, address));
-    fixture_end(&f);
 }

@@ -7,21 +7,21 @@
 #include "tests/system.h"
 #include "tests/unit/fixture.h"
 
-static size_t wait_until_reserved(struct fixture *f, size_t most)
+FIXTURE_SUITE(purge)
+
+static size_t wait_until_reserved(size_t most)
 {
     const struct timespec pause = {.tv_nsec = 5000000};
 
-    for (int i = 0; i < 4000 && fixture_arena(f).reserved > most; i++)
+    for (int i = 0; i < 4000 && fixture_arena(&f).reserved > most; i++)
         nanosleep(&pause, NULL);
-    return fixture_arena(f).reserved;
+    return fixture_arena(&f).reserved;
 }
 
-Test(memory, idle_memory_goes_back_and_again_after_a_sleep)
+Test(purge, idle_memory_goes_back_and_again_after_a_sleep)
 {
-    struct fixture f;
     CUdeviceptr block[16], kept;
 
-    fixture_options(&f);
     f.options.purge_ns = 40 * MS;
     fixture_start(&f);
     kept = must_alloc(&f, 8 * MIB);
@@ -30,21 +30,18 @@ Test(memory, idle_memory_goes_back_and_again_after_a_sleep)
             block[i] = must_alloc(&f, 16 * MIB);
         for (int i = 0; i < 16; i++)
             MUST(gs_core_free(f.core, block[i]));
-        cr_assert_leq(wait_until_reserved(&f, 72 * MIB), 72 * MIB);
+        cr_assert_leq(wait_until_reserved(72 * MIB), 72 * MIB);
         nanosleep(&(struct timespec){.tv_nsec = 200000000}, NULL); /* the thread sleeps now */
     }
     cr_assert_gt(fixture_counts(&f).trims, 20);
     MUST(gs_core_free(f.core, kept));
-    fixture_end(&f);
 }
 
 /* Neither of the two arenas is worth a thread by itself. */
-Test(memory, what_all_arenas_hold_together_is_worth_a_thread)
+Test(purge, what_all_arenas_hold_together_is_worth_a_thread)
 {
     CUcontext other;
-    struct fixture f;
 
-    fixture_options(&f);
     f.options.purge_ns = 40 * MS;
     fixture_start(&f);
     must_alloc(&f, 40 * MIB);
@@ -54,7 +51,6 @@ Test(memory, what_all_arenas_hold_together_is_worth_a_thread)
     cr_assert(gs_purge_is_there(f.core));
     MUST(cuCtxSetCurrent(f.context));
     gs_core_context_gone(f.core, other, gs_core_context_detach(f.core, other));
-    fixture_end(&f);
 }
 
 /* Looks of the purge thread, which wait at their end until they may go on. All atomic. */
@@ -94,48 +90,46 @@ static bool look_comes(unsigned number)
 }
 
 /* The next one is at its end, and the thread waits there. */
-static void must_look(struct fixture *f)
+static void must_look(bool works)
 {
     unsigned number = __atomic_load_n(&looks_come, __ATOMIC_SEQ_CST) + 1;
 
-    if (f) /* else it may sleep */
-        MUST(gs_core_free(f->core, must_alloc(f, 512)));
+    if (works) /* else it may sleep */
+        MUST(gs_core_free(f.core, must_alloc(&f, 512)));
     __atomic_store_n(&looks_go, number - 1, __ATOMIC_SEQ_CST);
     cr_assert(look_comes(number));
 }
 
-static void start_looking(struct fixture *f, const char *memory)
+static void start_looking(const char *memory)
 {
     setenv("SOFTCUDA_MEMORY", memory, 1);
-    fixture_options(f);
-    f->options.purge_ns = 20 * MS;
+    fixture_options(&f);
+    f.options.purge_ns = 20 * MS;
     looks_wait = true;
-    fixture_start(f);
+    fixture_start(&f);
 }
 
-static void end_looking(struct fixture *f)
+static void end_looking(void)
 {
     __atomic_store_n(&looks_wait, false, __ATOMIC_SEQ_CST);
-    fixture_end(f);
+    fixture_end(&f);
 }
 
-static void use_a_lot(struct fixture *f)
+static void use_a_lot(void)
 {
     CUdeviceptr block[16];
 
     for (int i = 0; i < 16; i++)
-        block[i] = must_alloc(f, 16 * MIB);
+        block[i] = must_alloc(&f, 16 * MIB);
     for (int i = 0; i < 16; i++)
-        MUST(gs_core_free(f->core, block[i]));
+        MUST(gs_core_free(f.core, block[i]));
 }
 
 /* After each of the looks, from the first to the one before the thread's sleep, in turn. */
-Test(memory, what_is_freed_between_the_last_look_and_the_sleep_goes_back_too)
+Test(purge, what_is_freed_between_the_last_look_and_the_sleep_goes_back_too)
 {
     bool asleep = false;
-    struct fixture f;
 
-    fixture_options(&f);
     f.options.purge_ns = 20 * MS;
     fixture_start(&f);
     for (unsigned last = 1; !asleep && last < 20; last++) {
@@ -143,119 +137,83 @@ Test(memory, what_is_freed_between_the_last_look_and_the_sleep_goes_back_too)
 
         __atomic_store_n(&looks_go, number, __ATOMIC_SEQ_CST);
         __atomic_store_n(&looks_wait, true, __ATOMIC_SEQ_CST);
-        use_a_lot(&f);
+        use_a_lot();
         for (unsigned i = 1; !asleep && i <= last; i++) {
             asleep = !look_comes(number + i);
             if (!asleep && i == last)
-                use_a_lot(&f);
+                use_a_lot();
             __atomic_store_n(&looks_go, number + i, __ATOMIC_SEQ_CST);
         }
         __atomic_store_n(&looks_wait, false, __ATOMIC_SEQ_CST);
-        cr_assert_leq(wait_until_reserved(&f, 64 * MIB), 64 * MIB, "freed after look %u", last);
+        cr_assert_leq(wait_until_reserved(64 * MIB), 64 * MIB, "freed after look %u", last);
     }
     cr_assert(asleep);
-    fixture_end(&f);
 }
 
-Test(memory, what_is_used_does_not_get_purged)
-{
-    struct fixture f;
-    CUdeviceptr block[16];
-    uint64_t made = 0, began;
-
-    fixture_options(&f);
-    f.options.purge_ns = 400 * MS;
-    fixture_start(&f);
-    began = gs_now_ns();
-    for (int round = 0, all = 0; round < 60 && all < 600; round++, all++) {
-        for (int i = 0; i < 16; i++)
-            block[i] = must_alloc(&f, 16 * MIB);
-        for (int i = 0; i < 16; i++)
-            MUST(gs_core_free(f.core, block[i]));
-        if (gs_now_ns() - began >
-            f.options.purge_ns / 2) /* since the last round: it was not used */
-            round = 0;
-        began = gs_now_ns();
-        if (round <= 5)
-            made = fixture_counts(&f).grown;
-        cr_assert_leq(fixture_counts(&f).grown, made + 2);
-        nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
-    }
-    fixture_end(&f);
-}
-
-Test(memory, each_look_forgets_an_eighth_of_what_was_live_at_most)
+Test(purge, each_look_forgets_an_eighth_of_what_was_live_at_most)
 {
     struct gs_arena *arena;
     size_t peak;
-    struct fixture f;
 
-    start_looking(&f, "16G");
+    start_looking("16G");
     arena = fixture_home(&f);
     must_alloc(&f, 256 * MIB);
     MUST(gs_core_free(f.core, must_alloc(&f, 1024 * MIB)));
-    must_look(&f); /* what was live since the one before is not forgotten */
-    must_look(&f);
+    must_look(true); /* what was live since the one before is not forgotten */
+    must_look(true);
     peak = arena->kept.live_peak;
     cr_assert(peak <= 1280 * MIB && peak >= 1280 * MIB / 8 * 7);
     for (int i = 0; i < 5; i++) {
-        must_look(&f);
+        must_look(true);
         cr_assert_eq(arena->kept.live_peak, peak - peak / 8);
         peak = arena->kept.live_peak;
     }
     for (int i = 0; i < 40; i++)
-        must_look(&f);
+        must_look(true);
     cr_assert_geq(arena->kept.live_peak, arena->live);
     cr_assert_leq(arena->kept.live_peak, arena->live + 2 * 512);
-    end_looking(&f);
+    end_looking();
 }
 
-Test(memory, of_idle_memory_an_arena_keeps_48_mib)
+Test(purge, of_idle_memory_an_arena_keeps_48_mib)
 {
-    struct fixture f;
-
-    start_looking(&f, "1G"); /* of pieces of 4 MiB */
+    start_looking("1G"); /* of pieces of 4 MiB */
     must_alloc(&f, 32 * MIB);
     MUST(gs_core_free(f.core, must_alloc(&f, 256 * MIB)));
     for (int i = 0; i < 8; i++)
-        must_look(&f);
+        must_look(true);
     cr_assert_leq(fixture_arena(&f).free_bytes, 48 * MIB);
     cr_assert_geq(fixture_arena(&f).free_bytes, 44 * MIB);
-    end_looking(&f);
+    end_looking();
 }
 
-Test(memory, what_a_stream_has_for_itself_is_idle_with_it)
+Test(purge, what_a_stream_has_for_itself_is_idle_with_it)
 {
     CUstream stream;
     CUdeviceptr block;
-    struct fixture f;
 
-    start_looking(&f, "16G");
+    start_looking("16G");
     MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     must_alloc(&f, 1024 * MIB);
     MUST(gs_core_alloc_async(f.core, 128 * MIB, NULL, stream, &block));
     MUST(gs_core_free_async(f.core, block, stream));
     cr_assert_eq(fixture_home(&f)->order.bytes, 128 * MIB);
     for (int i = 0; i < 4 && fixture_home(&f)->order.bytes > 0; i++)
-        must_look(NULL);
+        must_look(false);
     cr_assert_eq(fixture_home(&f)->order.bytes, 0);
     MUST(cuStreamDestroy(stream));
-    end_looking(&f);
+    end_looking();
 }
 
-Test(memory, what_is_free_beyond_a_limit_goes_back_in_the_background)
+Test(purge, what_is_free_beyond_a_limit_goes_back_in_the_background)
 {
-    struct fixture f;
-
-    fixture_options(&f);
     f.options.purge_ns = 3600 * 1000 * MS;
     f.options.cache_limit = 100 * MIB;
     fixture_start(&f);
     MUST(gs_core_free(f.core, must_alloc(&f, 400 * MIB)));
     fixture_drain(&f);
     MUST(gs_core_free(f.core, must_alloc(&f, 512))); /* which looks at what is free */
-    cr_assert_leq(wait_until_reserved(&f, 102 * MIB), 102 * MIB);
+    cr_assert_leq(wait_until_reserved(102 * MIB), 102 * MIB);
     cr_assert_gt(fixture_arena(&f).reserved, 96 * MIB);
     cr_assert_gt(fixture_counts(&f).later, 0);
-    fixture_end(&f);
 }

@@ -215,7 +215,7 @@ Test(regions, pieces_for_small_blocks_of_further_arenas_are_of_16_mib)
 /* ---- Where they go ----------------------------------------------------------------------- */
 
 /* Four blocks side by side, each in a piece of its own. */
-static void start_four(CUdeviceptr block[4])
+static void start_four(CUdeviceptr *block)
 {
     start("16G");
     for (int i = 0; i < 4; i++) {
@@ -226,76 +226,58 @@ static void start_four(CUdeviceptr block[4])
     cr_assert_eq(reserved(), 256 * MIB);
 }
 
-Test(regions, what_is_free_at_the_end_counts)
-{
-    CUdeviceptr block[4];
+/* Of the four: which one is out, which are free, and what is then had where, in so many pieces. */
+static const struct place {
+    const char *name;
+    int out; /* -1: none */
+    unsigned free;
+    size_t size;
+    int at; /* 4: behind them all */
+    unsigned pieces;
+    size_t reserved;
+} places[] = {
+    {"free at the end counts", -1, 8, 100 * MIB, 3, 2, (256 + 36) * MIB},
+    {"a hole is filled before one is left above it", 1, 0, 64 * MIB, 1, 1, 256 * MIB},
+    {"free above a hole counts", 1, 4, 128 * MIB, 1, 2, 256 * MIB},
+    {"free below a hole counts, 26 are missing", 1, 1, 90 * MIB, 0, 2, (192 + 32) * MIB},
+    {"free on both sides counts", 1, 5, 192 * MIB, 0, 3, 256 * MIB},
+    {"too small a hole is left", 1, 0, 66 * MIB, 4, 2, (192 + 66) * MIB},
+    {"the first addresses are a hole too", 0, 2, 120 * MIB, 0, 2, 256 * MIB},
+    {"one grows by 2 MiB rather than by 66", 0, 8, 66 * MIB, 3, 2, (192 + 32) * MIB},
+};
 
-    start_four(block);
-    give(block[3]);
-    cr_assert_eq(must_alloc(&f, 100 * MIB), block[3]);
-    cr_assert_eq(pieces_of(block[3]), 2);
-    cr_assert_eq(reserved(), (256 + 36) * MIB);
-    end();
+Test(regions, one_grows_where_the_least_is_missing)
+{
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+        const struct place *place = &places[i];
+        CUdeviceptr block[5], got;
+
+        start_four(block);
+        block[4] = block[3] + 64 * MIB;
+        if (place->out >= 0)
+            take_out(block[place->out]);
+        for (int j = 0; j < 4; j++)
+            if (place->free >> j & 1)
+                give(block[j]);
+        got = must_alloc(&f, place->size);
+        cr_assert_eq(got, block[place->at], "%s", place->name);
+        cr_assert_eq(pieces_of(got), place->pieces, "%s: %u", place->name, pieces_of(got));
+        cr_assert_eq(reserved(), place->reserved, "%s: %zu MiB", place->name, reserved() / MIB);
+        end();
+    }
 }
 
-Test(regions, a_hole_is_filled_before_one_is_left_above_it)
+/* As large as its piece, which is of as much as there is room for: 32 of the hole's 64 MiB. */
+Test(regions, what_is_left_of_a_hole_is_filled_next)
 {
     CUdeviceptr block[4];
-
-    start_four(block);
-    take_out(block[1]);
-    cr_assert_eq(must_alloc(&f, 64 * MIB), block[1], "of two places the lower one");
-    end();
-}
-
-Test(regions, what_is_free_above_a_hole_counts)
-{
-    CUdeviceptr block[4];
-
-    start_four(block);
-    take_out(block[1]);
-    give(block[2]);
-    cr_assert_eq(must_alloc(&f, 128 * MIB), block[1]);
-    cr_assert_eq(reserved(), 256 * MIB);
-    end();
-}
-
-Test(regions, what_is_free_below_a_hole_counts)
-{
-    CUdeviceptr block[4], next;
 
     start_four(block);
     take_out(block[1]);
     give(block[0]);
-    cr_assert_eq(must_alloc(&f, 90 * MIB), block[0]);
-    cr_assert_eq(reserved(), (192 + 32) * MIB, "26 are missing");
-    next = must_alloc(&f, 38 * MIB);
-    cr_assert_eq(next, block[0] + 90 * MIB);
+    must_alloc(&f, 90 * MIB);
+    cr_assert_eq(must_alloc(&f, 38 * MIB), block[0] + 90 * MIB);
     cr_assert_eq(reserved(), 256 * MIB, "32 of them");
-    end();
-}
-
-Test(regions, what_is_free_on_both_sides_of_a_hole_counts)
-{
-    CUdeviceptr block[4];
-
-    start_four(block);
-    take_out(block[1]);
-    give(block[0]);
-    give(block[2]);
-    cr_assert_eq(must_alloc(&f, 192 * MIB), block[0]);
-    cr_assert_eq(pieces_of(block[0]), 3);
-    cr_assert_eq(reserved(), 256 * MIB);
-    end();
-}
-
-Test(regions, a_hole_that_is_too_small_is_left)
-{
-    CUdeviceptr block[4];
-
-    start_four(block);
-    take_out(block[1]);
-    cr_assert_eq(must_alloc(&f, 66 * MIB), block[3] + 64 * MIB);
     end();
 }
 
@@ -312,30 +294,6 @@ Test(regions, a_hole_that_is_smaller_than_the_best_piece_is_filled)
     f.core->figures.left[0] = (size_t)12 << 30;
     cr_assert_eq(must_alloc(&f, 2 * MIB), small);
     cr_assert_eq(must_alloc(&f, 46 * MIB), small + 2 * MIB);
-    end();
-}
-
-Test(regions, the_first_addresses_are_a_hole_too)
-{
-    CUdeviceptr block[4];
-
-    start_four(block);
-    take_out(block[0]);
-    give(block[1]);
-    cr_assert_eq(must_alloc(&f, 120 * MIB), block[0]);
-    cr_assert_eq(reserved(), 256 * MIB);
-    end();
-}
-
-Test(regions, where_the_fewest_bytes_are_missing_is_where_one_grows)
-{
-    CUdeviceptr block[4];
-
-    start_four(block);
-    take_out(block[0]);
-    give(block[3]);
-    cr_assert_eq(must_alloc(&f, 66 * MIB), block[3], "2 MiB, not 66");
-    cr_assert_eq(reserved(), (192 + 32) * MIB);
     end();
 }
 

@@ -9,6 +9,8 @@
 #include "tests/unit/fixture.h"
 #include "tests/driver/softcuda.h"
 
+FIXTURE_SUITE(release)
+
 static void *give_back(void *core)
 {
     struct gs_core *of = core;
@@ -21,12 +23,10 @@ static void *give_back(void *core)
  * as free. */
 Test(release, what_another_thread_gives_back_is_waited_for)
 {
-    struct fixture f;
     CUdeviceptr block;
     pthread_t thread;
 
     setenv("SOFTCUDA_MEMORY", "256M", 1);
-    fixture_options(&f);
     fixture_start(&f);
     MUST(gs_core_free(f.core, must_alloc(&f, 200 * MIB)));
     fixture_drain(&f);
@@ -36,69 +36,64 @@ Test(release, what_another_thread_gives_back_is_waited_for)
         usleep(1000); /* until it is at it */
     MUST(gs_core_alloc(f.core, 220 * MIB, &block));
     MUST(pthread_join(thread, NULL));
-    fixture_end(&f);
 }
 
 /* 400 MiB live and 200 in four pieces free, of an arena that had `lately` live at most, and a
  * thread that trims. */
-static struct gs_arena *make_spare(struct fixture *f, size_t lately)
+static struct gs_arena *make_spare(size_t lately)
 {
     CUdeviceptr block[4];
     struct gs_arena *arena;
 
-    fixture_options(f);
-    f->options.purge_ns = 3600 * 1000 * MS;
-    fixture_start(f);
-    arena = fixture_home(f);
-    must_alloc(f, 400 * MIB);
+    fixture_options(&f);
+    f.options.purge_ns = 3600 * 1000 * MS;
+    fixture_start(&f);
+    arena = fixture_home(&f);
+    must_alloc(&f, 400 * MIB);
     for (int i = 0; i < 4; i++)
-        block[i] = must_alloc(f, 50 * MIB);
+        block[i] = must_alloc(&f, 50 * MIB);
     for (int i = 0; i < 4; i++)
-        MUST(gs_core_free(f->core, block[i]));
-    fixture_drain(f);
+        MUST(gs_core_free(f.core, block[i]));
+    fixture_drain(&f);
     gs_latch_take(&arena->lock);
     arena->kept.live_peak = arena->kept.live_high = lately; /* the thread's first look may be now */
     gs_latch_release(&arena->lock);
     return arena;
 }
 
-static void trim(struct fixture *f)
+static void trim(void)
 {
-    cr_assert(gs_purge_trim(f->core));
-    while (__atomic_load_n(&f->core->purge.surplus, __ATOMIC_SEQ_CST))
+    cr_assert(gs_purge_trim(f.core));
+    while (__atomic_load_n(&f.core->purge.surplus, __ATOMIC_SEQ_CST))
         usleep(1000);
-    while (__atomic_load_n(&f->core->purge.busy, __ATOMIC_SEQ_CST))
+    while (__atomic_load_n(&f.core->purge.busy, __ATOMIC_SEQ_CST))
         usleep(1000);
 }
 
 Test(release, what_an_arena_has_beyond_its_target_goes_back_in_the_background, .timeout = 60)
 {
-    struct fixture f;
     struct gs_arena *arena;
 
     setenv("SOFTCUDA_MEMORY", "16G", 1);
-    arena = make_spare(&f, 400 * MIB);
+    arena = make_spare(400 * MIB);
     cr_assert_geq(arena->reserved, 600 * MIB);
-    trim(&f);
+    trim();
     cr_assert_gt(fixture_counts(&f).later, 0);
     cr_assert_leq(arena->reserved, 400 * MIB / 100 * 116 + 50 * MIB,
                   "a piece that is smaller stays");
     cr_assert_geq(arena->reserved, 400 * MIB);
-    fixture_end(&f);
 }
 
 Test(release, what_was_live_lately_is_kept, .timeout = 60)
 {
-    struct fixture f;
     struct gs_arena *arena;
     size_t reserved;
 
     setenv("SOFTCUDA_MEMORY", "16G", 1);
-    arena = make_spare(&f, 600 * MIB);
+    arena = make_spare(600 * MIB);
     reserved = arena->reserved;
-    trim(&f);
+    trim();
     cr_assert_eq(arena->reserved, reserved);
-    fixture_end(&f);
 }
 
 /* Where free memory does not serve a block, an arena that grows has more than it may. */
@@ -106,11 +101,9 @@ Test(release, what_is_beyond_the_target_when_an_arena_has_grown_goes_back, .time
 {
     CUdeviceptr block[4];
     struct gs_arena *arena;
-    struct fixture f;
     size_t most;
 
     setenv("SOFTCUDA_MEMORY", "4G", 1); /* of pieces of 16 MiB */
-    fixture_options(&f);
     f.options.purge_ns = 3600 * 1000 * MS;
     fixture_start(&f);
     arena = fixture_home(&f);
@@ -130,5 +123,4 @@ Test(release, what_is_beyond_the_target_when_an_arena_has_grown_goes_back, .time
     for (int i = 0; i < 10000 && fixture_arena(&f).reserved > most; i++)
         usleep(1000);
     cr_assert_leq(fixture_arena(&f).reserved, most);
-    fixture_end(&f);
 }

@@ -12,7 +12,6 @@
 /* Chunks that the GPU is at stay, and go when it has passed. */
 Test(single, a_chunk_goes_back_when_no_work_touches_it)
 {
-    struct single_fixture f;
     CUdeviceptr block;
 
     lone_start(&f);
@@ -27,42 +26,11 @@ Test(single, a_chunk_goes_back_when_no_work_touches_it)
     fixture_release(&f.base, false);
     cr_assert_eq(fixture_arena(&f.base).reserved, 0);
     cr_assert_eq(lone_stream(&f), (uint64_t)(uintptr_t)f.a);
-    lone_finish(&f);
-}
-
-/* What the GPU is at counts for nothing: another piece goes. */
-Test(single, another_chunk_goes_back_for_one_that_stays)
-{
-    struct single_fixture f;
-    CUdeviceptr passed, touched;
-    struct gs_piece *pieces;
-    struct gs_arena *arena;
-
-    lone_start(&f);
-    arena = fixture_home(&f.base);
-    passed = lone_alloc(&f, 60 * MIB);
-    touched = lone_alloc(&f, 100 * MIB);
-    lone_fill(&f, f.a, passed, 1, 0);
-    lone_free(&f, passed);
-    lone_submits_on_a(&f); /* which records the event behind it */
-    MUST(cuCtxSynchronize());
-    softcuda_hold(1);
-    lone_fill(&f, f.a, touched, 1, 0);
-    lone_free(&f, touched);
-    gs_latch_take(&arena->lock);
-    cr_assert_eq(arena->free_bytes, 160 * MIB);
-    pieces = gs_arena_detach_ready_locked(arena, 80 * MIB);
-    gs_latch_release(&arena->lock);
-    cr_assert_eq(gs_pieces_unmap(f.base.core, pieces), 60 * MIB);
-    softcuda_hold(0);
-    MUST(cuCtxSynchronize());
-    lone_finish(&f);
 }
 
 /* Who runs out of memory waits for the GPU before it unmaps what it works on. */
 Test(single, memory_for_another_size_is_waited_for)
 {
-    struct single_fixture f;
     CUdeviceptr block;
     size_t left, total;
 
@@ -76,46 +44,11 @@ Test(single, memory_for_another_size_is_waited_for)
     lone_fill(&f, f.a, block, 2, 0);
     cr_assert_eq(lone_others(&f, block, 2), 0, "and no fault");
     lone_free(&f, block);
-    lone_finish(&f);
-}
-
-/* Not where an allocation has waited in vain, and so took more: the GPU stood still. */
-static bool no_chunks_pile_up(void)
-{
-    struct single_fixture f;
-    size_t most;
-    bool in_vain;
-
-    lone_start(&f);
-    for (unsigned i = 0; i < 40; i++) {
-        CUdeviceptr block = lone_alloc(&f, (60 + 2 * (size_t)i) * MIB);
-
-        lone_fill(&f, f.a, block, i, MS);
-        lone_free(&f, block);
-    }
-    most = fixture_counts(&f.base).reserved_peak;
-    in_vain = fixture_counts(&f.base).late > 0;
-    MUST(cuCtxSynchronize());
-    lone_finish(&f);
-    cr_assert(in_vain || most <= (138 + 2 * 138 + 64) * MIB, "%zu MiB", most / MIB);
-    return !in_vain;
-}
-
-/* Chunks of other sizes go back as the GPU passes them, and not under its hands: an allocation
- * waits where they would pile up. */
-Test(single, sizes_that_change_pile_up_no_chunks)
-{
-    bool seen = false;
-
-    for (int i = 0; i < 20 && !seen; i++)
-        seen = no_chunks_pile_up();
-    cr_assert(seen, "every time an allocation waited in vain");
 }
 
 /* While a call of the driver may end the context, no event is made in it. */
 Test(single, a_second_stream_comes_behind_though_the_context_may_end)
 {
-    struct single_fixture f;
     struct gs_context *detached;
     CUdeviceptr block, other;
 
@@ -130,21 +63,14 @@ Test(single, a_second_stream_comes_behind_though_the_context_may_end)
     lone_fill(&f, f.b, block, 2, 0);
     gs_core_context_stays(f.base.core, f.base.context, detached);
     cr_assert_eq(lone_others(&f, block, 2), 0);
-    lone_finish(&f);
 }
 
-struct late_stay {
-    struct single_fixture *f;
-    struct gs_context *detached;
-};
-
-static void *stays_late(void *arg)
+static void *stays_late(void *detached)
 {
     const struct timespec moment = {.tv_nsec = 10000000};
-    const struct late_stay *stay = arg;
 
     nanosleep(&moment, NULL);
-    gs_core_context_stays(stay->f->base.core, stay->f->base.context, stay->detached);
+    gs_core_context_stays(f.base.core, f.base.context, detached);
     return NULL;
 }
 
@@ -152,30 +78,26 @@ static void *stays_late(void *arg)
 Test(single, a_call_that_may_end_the_context_is_waited_for_by_what_runs)
 {
     const struct timespec long_ago = {.tv_sec = 1, .tv_nsec = 200000000};
-    struct single_fixture f;
-    struct late_stay stay = {.f = &f};
+    struct gs_context *detached;
     CUdeviceptr block;
     pthread_t thread;
 
     lone_start(&f);
     softcuda_hold(1);
     block = lone_reused_behind(&f, 50 * MS);
-    stay.detached = gs_core_context_detach(f.base.core, f.base.context);
+    detached = gs_core_context_detach(f.base.core, f.base.context);
     nanosleep(&long_ago, NULL);
     softcuda_hold(0);
-    MUST(pthread_create(&thread, NULL, stays_late, &stay));
+    MUST(pthread_create(&thread, NULL, stays_late, detached));
     lone_fill(&f, f.b, block, 2, 0);
     MUST(pthread_join(thread, NULL));
     cr_assert_eq(lone_others(&f, block, 2), 0);
-    lone_finish(&f);
 }
 
 static void *releases(void *arg)
 {
-    struct single_fixture *f = arg;
-
-    MUST(cuCtxSetCurrent(f->base.context));
-    fixture_release(&f->base, true);
+    MUST(cuCtxSetCurrent(f.base.context));
+    fixture_release(&f.base, true);
     return NULL;
 }
 
@@ -184,7 +106,6 @@ Test(single, nothing_is_asked_about_a_context_that_may_go)
 {
     const struct timespec moment = {.tv_nsec = 20000000};
     struct gs_context *detached;
-    struct single_fixture f;
     unsigned long asked;
     CUdeviceptr block;
     pthread_t thread;
@@ -205,14 +126,12 @@ Test(single, nothing_is_asked_about_a_context_that_may_go)
     gs_core_context_stays(f.base.core, f.base.context, detached);
     softcuda_hold(0);
     MUST(pthread_join(thread, NULL));
-    lone_finish(&f);
 }
 
 /* A primary context that is reset keeps its handle. Who uses it again while that call is not back
  * yet, is in another context. */
 Test(single, a_context_may_be_back_before_its_end_is_known)
 {
-    struct single_fixture f;
     struct gs_context *detached;
 
     lone_start(&f);
@@ -228,14 +147,12 @@ Test(single, a_context_may_be_back_before_its_end_is_known)
         lone_free(&f, block);
     }
     MUST(cuCtxSynchronize());
-    lone_finish(&f);
 }
 
 /* A context that may go and stays is the same; one that is gone has no work, and another may have
  * one stream again. */
 Test(single, a_context_may_end)
 {
-    struct single_fixture f;
     CUdeviceptr block;
     struct gs_context *detached;
     CUcontext again;
@@ -266,14 +183,12 @@ Test(single, a_context_may_end)
     gs_core_context_gone(f.base.core, again, gs_core_context_detach(f.base.core, again));
     MUST(cuCtxDestroy(again));
     MUST(cuCtxSetCurrent(f.base.context));
-    lone_finish(&f);
 }
 
 /* What was free at once goes back when it lies idle, though no free comes after the GPU's work. */
 Test(single, idle_memory_goes_back)
 {
     const struct timespec moment = {.tv_nsec = 2000000};
-    struct single_fixture f;
     CUdeviceptr block;
 
     fixture_options(&f.base);
@@ -293,5 +208,4 @@ Test(single, idle_memory_goes_back)
     for (int i = 0; i < 5000 && fixture_arena(&f.base).reserved > 64 * MIB; i++)
         nanosleep(&moment, NULL);
     cr_assert_leq(fixture_arena(&f.base).reserved, 64 * MIB);
-    lone_finish(&f);
 }

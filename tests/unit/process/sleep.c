@@ -11,43 +11,54 @@
 /* Small ones, one within a piece, one across several. */
 static size_t sizes[BLOCKS] = {512, 70000, 3 * MIB, 20 * MIB, 150 * MIB};
 
-struct blocks {
+static struct blocks {
     CUdeviceptr at[BLOCKS];
-};
+} blocks;
 
-static void make(struct fixture *f, struct blocks *ret)
+static struct fixture f;
+static struct gs_sleep_why why;
+
+static void make(struct fixture *of, struct blocks *ret)
 {
     for (unsigned i = 0; i < BLOCKS; i++) {
-        ret->at[i] = must_alloc(f, sizes[i]);
+        ret->at[i] = must_alloc(of, sizes[i]);
         fill(ret->at[i], sizes[i], i);
     }
 }
 
-static bool are_right(const struct blocks *blocks)
+static bool are_right(const struct blocks *made)
 {
     for (unsigned i = 0; i < BLOCKS; i++)
-        if (!is_filled(blocks->at[i], sizes[i], i))
+        if (!is_filled(made->at[i], sizes[i], i))
             return false;
     return true;
 }
 
-static void end(struct fixture *f, const struct blocks *blocks)
+static void end(struct fixture *of, const struct blocks *made)
 {
     for (unsigned i = 0; i < BLOCKS; i++)
-        MUST(gs_core_free(f->core, blocks->at[i]));
-    fixture_drain(f);
-    fixture_end(f);
+        MUST(gs_core_free(of->core, made->at[i]));
+    fixture_drain(of);
+    fixture_end(of);
 }
+
+static void begin(void)
+{
+    sleeping_start(&f, "1G");
+    make(&f, &blocks);
+}
+
+static void is_over(void)
+{
+    end(&f, &blocks);
+}
+
+TestSuite(sleep, .init = begin, .fini = is_over);
 
 Test(sleep, memory_goes_and_comes_back_as_it_was, .timeout = 60)
 {
-    struct gs_sleep_why why;
-    struct blocks blocks;
-    struct fixture f;
     size_t before;
 
-    sleeping_start(&f, "1G");
-    make(&f, &blocks);
     before = device_bytes();
     for (int round = 0; round < 3; round++) {
         cr_assert(goes(&f, &why), "%s", why.text);
@@ -67,36 +78,23 @@ Test(sleep, memory_goes_and_comes_back_as_it_was, .timeout = 60)
         cr_assert_not(comes(&f, &why));
         cr_assert_eq(why.error, EALREADY);
     }
-    end(&f, &blocks);
 }
 
 Test(sleep, what_is_free_goes_for_good, .timeout = 60)
 {
-    struct gs_sleep_why why;
-    struct blocks blocks;
-    struct fixture f;
-
-    sleeping_start(&f, "1G");
-    make(&f, &blocks);
     MUST(gs_core_free(f.core, must_alloc(&f, 300 * MIB)));
     cr_assert(goes(&f, &why), "%s", why.text);
     cr_assert_leq(asleep(&f).away, 180 * MIB);
     cr_assert(comes(&f, &why), "%s", why.text);
     cr_assert_leq(device_bytes(), 180 * MIB);
-    end(&f, &blocks);
 }
 
 /* Nothing may be left of the host's copy. */
 Test(sleep, a_file_holds_the_contents, .timeout = 60)
 {
     char folder[] = "/tmp/gpushim-sleep-XXXXXX";
-    struct gs_sleep_why why;
-    struct blocks blocks;
-    struct fixture f;
 
     cr_assert(mkdtemp(folder));
-    sleeping_start(&f, "1G");
-    make(&f, &blocks);
     cr_assert_not(gs_core_sleep(f.core, "/nowhere", NULL, gs_now_ns() + SECOND, &why));
     cr_assert_eq(why.error, ENOENT);
     cr_assert(strstr(why.text, "/nowhere"));
@@ -105,21 +103,15 @@ Test(sleep, a_file_holds_the_contents, .timeout = 60)
     cr_assert_eq(device_bytes(), 0);
     cr_assert(comes(&f, &why), "%s", why.text);
     cr_assert(are_right(&blocks));
-    end(&f, &blocks);
 }
 
 /* The disk fails, or what was a file is none any more: that is no end of the process. */
 Test(sleep, a_file_that_cannot_be_read_leaves_it_asleep, .timeout = 60)
 {
     const struct gs_sleep_store *store;
-    struct gs_sleep_why why;
-    struct blocks blocks;
-    struct fixture f;
     char *aside;
     int empty;
 
-    sleeping_start(&f, "1G");
-    make(&f, &blocks);
     cr_assert(gs_core_sleep(f.core, "/tmp", NULL, gs_now_ns() + SECOND, &why), "%s", why.text);
     store = &f.core->sleep.store;
     aside = mmap(NULL, store->size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -141,42 +133,28 @@ Test(sleep, a_file_that_cannot_be_read_leaves_it_asleep, .timeout = 60)
     close(empty);
     cr_assert(comes(&f, &why), "%s", why.text);
     cr_assert(are_right(&blocks));
-    end(&f, &blocks);
 }
 
 /* Nothing has moved. */
-static void is_refused(struct fixture *f, struct blocks *blocks, const char *directory, int error)
+static void is_refused(const char *directory, int error)
 {
-    struct gs_sleep_why why;
-
-    cr_assert_not(gs_core_sleep(f->core, directory, NULL, gs_now_ns() + SECOND, &why));
+    cr_assert_not(gs_core_sleep(f.core, directory, NULL, gs_now_ns() + SECOND, &why));
     cr_assert_eq(why.error, error, "%s", why.text);
-    cr_assert_eq(asleep(f).since_ns, 0);
-    cr_assert(are_right(blocks));
-    end(f, blocks);
+    cr_assert_eq(asleep(&f).since_ns, 0);
+    cr_assert(are_right(&blocks));
 }
 
 /* The kernel's signal for that would end the process. */
 Test(sleep, a_file_larger_than_the_process_may_make_is_none, .timeout = 60)
 {
     const struct rlimit little = {MIB, RLIM_INFINITY};
-    struct blocks blocks;
-    struct fixture f;
 
-    sleeping_start(&f, "1G");
-    make(&f, &blocks);
     cr_assert_eq(setrlimit(RLIMIT_FSIZE, &little), 0);
-    is_refused(&f, &blocks, "/tmp", EFBIG);
+    is_refused("/tmp", EFBIG);
 }
 
 Test(sleep, work_that_does_not_end_is_waited_for_so_long, .timeout = 60)
 {
-    struct gs_sleep_why why;
-    struct blocks blocks;
-    struct fixture f;
-
-    sleeping_start(&f, "1G");
-    make(&f, &blocks);
     softcuda_hold(1);
     MUST(cuMemsetD8Async(blocks.at[2], 7, MIB, NULL));
     cr_assert_not(gs_core_sleep(f.core, NULL, NULL, gs_now_ns() + 10 * MS, &why));
@@ -188,18 +166,13 @@ Test(sleep, work_that_does_not_end_is_waited_for_so_long, .timeout = 60)
     cr_assert(comes(&f, &why), "%s", why.text);
     for (size_t i = 0; i < MIB; i += 64)
         cr_assert_eq(((unsigned char *)blocks.at[2])[i], 7, "work came before the copy");
-    end(&f, &blocks);
 }
 
 Test(sleep, a_capture_refuses_it_and_goes_on, .timeout = 60)
 {
-    struct gs_sleep_why why;
-    struct fixture f;
     CUstream stream;
     CUgraph graph;
 
-    sleeping_start(&f, "1G");
-    must_alloc(&f, MIB);
     MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     MUST(gs_core_capture_begin(f.core, stream));
     MUST(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
@@ -212,40 +185,32 @@ Test(sleep, a_capture_refuses_it_and_goes_on, .timeout = 60)
     cr_assert(goes(&f, &why), "%s", why.text);
     cr_assert(comes(&f, &why), "%s", why.text);
     MUST(cuStreamDestroy(stream));
-    fixture_end(&f);
 }
 
 /* Then the process sleeps on, whole, and holds nothing of what it did get. */
 Test(sleep, a_gpu_that_another_has_filled_is_waited_for, .timeout = 60)
 {
-    struct gs_sleep_why why;
-    struct blocks blocks;
-    struct fixture f;
     CUdeviceptr other;
+    size_t left, total;
 
-    sleeping_start(&f, "256M");
-    make(&f, &blocks);
     cr_assert(goes(&f, &why), "%s", why.text);
-    MUST(cuMemAlloc(&other, 150 * MIB));
+    MUST(cuMemGetInfo(&left, &total));
+    left -= 100 * MIB;
+    MUST(cuMemAlloc(&other, left));
     cr_assert_not(gs_core_wake(f.core, gs_now_ns() + 20 * MS, &why));
     cr_assert_eq(why.error, ENOMEM);
     cr_assert(strstr(why.text, "GPU 0"), "%s", why.text);
-    cr_assert_eq(device_bytes(), 150 * MIB);
+    cr_assert_eq(device_bytes(), left);
     cr_assert_neq(asleep(&f).since_ns, 0);
     MUST(cuMemFree(other));
     cr_assert(comes(&f, &why), "%s", why.text);
     cr_assert(are_right(&blocks));
-    end(&f, &blocks);
 }
 
 Test(sleep, a_stack_is_low_meanwhile, .timeout = 60)
 {
-    struct gs_sleep_why why;
     size_t before, now;
-    struct fixture f;
 
-    sleeping_start(&f, "1G");
-    must_alloc(&f, MIB);
     MUST(cuCtxSetLimit(CU_LIMIT_STACK_SIZE, 4096));
     MUST(cuCtxGetLimit(&before, CU_LIMIT_STACK_SIZE));
     cr_assert(goes(&f, &why), "%s", why.text);
@@ -254,17 +219,14 @@ Test(sleep, a_stack_is_low_meanwhile, .timeout = 60)
     cr_assert(comes(&f, &why), "%s", why.text);
     MUST(cuCtxGetLimit(&now, CU_LIMIT_STACK_SIZE));
     cr_assert_eq(now, before);
-    fixture_end(&f);
 }
 
 /* What looks for idle memory meanwhile finds none there. */
 Test(sleep, what_is_away_or_about_to_go_is_not_trimmed, .timeout = 60)
 {
     struct gs_arena *arena;
-    struct fixture f;
     size_t reserved;
 
-    sleeping_start(&f, "4G");
     MUST(gs_core_free(f.core, must_alloc(&f, 100 * MIB)));
     fixture_drain(&f);
     arena = fixture_home(&f);
@@ -276,23 +238,17 @@ Test(sleep, what_is_away_or_about_to_go_is_not_trimmed, .timeout = 60)
     cr_assert_eq(arena->reserved, reserved);
     for (struct gs_piece *piece = arena->large.lowest; piece; piece = piece->next)
         piece->asleep = false;
-    fixture_end(&f);
 }
 
 /* Before anything has moved. */
 Test(sleep, without_room_on_the_host_nothing_moves, .timeout = 60)
 {
     struct rlimit before, little;
-    struct gs_sleep_why why;
-    struct blocks blocks;
-    struct fixture f;
     size_t bytes;
 
 #ifdef __SANITIZE_ADDRESS__
     cr_skip("it needs addresses itself");
 #endif
-    sleeping_start(&f, "1G");
-    make(&f, &blocks);
     bytes = device_bytes();
     cr_assert_eq(getrlimit(RLIMIT_AS, &before), 0);
     little = (struct rlimit){1, before.rlim_max};
@@ -305,18 +261,11 @@ Test(sleep, without_room_on_the_host_nothing_moves, .timeout = 60)
     cr_assert(are_right(&blocks));
     cr_assert(goes(&f, &why), "%s", why.text);
     cr_assert(comes(&f, &why), "%s", why.text);
-    end(&f, &blocks);
 }
 
 /* Of 173 MiB in parts of 64: those before one that is refused are registered, and none stays so. */
 Test(sleep, the_store_is_registered_part_by_part, .timeout = 60)
 {
-    struct gs_sleep_why why;
-    struct blocks blocks;
-    struct fixture f;
-
-    sleeping_start(&f, "1G");
-    make(&f, &blocks);
     for (unsigned refused = 1; refused <= 4; refused++) {
         softcuda_reset();
         MUST(softcuda_fail("cuMemHostRegister", refused, CUDA_ERROR_OUT_OF_MEMORY));
@@ -326,18 +275,11 @@ Test(sleep, the_store_is_registered_part_by_part, .timeout = 60)
         cr_assert_eq(softcuda_calls("cuMemHostUnregister"), refused - 1);
         cr_assert(are_right(&blocks));
     }
-    end(&f, &blocks);
 }
 
 /* It is none of what its program waits for; the next sleep does. */
 Test(sleep, the_hosts_copy_goes_behind_a_wake, .timeout = 60)
 {
-    struct gs_sleep_why why;
-    struct blocks blocks;
-    struct fixture f;
-
-    sleeping_start(&f, "1G");
-    make(&f, &blocks);
     for (int i = 0; i < 3; i++) {
         cr_assert(goes(&f, &why), "%s", why.text);
         cr_assert_not(f.core->sleep.freeing.started);
@@ -347,31 +289,25 @@ Test(sleep, the_hosts_copy_goes_behind_a_wake, .timeout = 60)
     }
     gs_core_await_freed(f.core);
     cr_assert_null(f.core->sleep.freeing.store.base);
-    end(&f, &blocks);
 }
 
 /* While it is filled. */
 Test(sleep, host_memory_that_runs_out_leaves_it_awake, .timeout = 60)
 {
-    struct blocks blocks;
-    struct fixture f;
-
 #ifdef __SANITIZE_ADDRESS__
     cr_skip("it needs the call itself");
 #endif
-    sleeping_start(&f, "1G");
-    make(&f, &blocks);
     cr_assert(forbid_call(SYS_madvise, SECCOMP_RET_ERRNO | ENOMEM));
-    is_refused(&f, &blocks, NULL, ENOMEM);
+    is_refused(NULL, ENOMEM);
 }
 
 static struct blocks tried;
 
-static void make_tried(struct fixture *f)
+static void make_tried(struct fixture *of)
 {
     sizes[3] = 9 * MIB;
     sizes[4] = 5 * MIB;
-    make(f, &tried);
+    make(of, &tried);
 }
 
 static bool tried_are_right(void)
@@ -379,19 +315,19 @@ static bool tried_are_right(void)
     return are_right(&tried);
 }
 
-static void end_tried(struct fixture *f)
+static void end_tried(struct fixture *of)
 {
-    end(f, &tried);
+    end(of, &tried);
 }
 
 static const struct slept blocks_slept = {make_tried, tried_are_right, end_tried};
 
-Test(sleep, each_call_of_a_sleep_fails_in_turn, .timeout = 120)
+Test(sleep_fails, each_call_of_a_sleep_fails_in_turn, .timeout = 120)
 {
     cr_assert_gt(fail_each(&blocks_slept, false, CUDA_ERROR_UNKNOWN), 20);
 }
 
-Test(sleep, each_call_of_a_wake_fails_in_turn, .timeout = 120)
+Test(sleep_fails, each_call_of_a_wake_fails_in_turn, .timeout = 120)
 {
     cr_assert_gt(fail_each(&blocks_slept, true, CUDA_ERROR_UNKNOWN), 20);
     cr_assert_gt(fail_each(&blocks_slept, true, CUDA_ERROR_OUT_OF_MEMORY), 20);

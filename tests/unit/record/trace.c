@@ -353,18 +353,6 @@ Test(trace, a_descriptor_that_was_closed_is_opened_again)
     find_it();
 }
 
-Test(trace, a_file_that_was_closed_and_removed_ends_the_recording)
-{
-    start();
-    close_it();
-    cr_assert_eq(unlink(path), 0);
-    for (unsigned i = 0; i < 3 * IN_A_BLOCK; i++)
-        put(i);
-    cr_assert_not(gs_tracing());
-    cr_assert_eq(warnings, 1);
-    cr_assert_neq(access(path, F_OK), 0);
-}
-
 /* On the same file system, so that only the file itself tells it. */
 Test(trace, another_file_of_that_name_is_left_alone)
 {
@@ -422,19 +410,6 @@ static pid_t in_child(void)
     cr_assert_eq(waitpid(child, &status, 0), child);
     cr_assert_eq(status, 0);
     return child;
-}
-
-Test(trace, a_forked_child_leaves_its_parents_file_alone)
-{
-    bool ended;
-
-    start();
-    put(1);
-    in_child();
-    put(2);
-    gs_trace_at_exit();
-    cr_assert_eq(count_all(path, &ended), 2);
-    cr_assert(ended);
 }
 
 /* By a system call that runs no handler. */
