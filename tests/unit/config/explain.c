@@ -42,28 +42,6 @@ Test(config_explain, defaults_are_told_in_the_words_of_their_rows, .timeout = 60
     }
 }
 
-Test(config_explain, limits_and_their_neighbours_are_read_as_they_are_told, .timeout = 60)
-{
-    for (size_t i = 0; i < gs_option_count; i++) {
-        const struct gs_option *option = &gs_options[i];
-        const char *unit = option->type == GS_OPTION_TIME ? "ns" : "";
-        char text[64];
-        if (option->type != GS_OPTION_BYTES && option->type != GS_OPTION_TIME &&
-            option->type != GS_OPTION_NUMBER)
-            continue;
-        formatted(option, option->low);
-        uint64_t low = field_number(&config, option);
-        formatted(option, option->high);
-        uint64_t high = field_number(&config, option);
-        const uint64_t numbers[] = {low, low + 1, high / 2, high / 3, high - 1, high};
-        for (size_t j = 0; j < sizeof numbers / sizeof *numbers; j++) {
-            snprintf(text, sizeof text, "%ju%s", (uintmax_t)numbers[j], unit);
-            formatted(option, text);
-            cr_assert_eq(field_number(&again, option), numbers[j]);
-        }
-    }
-}
-
 Test(config_explain, values_are_told_in_the_largest_unit_that_divides_them, .timeout = 60)
 {
     static const char *const cases[][3] = {
@@ -243,19 +221,6 @@ Test(config_origin, a_named_file_is_the_only_one)
     cr_assert_eq(origins.file_count, 0);
 }
 
-Test(config_origin, more_files_than_there_is_place_for_do_no_harm)
-{
-    const char *many[2 * GS_CONFIG_FILES_MAX + 1] = {0};
-    for (int i = 0; i < 2 * GS_CONFIG_FILES_MAX; i++)
-        many[i] = i == 2 * GS_CONFIG_FILES_MAX - 1 ? place_etc : place_system;
-    place_write("etc", "log = info\n", 0644);
-    const struct gs_config_sources sources = {ENVIRONMENT(NULL), many, false};
-    gs_config_explain(&config, &sources, &origins, NULL, NULL);
-    cr_assert_eq(config.general.log, GS_CONFIG_LOG_INFO);
-    cr_assert_eq(origins.file_count, GS_CONFIG_FILES_MAX);
-    cr_assert_str_eq(origins.files[origin_of("log")->file].path, place_etc);
-}
-
 static void count_complaints(void *arg, const char *line)
 {
     ++*(unsigned *)arg;
@@ -335,20 +300,4 @@ Test(config_explain, names_with_a_wrong_prefix_are_known_for_what_they_were_mean
     }
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
         cr_assert_not(gs_config_misspelt(others[i], right), "%s: %s", others[i], right);
-}
-
-Test(config_explain, every_variable_is_known_under_a_wrong_prefix, .timeout = 60)
-{
-    for (size_t i = 0; i < gs_option_count; i++) {
-        char variable[GS_OPTION_NAME_SIZE], entry[2 * GS_OPTION_NAME_SIZE];
-        char right[GS_OPTION_NAME_SIZE];
-        gs_option_variable(&gs_options[i], variable);
-        snprintf(entry, sizeof entry, "GPU_SHIM_%s=1", variable + strlen("GPUSHIM_"));
-        cr_assert(gs_config_misspelt(entry, right), "%s", entry);
-        cr_assert_str_eq(right, variable);
-        snprintf(entry, sizeof entry, "lib%s=1", variable);
-        cr_assert(gs_config_misspelt(entry, right), "%s", entry);
-        cr_assert_str_eq(right, variable);
-        cr_assert_not(gs_config_misspelt(variable, right));
-    }
 }

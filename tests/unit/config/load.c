@@ -10,12 +10,10 @@ static struct complaints complaints;
 
 /* The linker sends the library's calls here (tests/unit/config/meson.build). open64 is open in a
  * build with 64-bit file offsets, as Meson's are. */
-static unsigned opens, statxs, allocations, frees;
+static unsigned opens, allocations, frees;
 static bool no_memory;
 int __real_open64(const char *path, int flags, ...);
 int __wrap_open64(const char *path, int flags, ...);
-int __real_statx(int fd, const char *path, int flags, unsigned mask, struct statx *ret);
-int __wrap_statx(int fd, const char *path, int flags, unsigned mask, struct statx *ret);
 void *__real_malloc(size_t size);
 void *__wrap_malloc(size_t size);
 void __real_free(void *p);
@@ -27,12 +25,6 @@ int __wrap_open64(const char *path, int flags, ...)
     cr_assert_eq(flags & O_CREAT, 0);
     cr_assert_neq(flags & O_CLOEXEC, 0);
     return __real_open64(path, flags);
-}
-
-int __wrap_statx(int fd, const char *path, int flags, unsigned mask, struct statx *ret)
-{
-    statxs++;
-    return __real_statx(fd, path, flags, mask, ret);
 }
 
 void *__wrap_malloc(size_t size)
@@ -321,30 +313,6 @@ Test(config_load, a_file_of_another_user_is_refused)
     complaints_expect_none(&complaints);
     cr_assert_eq(config.general.log, GS_CONFIG_LOG_INFO);
     cr_assert_eq(config.pool.free, GS_CONFIG_POOL_FREE_NATIVE);
-}
-
-Test(config_load, a_full_descriptor_table_is_reported)
-{
-    int last = -1;
-    for (int fd = dup(0); fd >= 0; fd = dup(0))
-        last = fd;
-    cr_assert_geq(last, 0);
-    LOAD_FILES(place_home);
-    cr_assert_eq(complaints.count, 3);
-    cr_assert_not_null(strstr(complaints.lines[0], "Too many open files"));
-    /* Criterion and rm need some again. */
-    for (int fd = last; fd > last - 100; fd--)
-        close(fd);
-}
-
-Test(config_load, with_no_file_and_no_variable_it_costs_an_open_each)
-{
-    opens = statxs = allocations = 0;
-    load(false, ENVIRONMENT("PATH=/bin", place_home, place_xdg, "TERM=dumb"));
-    complaints_expect_none(&complaints);
-    cr_assert_eq(opens, 3);
-    cr_assert_eq(statxs, 0);
-    cr_assert_eq(allocations, 0);
 }
 
 Test(config_load, errno_descriptors_and_memory_are_as_before)

@@ -8,29 +8,6 @@
 static struct gs_config config, defaults;
 static struct complaints complaints;
 
-Test(config_value, defaults_are_those_promised, .timeout = 60)
-{
-    LOAD(&config, &complaints, NULL);
-    complaints_expect_none(&complaints);
-    cr_assert(config.general.enable);
-    cr_assert_eq(config.general.log, GS_CONFIG_LOG_WARNING);
-    cr_assert_str_eq(config.general.log_target.text, "stderr");
-    cr_assert_eq(config.pool.free, GS_CONFIG_POOL_FREE_DEFERRED);
-    cr_assert_eq(config.debug.small_limit, 1048576);
-    cr_assert_eq(config.debug.epoch_bytes, 67108864);
-    cr_assert_eq(config.pool.cache_limit.bytes, GS_CONFIG_UNLIMITED);
-    cr_assert_eq(config.pool.limit.bytes, 0);
-    cr_assert_eq(config.pool.limit.percent, 0);
-    cr_assert_str_eq(config.pool.oom_report.text, "");
-    cr_assert(config.share.enable);
-    cr_assert_str_eq(config.share.dir.text, "");
-    cr_assert_eq(config.debug.grace, 60000000000);
-    cr_assert_eq(config.debug.settle, 200000000);
-    cr_assert_eq(config.debug.timeout, 30000000000);
-    cr_assert_eq(config.share.uids.count, 0);
-    cr_assert_eq(config.debug.max_clients, 1024);
-}
-
 Test(config_value, every_row_holds_together, .timeout = 60)
 {
     LOAD(&config, &complaints, NULL);
