@@ -25,31 +25,6 @@ Test(softdriver_faults, the_nth_call_from_now_fails_whatever_its_variant)
     cr_assert_eq(softcuda_fail("cuMem", 1, CUDA_ERROR_UNKNOWN), -1);
 }
 
-Test(softdriver_faults, calls_are_counted)
-{
-    CUcontext context;
-
-    softcuda_reset();
-    for (int i = 0; i < 3; i++)
-        OK(cuCtxGetCurrent(&context));
-    cr_assert_eq(softcuda_calls("cuCtxGetCurrent"), 3);
-    cr_assert_eq(softcuda_calls("cuMemAlloc"), 0);
-    softcuda_reset();
-    cr_assert_eq(softcuda_calls("cuCtxGetCurrent"), 0);
-}
-
-Test(softdriver_faults, a_call_can_be_slow)
-{
-    struct timespec a, b;
-    CUcontext context;
-
-    cr_assert_eq(softcuda_delay("cuCtxGetCurrent", 30000), 0);
-    clock_gettime(CLOCK_MONOTONIC, &a);
-    OK(cuCtxGetCurrent(&context));
-    clock_gettime(CLOCK_MONOTONIC, &b);
-    cr_assert_geq((b.tv_sec - a.tv_sec) * 1000000000l + b.tv_nsec - a.tv_nsec, 30000000l);
-}
-
 static void *address(const char *name, int version, cuuint64_t flags,
                      CUdriverProcAddressQueryResult *status)
 {
@@ -93,49 +68,6 @@ Test(softdriver_faults, features_can_be_missing)
     cr_assert_eq(softcuda_without(""), 0);
     OK(cuCtxRecordEvent(sd_ctx, event));
     cr_assert_not_null(address("cuCtxRecordEvent", 13000, 0, NULL));
-}
-
-Test(softdriver_faults, names_versions_and_flags_choose_the_exported_symbol)
-{
-    static const struct {
-        const char *name;
-        int version;
-        cuuint64_t flags;
-        const char *symbol;
-    } rows[] = {
-        {"cuMemAlloc", 13000, 0, "cuMemAlloc_v2"},
-        {"cuMemAlloc", 3010, 0, "cuMemAlloc"},
-        {"cuMemcpyDtoD", 13000, 2, "cuMemcpyDtoD_v2_ptds"},
-        {"cuMemcpyDtoD", 13000, 1, "cuMemcpyDtoD_v2"},
-        {"cuMemcpyDtoD", 6050, 2, "cuMemcpyDtoD_v2"},
-        {"cuMemAllocAsync", 12000, 2, "cuMemAllocAsync_ptsz"},
-        {"cuMemAllocAsync", 12000, 0, "cuMemAllocAsync"},
-        {"cuStreamBeginCapture", 10000, 0, "cuStreamBeginCapture"},
-        {"cuStreamBeginCapture", 10010, 2, "cuStreamBeginCapture_v2_ptsz"},
-        {"cuStreamGetCaptureInfo", 12020, 0, "cuStreamGetCaptureInfo_v2"},
-        {"cuStreamGetCaptureInfo", 12030, 2, "cuStreamGetCaptureInfo_v3_ptsz"},
-        {"cuCtxCreate", 11040, 0, "cuCtxCreate_v3"},
-        {"cuGraphInstantiate", 12000, 0, "cuGraphInstantiateWithFlags"},
-        {"cuGraphInstantiateWithFlags", 11040, 0, "cuGraphInstantiateWithFlags"},
-        {"cuGetProcAddress", 12000, 0, "cuGetProcAddress_v2"},
-        {"cuGetProcAddress", 11030, 0, "cuGetProcAddress"},
-        {"cuCtxRecordEvent", 12050, 2, "cuCtxRecordEvent"},
-    };
-    void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
-    CUdriverProcAddressQueryResult status;
-    void *p;
-
-    cr_assert_not_null(library);
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        cr_assert_eq(address(rows[i].name, rows[i].version, rows[i].flags, &status),
-                     dlsym(library, rows[i].symbol), "%s %d", rows[i].name, rows[i].version);
-        cr_assert_eq(status, CU_GET_PROC_ADDRESS_SUCCESS);
-    }
-    cr_assert_null(address("cuMemAlloc_v2", 13000, 0, &status));
-    cr_assert_eq(status, CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND);
-    cr_assert_null(address("cuCtxRecordEvent", 12040, 0, &status));
-    cr_assert_eq(status, CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT);
-    GIVES(cuGetProcAddress("cuInit", &p, 99000, 0, NULL), CUDA_ERROR_INVALID_VALUE);
 }
 
 Test(softdriver_faults, nothing_works_before_cuInit_and_nothing_is_left_in_the_end)

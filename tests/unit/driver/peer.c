@@ -38,40 +38,6 @@ static CUmemAllocationProp prop_new(void)
     return prop;
 }
 
-/* Sends the descriptor of VMM memory over the socket that is descriptor 0, then waits. */
-static int export_vmm(void)
-{
-    CUmemAllocationProp prop = prop_new();
-    CUmemGenericAllocationHandle handle;
-    CUmemAccessDesc access = {.location = prop.location,
-                              .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-    char byte = 0, control[CMSG_SPACE(sizeof(int))];
-    struct iovec iov = {&byte, 1};
-    struct msghdr message = {.msg_iov = &iov,
-                             .msg_iovlen = 1,
-                             .msg_control = control,
-                             .msg_controllen = sizeof control};
-    struct cmsghdr *header = CMSG_FIRSTHDR(&message);
-    CUdeviceptr ptr;
-    int fd;
-
-    start();
-    MUST(cuMemCreate(&handle, 2 * MIB, &prop, 0));
-    MUST(cuMemAddressReserve(&ptr, 2 * MIB, 0, 0, 0));
-    MUST(cuMemMap(ptr, 2 * MIB, 0, handle, 0));
-    MUST(cuMemSetAccess(ptr, 2 * MIB, &access, 1));
-    MUST(cuMemsetD32(ptr, 0x1234, 16));
-    MUST(cuCtxSynchronize());
-    MUST(cuMemExportToShareableHandle(&fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
-    header->cmsg_level = SOL_SOCKET;
-    header->cmsg_type = SCM_RIGHTS;
-    header->cmsg_len = CMSG_LEN(sizeof fd);
-    memcpy(CMSG_DATA(header), &fd, sizeof fd);
-    MUST(sendmsg(0, &message, 0) != 1);
-    for (;;)
-        pause();
-}
-
 static int create_four(void)
 {
     CUmemAllocationProp prop = prop_new();
@@ -185,14 +151,9 @@ int main(int argc, char **argv)
     static const struct {
         const char *name;
         int (*run)(void);
-    } modes[] = {{"export_vmm", export_vmm},
-                 {"take_64", take_64},
-                 {"churn", churn},
-                 {"churn_forked", churn_forked},
-                 {"create_four", create_four},
-                 {"devices", devices},
-                 {"memory", memory},
-                 {"leak", leak},
+    } modes[] = {{"take_64", take_64},         {"churn_forked", churn_forked},
+                 {"create_four", create_four}, {"devices", devices},
+                 {"memory", memory},           {"leak", leak},
                  {"exit_busy", exit_busy}};
 
     prctl(PR_SET_PDEATHSIG, SIGKILL);

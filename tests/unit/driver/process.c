@@ -63,69 +63,6 @@ static void kill_and_wait(pid_t child)
     cr_assert_eq(peer_wait(child), -SIGKILL);
 }
 
-/* Beyond one file's places, and places that are free again. */
-Test(softdriver_process, ten_thousand_events_of_several_processes)
-{
-    enum { COUNT = 10000 };
-    static CUevent events[COUNT];
-    CUipcEventHandle first, handle;
-
-    sd_start();
-    for (int round = 0; round < 2; round++) {
-        for (int i = 0; i < COUNT; i++) {
-            OK(cuEventCreate(&events[i], CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING));
-            OK(cuIpcGetEventHandle(&handle, events[i]));
-            cr_assert_eq(handle.reserved[8], 1 + i / 4096);
-            if (i == 0 && round == 0)
-                first = handle;
-            else if (i == 0)
-                cr_assert_arr_eq(&handle, &first, sizeof handle);
-        }
-        for (int i = 0; i < COUNT; i++)
-            OK(cuEventDestroy(events[i]));
-    }
-}
-
-static int fd_receive(int socket)
-{
-    char byte, control[CMSG_SPACE(sizeof(int))];
-    struct iovec iov = {&byte, 1};
-    struct msghdr message = {.msg_iov = &iov,
-                             .msg_iovlen = 1,
-                             .msg_control = control,
-                             .msg_controllen = sizeof control};
-    int fd;
-
-    cr_assert_eq(recvmsg(socket, &message, MSG_CMSG_CLOEXEC), 1);
-    cr_assert_not_null(CMSG_FIRSTHDR(&message));
-    memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof fd);
-    return fd;
-}
-
-Test(softdriver_process, memory_of_a_hidden_device_can_be_imported_past_its_exporters_death)
-{
-    CUmemGenericAllocationHandle handle;
-    CUmemAllocationProp prop;
-    CUdeviceptr ptr;
-    int ends[2], fd;
-    pid_t child;
-
-    cr_assert_eq(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends), 0);
-    child = peer_start("export_vmm", ends[1], -1);
-    fd = fd_receive(ends[0]);
-    kill_and_wait(child);
-    setenv("CUDA_VISIBLE_DEVICES", "1", 1);
-    sd_start();
-    OK(cuMemImportFromShareableHandle(&handle, (void *)(intptr_t)fd,
-                                      CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
-    OK(cuMemGetAllocationPropertiesFromHandle(&prop, handle));
-    cr_assert_eq(prop.location.id, -2);
-    OK(cuMemAddressReserve(&ptr, 2 * MIB, 0, 0, 0));
-    OK(cuMemMap(ptr, 2 * MIB, 0, handle, 0));
-    OK(sd_access(ptr, 2 * MIB, 0, CU_MEM_ACCESS_FLAGS_PROT_READWRITE));
-    cr_assert_eq(sd_word(ptr, NULL), 0x1234);
-}
-
 Test(softdriver_process, visible_devices_are_chosen_by_index_and_keep_their_uuids)
 {
     char all[128], one[128], none[128], want[128];
@@ -205,31 +142,6 @@ static pid_t churning(const char *mode, int in, int round)
     close(ends[0]);
     nanosleep(&while_, NULL);
     return child;
-}
-
-/* Stopped wherever it is: with what guards the machine's memory in its hand, now and then. */
-Test(softdriver_process, a_stopped_process_stops_no_other_one_of_its_machine)
-{
-    char path[] = "/tmp/softdriver-machine-XXXXXX";
-    size_t free_bytes, total;
-    CUdeviceptr block;
-    pid_t child;
-
-    machine_start(path);
-    child = churning("churn", -1, 0);
-    for (int i = 0; i < 200; i++) {
-        const struct timespec while_ = {.tv_nsec = i * 37 % 1000 * 1000};
-        kill(child, SIGSTOP);
-        cr_assert_eq(waitpid(child, NULL, WUNTRACED), child);
-        OK(cuMemAlloc(&block, 64 * MIB));
-        OK(cuMemFree(block));
-        kill(child, SIGCONT);
-        nanosleep(&while_, NULL);
-    }
-    kill_and_wait(child);
-    OK(cuMemGetInfo(&free_bytes, &total));
-    cr_assert_eq(free_bytes, total, "%zu of %zu bytes free", free_bytes, total);
-    unlink(path);
 }
 
 /* Killed wherever it is; its child has the descriptors and whatever is held by them. */

@@ -4,10 +4,7 @@
  * costs.
  */
 #include "softdriver.h"
-#include "tests/clock.h"
 #include "tests/system.h"
-
-#pragma GCC diagnostic ignored "-Wdeprecated-declarations" /* cuCtxAttach, cuCtxDetach */
 
 TestSuite(softdriver_work, .init = sd_start, .timeout = 60);
 
@@ -76,76 +73,6 @@ Test(softdriver_work, a_context_event_waits_for_everything_before_it_and_nothing
     open_gate(b);
 }
 
-Test(softdriver_work, events_measure_time)
-{
-    CUevent start, end;
-    uint64_t began;
-    float ms = 0;
-
-    OK(cuEventCreate(&start, 0));
-    OK(cuEventCreate(&end, 0));
-    softcuda_hold(1);
-    began = now_ns();
-    OK(cuEventRecord(start, NULL));
-    OK(sd_spin(NULL, 50 * MS));
-    OK(cuEventRecord(end, NULL));
-    GIVES(cuEventElapsedTime(&ms, start, end), CUDA_ERROR_NOT_READY);
-    softcuda_hold(0);
-    OK(cuEventSynchronize(end));
-    OK(cuEventElapsedTime(&ms, start, end));
-    cr_assert_geq(ms, 49);
-    cr_assert_leq(ms, (float)(now_ns() - began) / 1e6F + 1);
-}
-
-static CUresult seen_in_callback;
-
-static void CUDA_CB host_function(void *data)
-{
-    CUdeviceptr ptr;
-
-    seen_in_callback = cuMemAlloc(&ptr, 512);
-    *(int *)data = 1;
-}
-
-static void CUDA_CB stream_callback(CUstream stream, CUresult status, void *data)
-{
-    *(int *)data += status == CUDA_SUCCESS ? 10 : 1000;
-}
-
-Test(softdriver_work, host_functions_run_in_order_and_may_not_call_cuda)
-{
-    CUstream stream = sd_stream_new(CU_STREAM_DEFAULT);
-    int called = 0;
-
-    OK(sd_spin(stream, 30 * MS));
-    OK(cuLaunchHostFunc(stream, host_function, &called));
-    OK(cuStreamAddCallback(stream, stream_callback, &called, 0));
-    OK(cuStreamSynchronize(stream));
-    cr_assert_eq(called, 11);
-    GIVES(seen_in_callback, CUDA_ERROR_NOT_PERMITTED);
-}
-
-Test(softdriver_work, pageable_memory_is_read_at_the_call_and_pinned_memory_later)
-{
-    uint32_t pageable = 1, *pinned;
-    CUstream stream = sd_stream_new(CU_STREAM_NON_BLOCKING);
-    CUdeviceptr a, b;
-
-    OK(cuMemAlloc(&a, 4));
-    OK(cuMemAlloc(&b, 4));
-    OK(cuMemAllocHost((void **)&pinned, sizeof *pinned));
-    *pinned = 1;
-    softcuda_hold(1);
-    OK(cuMemcpyHtoDAsync(a, &pageable, 4, stream));
-    OK(cuMemcpyHtoDAsync(b, pinned, 4, stream));
-    pageable = *pinned = 2;
-    softcuda_hold(0);
-    cr_assert_eq(sd_word(a, stream), 1);
-    cr_assert_eq(sd_word(b, stream), 2);
-    OK(cuMemFreeHost(pinned));
-    GIVES(cuMemFreeHost(pinned), CUDA_ERROR_INVALID_VALUE);
-}
-
 Test(softdriver_work, unmapping_does_not_wait_and_the_work_faults_for_good)
 {
     CUmemGenericAllocationHandle handle;
@@ -211,27 +138,6 @@ Test(softdriver_work, a_read_only_mapping_refuses_copies_and_faults_kernels)
     GIVES(cuCtxSynchronize(), CUDA_ERROR_ILLEGAL_ADDRESS);
 }
 
-Test(softdriver_work, memory_costs_the_program_no_descriptor)
-{
-    struct rlimit limit;
-    CUmemGenericAllocationHandle handle;
-    CUdeviceptr ptr;
-    int fd, next;
-
-    cr_assert_eq(getrlimit(RLIMIT_NOFILE, &limit), 0);
-    limit.rlim_cur = 256;
-    cr_assert_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
-    while ((next = open("/dev/null", O_RDONLY | O_CLOEXEC)) >= 0)
-        fd = next;
-    cr_assert_eq(fd, 255);
-    ptr = sd_map_new(2 * MIB, &handle);
-    OK(cuMemAlloc(&ptr, 4 * MIB));
-    GIVES(cuMemExportToShareableHandle(&fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
-          CUDA_ERROR_OPERATING_SYSTEM);
-    cr_assert_eq(getrlimit(RLIMIT_NOFILE, &limit), 0);
-    cr_assert_eq(limit.rlim_cur, 256);
-}
-
 static CUstreamCaptureStatus status_of(CUstream stream)
 {
     CUstreamCaptureStatus status;
@@ -268,128 +174,4 @@ Test(softdriver_work, a_forked_stream_joins_and_must_be_joined)
     OK(cuGraphLaunch(exec, a));
     cr_assert_eq(sd_word(ptr, a), 2);
     cr_assert_eq(sd_word(ptr + 4, a), 1);
-}
-
-Test(softdriver_work, the_capture_can_be_looked_at)
-{
-    CUstream stream = sd_stream_new(CU_STREAM_NON_BLOCKING);
-    CUstreamCaptureStatus status;
-    cuuint64_t id = 0;
-    CUgraph graph = NULL, ended;
-    const CUgraphNode *nodes;
-    size_t count = 9;
-
-    OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
-    OK(sd_spin(stream, 1));
-#if CUDA_VERSION >= 13000
-    OK(cuStreamGetCaptureInfo(stream, &status, &id, &graph, &nodes, NULL, &count));
-#else
-    OK(cuStreamGetCaptureInfo(stream, &status, &id, &graph, &nodes, &count));
-#endif
-    cr_assert_eq(status, CU_STREAM_CAPTURE_STATUS_ACTIVE);
-    cr_assert_neq(id, 0);
-    cr_assert_eq(count, 1);
-    OK(cuStreamEndCapture(stream, &ended));
-    cr_assert_eq(graph, ended);
-}
-
-Test(softdriver_work, rows_at_a_pitch_are_copied_and_filled_and_nothing_between_them)
-{
-    unsigned char in[4 * 10], out[4 * 16];
-    CUDA_MEMCPY2D to = {.srcMemoryType = CU_MEMORYTYPE_HOST,
-                        .srcHost = in,
-                        .srcPitch = 10,
-                        .dstMemoryType = CU_MEMORYTYPE_DEVICE,
-                        .dstPitch = 16,
-                        .dstXInBytes = 2,
-                        .WidthInBytes = 10,
-                        .Height = 4};
-    CUdeviceptr ptr;
-
-    memset(in, 7, sizeof in);
-    OK(cuMemAlloc(&ptr, sizeof out));
-    OK(cuMemsetD2D8(ptr, 16, 1, 16, 4));
-    to.dstDevice = ptr;
-    OK(cuMemcpy2D(&to));
-    OK(cuMemcpyDtoH(out, ptr, sizeof out));
-    for (int i = 0; i < 4 * 16; i++)
-        cr_assert_eq(out[i], i % 16 >= 2 && i % 16 < 12 ? 7 : 1, "byte %d", i);
-    to.dstXInBytes = 7; /* the last row would end one byte behind the block */
-    GIVES(cuMemcpy2D(&to), CUDA_ERROR_INVALID_VALUE);
-    GIVES(cuMemsetD2D32(ptr, 16, 0, 4, 5), CUDA_ERROR_INVALID_VALUE);
-}
-
-Test(softdriver_work, an_attached_context_is_detached_as_often)
-{
-    CUcontext context, attached;
-    CUdeviceptr ptr;
-
-    OK(cuCtxCreate_v4(&context, NULL, 0, 0));
-    OK(cuCtxAttach(&attached, 0));
-    cr_assert_eq(attached, context);
-    OK(cuMemAlloc(&ptr, 512));
-    OK(cuCtxDetach(context));
-    OK(cuMemsetD8(ptr, 0, 1));
-    OK(cuCtxDetach(context));
-    GIVES(cuMemFree(ptr), CUDA_ERROR_INVALID_VALUE);
-}
-
-static CUdeviceptr map_whole(CUmemGenericAllocationHandle handle)
-{
-    CUdeviceptr ptr;
-
-    OK(cuMemAddressReserve(&ptr, 2 * MIB, 0, 0, 0));
-    OK(cuMemMap(ptr, 2 * MIB, 0, handle, 0));
-    OK(sd_access(ptr, 2 * MIB, 0, CU_MEM_ACCESS_FLAGS_PROT_READWRITE));
-    return ptr;
-}
-
-/* By whoever sees the domain's folder, and as long as anybody has it. */
-Test(softdriver_work, in_an_nvlink_domain_a_fabric_handle_opens_the_same_memory)
-{
-    CUmemAllocationProp prop = sd_prop(0);
-    CUmemGenericAllocationHandle handle, opened, by_descriptor;
-    char folder[] = "/dev/shm/softcuda-domain-XXXXXX";
-    CUmemFabricHandle fabric, changed;
-    CUdeviceptr here, there;
-    int fd;
-
-    cr_assert(mkdtemp(folder));
-    setenv("SOFTCUDA_FABRIC", folder, 1);
-    prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-    OK(cuMemCreate(&handle, 2 * MIB, &prop, 0));
-    GIVES(cuMemExportToShareableHandle(&fabric, handle, CU_MEM_HANDLE_TYPE_FABRIC, 0),
-          CUDA_ERROR_INVALID_VALUE);
-    OK(cuMemRelease(handle));
-    prop.requestedHandleTypes =
-        (CUmemAllocationHandleType)(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR |
-                                    CU_MEM_HANDLE_TYPE_FABRIC);
-    OK(cuMemCreate(&handle, 2 * MIB, &prop, 0));
-    OK(cuMemExportToShareableHandle(&fabric, handle, CU_MEM_HANDLE_TYPE_FABRIC, 0));
-    OK(cuMemExportToShareableHandle(&fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
-    OK(cuMemImportFromShareableHandle(&opened, &fabric, CU_MEM_HANDLE_TYPE_FABRIC));
-    OK(cuMemImportFromShareableHandle(&by_descriptor, (void *)(intptr_t)fd,
-                                      CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
-    here = map_whole(handle);
-    there = map_whole(opened);
-    OK(cuMemsetD8(here, 7, MIB));
-    OK(cuCtxSynchronize());
-    cr_assert_eq(*(unsigned char *)there, 7);
-    changed = fabric;
-    changed.data[20] ^= 1;
-    GIVES(cuMemImportFromShareableHandle(&opened, &changed, CU_MEM_HANDLE_TYPE_FABRIC),
-          CUDA_ERROR_INVALID_VALUE);
-    memcpy(changed.data, "softcuda-/../x", 15);
-    GIVES(cuMemImportFromShareableHandle(&opened, &changed, CU_MEM_HANDLE_TYPE_FABRIC),
-          CUDA_ERROR_INVALID_VALUE);
-    unsetenv("SOFTCUDA_FABRIC");
-    GIVES(cuMemImportFromShareableHandle(&opened, &fabric, CU_MEM_HANDLE_TYPE_FABRIC),
-          CUDA_ERROR_NOT_PERMITTED);
-    close(fd);
-    OK(cuMemUnmap(there, 2 * MIB));
-    OK(cuMemUnmap(here, 2 * MIB));
-    OK(cuMemRelease(handle));
-    OK(cuMemRelease(opened));
-    OK(cuMemRelease(by_descriptor));
-    cr_assert_eq(rmdir(folder), 0, "its file goes with the last that has it");
 }
