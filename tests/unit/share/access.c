@@ -49,27 +49,6 @@ Test(share_access, a_read_only_importer_maps_for_reading)
     cr_assert(write_kills(address));
 }
 
-Test(share_access, isolated_a_block_among_others_is_not_exported)
-{
-    struct gs_share_source source;
-    struct gs_export *alone;
-    struct gs_share_source among = {.size = 512};
-
-    options.isolate = true;
-    side_start(&side, &options);
-    chunk = side_chunk_new(&side, 2 * MIB);
-    cr_assert_eq(gs_share_export(side.share, &among, &export), GS_NOT_OFFERED);
-    cr_assert_not_null(strstr(side_logged(), "share.isolate"));
-    source = (struct gs_share_source){.handle = chunk.handle,
-                                      .chunk_id = chunk.id,
-                                      .chunk_size = chunk.size,
-                                      .block_id = 1,
-                                      .size = 512,
-                                      .alone = true};
-    cr_assert_eq(gs_share_export(side.share, &source, &alone), GS_OK);
-    cr_assert(side_withdraws(&side, alone));
-}
-
 /* A user of the group 65534, which both sides name; the directory is root's. */
 Test(share_access, a_listed_group_may_open)
 {
@@ -115,33 +94,6 @@ Test(share_access, who_holds_what_is_told_to_nobody_who_is_only_listed)
     }
     cr_assert_eq(waitpid(child, &status, 0), child);
     cr_assert_eq(WEXITSTATUS(status), GS_REFUSED_USER);
-}
-
-/* The exporter names nobody: its socket is its own. */
-Test(share_access, whose_socket_is_another_users_is_told_what_to_name)
-{
-    unsigned long address;
-
-    if (geteuid() != 0)
-        cr_skip_test("only root can be another user");
-    scene_block(&export, ipc_handle);
-    cr_assert_eq(chmod(dir, 0755), 0);
-    other_start2(&other, dir, "trust=0", "uid=65534");
-    cr_assert_eq(other_open(&other, ipc_handle, &address), GS_UNREACHABLE);
-    cr_assert_str_eq(other_ask(&other, "said share.uids"), "ok");
-}
-
-Test(share_access, another_group_may_not)
-{
-    unsigned long address;
-
-    if (geteuid() != 0)
-        cr_skip_test("only root can be another user");
-    options.gids[options.gid_count++] = 65533;
-    scene_block(&export, ipc_handle);
-    cr_assert_eq(chmod(dir, 0755), 0);
-    other_start2(&other, dir, "trustgid=0", "uid=65534");
-    cr_assert_eq(other_open(&other, ipc_handle, &address), GS_BAD_HANDLE);
 }
 
 /* Also where the importer has the block open already and would not have to ask. */

@@ -3,18 +3,14 @@
 #include "tests/children.h"
 #include "tests/system.h"
 
-#include <linux/fuse.h>
 #include <netinet/in.h>
 #include <sys/epoll.h>
-#include <sys/mount.h>
 
 #define LINGER_S 600
 #define ENDS_MAX 700
-#define INODE    2 /* of the one file */
 
 const char *const bomb_names[BOMBS] = {"lingering socket",
                                        "socket with a lingering one in it",
-                                       "file that does not close",
                                        "pipe",
                                        "memfd that shrinks",
                                        "pidfd",
@@ -25,8 +21,6 @@ static int ends[ENDS_MAX]; /* other ends of sockets, whose data nobody takes */
 static unsigned end_count;
 static int unsent[ENDS_MAX];
 static unsigned unsent_count;
-static char mountpoint[64];
-static pid_t server;
 
 static void must(bool holds, const char *what)
 {
@@ -34,104 +28,6 @@ static void must(bool holds, const char *what)
         return;
     perror(what);
     abort();
-}
-
-/* ---- A file system that answers all but the closing of its file ------------------------------ */
-
-static void fuse_answer(int fuse, const struct fuse_in_header *in, int error, const void *body,
-                        size_t size)
-{
-    char out[sizeof(struct fuse_out_header) + 256];
-    struct fuse_out_header head = {.len = (uint32_t)(sizeof head + size),
-                                   .error = error,
-                                   .unique = in->unique};
-
-    memcpy(out, &head, sizeof head);
-    if (size)
-        memcpy(out + sizeof head, body, size);
-    must(write(fuse, out, head.len) == (ssize_t)head.len || errno == ENOENT, "fuse");
-}
-
-static struct fuse_attr fuse_attributes(uint64_t inode)
-{
-    return (struct fuse_attr){.ino = inode,
-                              .size = 4096,
-                              .nlink = 1,
-                              .blksize = 4096,
-                              .mode = inode == FUSE_ROOT_ID ? S_IFDIR | 0755 : S_IFREG | 0644};
-}
-
-static void fuse_serve(int fuse)
-{
-    static char in[1 << 17];
-    const struct fuse_in_header *head = (const struct fuse_in_header *)in;
-
-    while (read(fuse, in, sizeof in) > 0) {
-        if (head->opcode == FUSE_INIT) {
-            struct fuse_init_out init = {.major = FUSE_KERNEL_VERSION,
-                                         .minor = 23,
-                                         .max_write = 4096};
-
-            fuse_answer(fuse, head, 0, &init, FUSE_COMPAT_22_INIT_OUT_SIZE);
-        } else if (head->opcode == FUSE_LOOKUP) {
-            struct fuse_entry_out entry = {.nodeid = INODE,
-                                           .entry_valid = 3600,
-                                           .attr_valid = 3600,
-                                           .attr = fuse_attributes(INODE)};
-
-            fuse_answer(fuse, head, 0, &entry, sizeof entry);
-        } else if (head->opcode == FUSE_GETATTR) {
-            struct fuse_attr_out attr = {.attr_valid = 3600, .attr = fuse_attributes(head->nodeid)};
-
-            fuse_answer(fuse, head, 0, &attr, sizeof attr);
-        } else if (head->opcode == FUSE_OPEN) {
-            struct fuse_open_out opened = {.fh = 1};
-
-            fuse_answer(fuse, head, 0, &opened, sizeof opened);
-        } else if (head->opcode != FUSE_FLUSH && head->opcode != FUSE_FORGET &&
-                   head->opcode != FUSE_BATCH_FORGET && head->opcode != FUSE_INTERRUPT) {
-            fuse_answer(fuse, head, -ENOSYS, NULL, 0);
-        }
-    }
-    _exit(0);
-}
-
-static bool fuse_begin(void)
-{
-    char options[128];
-    pid_t parent = getpid();
-    int fuse = open("/dev/fuse", O_RDWR | O_CLOEXEC);
-    bool mounted;
-
-    if (fuse < 0)
-        return false;
-    snprintf(mountpoint, sizeof mountpoint, "/tmp/gpushim-fuse-%d", (int)parent);
-    must(mkdir(mountpoint, 0755) == 0 || errno == EEXIST, "mkdir");
-    snprintf(options, sizeof options, "fd=%d,rootmode=40000,user_id=0,group_id=0,allow_other",
-             fuse);
-    mounted = mount("gpushim-test", mountpoint, "fuse", MS_NOSUID | MS_NODEV, options) == 0;
-    if (mounted) {
-        server = fork_child();
-        must(server >= 0, "fork");
-        if (server == 0) {
-            fuse_serve(fuse);
-        }
-    } else {
-        rmdir(mountpoint);
-    }
-    close(fuse);
-    return mounted;
-}
-
-static void fuse_end(void)
-{
-    if (!server)
-        return;
-    kill(server, SIGKILL); /* whoever waits for it gets an error */
-    waitpid(server, NULL, 0);
-    server = 0;
-    umount2(mountpoint, MNT_DETACH);
-    rmdir(mountpoint);
 }
 
 /* ---- Sockets -------------------------------------------------------------------------------- */
@@ -195,14 +91,8 @@ static int nested_new(void)
 
 /* ---- All ------------------------------------------------------------------------------------ */
 
-bool bombs_begin(enum bomb kind)
-{
-    return kind != BOMB_FUSE || fuse_begin();
-}
-
 int bomb_new(enum bomb kind)
 {
-    char path[sizeof mountpoint + 8];
     int pipes[2], fd = -1;
 
     switch (kind) {
@@ -211,10 +101,6 @@ int bomb_new(enum bomb kind)
         break;
     case BOMB_NESTED:
         fd = nested_new();
-        break;
-    case BOMB_FUSE:
-        snprintf(path, sizeof path, "%s/file", mountpoint);
-        fd = open(path, O_RDWR | O_CLOEXEC);
         break;
     case BOMB_PIPE:
         must(pipe2(pipes, O_CLOEXEC) == 0, "pipe");
@@ -263,10 +149,7 @@ void bomb_gone(enum bomb kind, int fd)
 {
     if (kind == BOMB_MEMORY)
         must(ftruncate(fd, 4096) == 0, "shrink");
-    if (kind == BOMB_FUSE)
-        bomb_unsent(fd);
-    else
-        close_briefly(fd);
+    close_briefly(fd);
 }
 
 void bomb_unsent(int fd)
@@ -275,10 +158,8 @@ void bomb_unsent(int fd)
     unsent[unsent_count++] = fd;
 }
 
-void bombs_end(enum bomb kind)
+void bombs_end(void)
 {
-    if (kind == BOMB_FUSE)
-        fuse_end();
     while (end_count > 0)
         close(ends[--end_count]);
     while (unsent_count > 0)

@@ -5,12 +5,9 @@
 #ifndef GS_TESTS_BOMBS_H
 #define GS_TESTS_BOMBS_H
 
-#include <stdbool.h>
-
 enum bomb {
     BOMB_LINGER, /* a socket whose last close waits for somebody to take its data */
     BOMB_NESTED, /* a socket in which lies another such */
-    BOMB_FUSE,   /* a file whose every close waits for its file system, which does not answer */
     BOMB_PIPE,
     BOMB_MEMORY, /* that has become smaller than it was said to be */
     BOMB_PIDFD,
@@ -21,14 +18,12 @@ enum bomb {
 
 extern const char *const bomb_names[BOMBS];
 
-/* What holds up goes on until bombs_end. False: this machine cannot have it (no FUSE). */
-bool bombs_begin(enum bomb kind);
-/* A new one; the caller gives it away by bomb_gone, and whoever has it then is the last. */
+/* A new one, which holds up until bombs_end; the caller gives it away by bomb_gone, and whoever has it then is the last. */
 int bomb_new(enum bomb kind);
 void bomb_gone(enum bomb kind, int fd);
 /* Nobody has it: its close would hold this process up, and is left for the end. */
 void bomb_unsent(int fd);
 /* The other ends take what they are sent: no close is held up any more. */
-void bombs_end(enum bomb kind);
+void bombs_end(void);
 
 #endif

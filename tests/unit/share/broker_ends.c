@@ -92,46 +92,6 @@ Test(share_broker, what_it_serves_is_not_taken_back_over_a_connection_that_was_l
     end_process(broker);
 }
 
-/* With share.keep 0 a block goes with its last reference, not under it. */
-Test(share_broker, that_keeps_nothing_keeps_what_is_held)
-{
-    pid_t broker = broker_by_hand("GPUSHIM_SHARE_KEEP", "0"), sharer, child;
-    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
-    union gs_wire_message message;
-    int fd, answer = GS_REFUSED_EARLY;
-
-    /* It is to learn of the end and of the next open at once, in this order. A broker that was
-     * stopped before it slept reads this connection first: then it goes again. */
-    for (unsigned char tries = 1; tries < 50 && answer == GS_REFUSED_EARLY; tries++) {
-        ipc_handle_by_hand(tries, 1, ipc_handle);
-        sharer = sharer_with_child(ipc_handle, 0, &child);
-        cr_assert(SIDE_WAIT(side_broker_published(dir) == 1));
-        fd = greet_broker(ipc_handle + 8, -1);
-        cr_assert_eq(ask_open(fd, ipc_handle), GS_REFUSED_EARLY);
-        usleep(10000);
-        halt(broker);
-        end_process(sharer);
-        send_open(fd, ipc_handle);
-        kill(broker, SIGCONT);
-        answer = answer_to_open(fd);
-        if (answer == GS_REFUSED_EARLY) {
-            close(fd);
-            kill(child, SIGKILL);
-            cr_assert(SIDE_WAIT(side_broker_published(dir) == 0));
-        }
-    }
-    cr_assert_eq(answer, 0, "refused: %d", answer);
-    cr_assert(all_rest(broker));
-    cr_assert_eq(side_broker_published(dir), 1, "dropped while it is held");
-    gs_wire_start(&message, GS_WIRE_CLOSE, 1);
-    message.close.block_id = 1;
-    cr_assert_eq(gs_wire_send(fd, &message, -1), 0);
-    cr_assert(SIDE_WAIT(side_broker_published(dir) == 0));
-    close(fd);
-    kill(child, SIGKILL);
-    end_process(broker);
-}
-
 /* More than is read in one round lies before it when the end is seen. */
 Test(share_broker, serves_what_a_process_said_last_though_its_child_holds_the_connection)
 {

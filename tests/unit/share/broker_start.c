@@ -6,37 +6,6 @@
 #include "tests/children.h"
 #include "tests/system.h"
 
-Test(share_broker, killed_itself_takes_nobody_down)
-{
-    unsigned char before[GS_IPC_HANDLE_SIZE], after[GS_IPC_HANDLE_SIZE];
-    struct gs_share_options brokered = options;
-    struct side_chunk piece;
-    struct gs_export *export;
-    unsigned long there;
-
-    side_stop(&side);
-    brokered.broker = true;
-    brokered.keep_ns = 1000000000;
-    snprintf(brokered.broker_program, sizeof brokered.broker_program, "%s", BROKER_PROGRAM);
-    side_start(&side, &brokered);
-    piece = side_chunk_new(&side, 2 * MIB);
-    cr_assert_eq(side_export(&side, &piece, 0, 512, &export), GS_OK);
-    gs_export_handle(export, before);
-    cr_assert(SIDE_WAIT(side_broker_published(dir) == 1));
-    cr_assert_eq(waitpid(-1, NULL, WNOHANG | __WALL) >= 0 || errno == ECHILD, 1);
-    kill(side_broker_pid(dir), SIGKILL);
-    cr_assert(SIDE_WAIT(strstr(side_logged(), "the broker has ended") != NULL));
-    cr_assert_eq(other_open(&other, before, &there), GS_OK);
-    other_ask(&other, "close %lx", there);
-    cr_assert(side_gets_back(&side, export));
-    cr_assert_eq(side_export(&side, &piece, 0, 512, &export), GS_OK);
-    gs_export_handle(export, after);
-    cr_assert_eq(other_open(&other, after, &there), GS_OK);
-    other_ask(&other, "close %lx", there);
-    cr_assert(side_gets_back(&side, export));
-    side_chunk_free(&side, &piece);
-}
-
 Test(share_broker, killed_itself_it_is_replaced_by_one_that_has_all)
 {
     unsigned char ipc_handle[4][GS_IPC_HANDLE_SIZE];
@@ -57,54 +26,6 @@ Test(share_broker, killed_itself_it_is_replaced_by_one_that_has_all)
         if (i != 2)
             cr_assert_eq(*(char *)address, 70 + i);
     }
-}
-
-/* What is freed before the next one is there must not be left with it. */
-Test(share_broker, the_next_one_is_not_left_what_was_freed)
-{
-    unsigned char kept[GS_IPC_HANDLE_SIZE], freed[GS_IPC_HANDLE_SIZE];
-    CUdeviceptr address;
-
-    export_and_leave(0, kept);
-    export_and_leave(1, freed);
-    kill(side_broker_pid(dir), SIGKILL);
-    cr_assert(SIDE_WAIT(!strcmp(other_ask(&other, "said broker"), "ok")));
-    cr_assert(SIDE_WAIT(other_withdraws(&other)));
-    cr_assert(SIDE_WAIT(side_broker_published(dir) == 1), "it has %llu",
-              side_broker_published(dir));
-    other_kill(&other);
-    cr_assert_eq(open_it(freed, &address), GS_STALE);
-    cr_assert_eq(open_it(kept, &address), GS_OK);
-}
-
-static volatile sig_atomic_t children_ended;
-
-static void on_child(int number)
-{
-    children_ended++;
-}
-
-Test(share_broker, the_program_does_not_see_its_start)
-{
-    struct gs_share_options brokered = options;
-    struct side_chunk piece;
-    struct gs_export *export;
-    struct side second;
-    int children;
-
-    signal(SIGCHLD, on_child);
-    children = children_ended;
-    brokered.broker = true;
-    brokered.keep_ns = 1000000000;
-    snprintf(brokered.broker_program, sizeof brokered.broker_program, "%s", BROKER_PROGRAM);
-    side_start(&second, &brokered);
-    piece = side_chunk_new(&second, 2 * MIB);
-    cr_assert_eq(side_export(&second, &piece, 0, 512, &export), GS_OK);
-    cr_assert(SIDE_WAIT(side_broker_published(dir) == 1));
-    cr_assert_eq(children_ended, children);
-    cr_assert(side_gets_back(&second, export));
-    side_stop(&second);
-    side_chunk_free(&second, &piece);
 }
 
 /* A launcher takes the orphans of what it starts, as PID 1 of a container does, and waits for all.
@@ -309,60 +230,6 @@ Test(share_broker, one_that_is_started_later_is_found)
     sharer_stop(&sharer, &piece, broker);
 }
 
-/* Nothing is exported when it comes: the next export looks for it, and is left there once. */
-Test(share_broker, one_that_is_started_later_is_found_by_the_next_export)
-{
-    struct gs_export *export[2];
-    struct side_chunk piece;
-    pid_t broker;
-    struct side sharer;
-
-    piece = sharer_start(&sharer);
-    cr_assert_eq(side_export(&sharer, &piece, 0, 512, &export[0]), GS_OK);
-    cr_assert(SIDE_WAIT(strstr(side_logged(), "no broker (") != NULL));
-    cr_assert(side_gets_back(&sharer, export[0]));
-    broker = broker_by_hand("GPUSHIM_LOG", "debug");
-    usleep(2500000); /* it could have been looked for */
-    for (unsigned i = 0; i < 2; i++) {
-        cr_assert_eq(side_export(&sharer, &piece, 4096 * i, 512, &export[i]), GS_OK);
-        cr_assert(SIDE_WAIT(side_broker_published(dir) == i + 1));
-    }
-    cr_assert(all_rest(broker));
-    cr_assert_eq(side_broker_published(dir), 2);
-    cr_assert_eq(side_log_lines(), 1, "%s", side_logged());
-    sharer_stop(&sharer, &piece, broker);
-}
-
-/* An export that is not the block's yet, nor ever will be where another thread was first: it can be
- * withdrawn at any time, since nothing else keeps its memory. */
-Test(share_broker, one_that_is_started_later_gets_only_what_was_given_out)
-{
-    struct gs_export *export, *early;
-    struct side_chunk piece;
-    pid_t broker;
-    struct side sharer;
-
-    piece = sharer_start(&sharer);
-    cr_assert_eq(gs_share_export(sharer.share,
-                                 &(struct gs_share_source){.handle = piece.handle,
-                                                           .chunk_id = piece.id,
-                                                           .chunk_size = piece.size,
-                                                           .block_id = 77,
-                                                           .offset = 4096,
-                                                           .size = 512},
-                                 &early),
-                 GS_OK);
-    cr_assert_eq(side_export(&sharer, &piece, 0, 512, &export), GS_OK);
-    cr_assert(SIDE_WAIT(strstr(side_logged(), "no broker (") != NULL));
-    broker = broker_by_hand("GPUSHIM_LOG", "debug");
-    cr_assert(SIDE_WAIT(side_broker_published(dir) > 0));
-    cr_assert(all_rest(broker));
-    cr_assert_eq(side_broker_published(dir), 1);
-    cr_assert(gs_share_withdraw(sharer.share, early));
-    cr_assert(side_gets_back(&sharer, export));
-    sharer_stop(&sharer, &piece, broker);
-}
-
 /* The number of this process's connection to a broker. */
 static int broker_connection(void)
 {
@@ -422,137 +289,6 @@ Test(share_broker, ends_at_a_signal_and_takes_its_socket_along)
     cr_assert(side_broker_gone(dir));
 }
 
-/* As systemd does for a socket unit: listens, starts the broker when somebody connects, and
- * listens again when it has ended. */
-struct activator {
-    pid_t pid;
-    struct activity {
-        unsigned starts; /* atomic, after: */
-        pid_t broker;    /* atomic; 0: none runs */
-    } *activity;
-};
-
-static _Noreturn void activate_always(int listener, struct activity *activity)
-{
-    for (;;) {
-        struct pollfd somebody = {.fd = listener, .events = POLLIN};
-        char pid[16];
-        pid_t child;
-
-        while (poll(&somebody, 1, -1) != 1)
-            continue;
-        child = fork_child();
-        if (child == 0) {
-            if (listener == 3)
-                fcntl(3, F_SETFD, 0);
-            else
-                dup2(listener, 3);
-            snprintf(pid, sizeof pid, "%d", (int)getpid());
-            setenv("LISTEN_PID", pid, 1);
-            setenv("LISTEN_FDS", "1", 1);
-            setenv("GPUSHIM_SHARE_DIR", dir, 1);
-            setenv("GPUSHIM_SHARE_KEEP", "400 ms", 1);
-            setenv("GPUSHIM_CONFIG", "", 1);
-            execl(BROKER_PROGRAM, BROKER_PROGRAM, (char *)NULL);
-            _exit(127);
-        }
-        __atomic_store_n(&activity->broker, child, __ATOMIC_SEQ_CST);
-        __atomic_add_fetch(&activity->starts, 1, __ATOMIC_SEQ_CST);
-        waitpid(child, NULL, 0);
-        __atomic_store_n(&activity->broker, 0, __ATOMIC_SEQ_CST);
-    }
-}
-
-static void activator_start(struct activator *activator)
-{
-    struct sockaddr_un to = {.sun_family = AF_UNIX};
-    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-
-    activator->activity = mmap(NULL, sizeof *activator->activity, PROT_READ | PROT_WRITE,
-                               MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    cr_assert_eq(mkdir(dir, 0700), 0);
-    snprintf(to.sun_path, sizeof to.sun_path, "%s/%s", dir, side_broker_name());
-    cr_assert_eq(bind(fd, (struct sockaddr *)&to, sizeof to), 0);
-    cr_assert_eq(listen(fd, 8), 0);
-    activator->pid = fork_child();
-    if (activator->pid == 0)
-        activate_always(fd, activator->activity);
-    close(fd);
-}
-
-#define STARTS(activator) __atomic_load_n(&(activator).activity->starts, __ATOMIC_SEQ_CST)
-#define BROKER(activator) __atomic_load_n(&(activator).activity->broker, __ATOMIC_SEQ_CST)
-
-Test(share_broker, an_activator_starts_it_when_it_is_needed_and_again)
-{
-    struct activator activator;
-    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
-    CUdeviceptr address;
-    char path[128];
-
-    activator_start(&activator);
-    for (unsigned round = 1; round <= 3; round++) {
-        unsigned starts = STARTS(activator);
-        gs_status status;
-        uint64_t killed;
-
-        if (!other.pid)
-            other_start(&other, dir, "keep=400");
-        cr_assert(all_rest(other.pid));
-        cr_assert_eq(STARTS(activator), starts, "nobody needs it yet");
-        export_and_leave(0,
-                         ipc_handle); /* which asks it how much it has, and so may start it twice */
-        cr_assert(SIDE_WAIT(STARTS(activator) > starts)); /* it may serve before it counts */
-        if (round == 2) { /* under those who use it: they get a new one */
-            starts = STARTS(activator);
-            kill(BROKER(activator), SIGKILL);
-            cr_assert(SIDE_WAIT(STARTS(activator) > starts));
-            cr_assert(SIDE_WAIT(side_broker_published(dir) == 1));
-        }
-        killed = side_now();
-        other_kill(&other);
-        status = open_it(ipc_handle, &address);
-        cr_assert(status == GS_OK || !side_within(killed, 400 * MS), "%d", status);
-        cr_assert(status != GS_OK || *(char *)address == 70);
-        side_stop(&side);
-        cr_assert(SIDE_WAIT(BROKER(activator) == 0), "it does not end");
-        side_start(&side, &options);
-    }
-    snprintf(path, sizeof path, "%s/%s", dir, side_broker_name());
-    cr_assert_eq(access(path, F_OK), 0, "the socket is the activator's");
-    kill(activator.pid, SIGKILL);
-    waitpid(activator.pid, NULL, 0);
-}
-
-/* It was about to end, and stood still: those who came meanwhile wait for it. */
-Test(share_broker, that_stood_still_does_not_end_before_it_looked_who_needs_it)
-{
-    struct sockaddr_un to = {.sun_family = AF_UNIX};
-    char said[512];
-
-    snprintf(to.sun_path, sizeof to.sun_path, "%s/%s", dir, side_broker_name());
-    setenv("GPUSHIM_SHARE_KEEP", "1 s", 1); /* and so long it runs unneeded */
-    for (int round = 0; round < 5; round++) {
-        union gs_wire_message message;
-        int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-        pid_t broker;
-
-        cr_assert_eq(run_broker("--detach", said, sizeof said), 0, "%s", said);
-        broker = side_broker_pid(dir);
-        usleep(100000); /* it finds that nobody is there any more */
-        halt(broker);
-        if (connect(fd, (struct sockaddr *)&to, sizeof to) == 0) { /* else it had its time before */
-            gs_wire_start(&message, GS_WIRE_QUERY, 1);
-            cr_assert_eq(gs_wire_send(fd, &message, -1), 0);
-            usleep(1500000);
-            kill(broker, SIGCONT);
-            cr_assert_eq(side_next_message(fd, &message), GS_WIRE_REPORT, "round %d", round);
-        }
-        close(fd);
-    }
-    unsetenv("GPUSHIM_SHARE_KEEP");
-}
-
 /* On a busy machine who started it looks for it late. */
 Test(share_broker, that_keeps_nothing_is_there_for_who_started_it)
 {
@@ -565,46 +301,6 @@ Test(share_broker, that_keeps_nothing_is_there_for_who_started_it)
     usleep(1500000);
     cr_assert_neq(side_broker_pid(dir), 0);
     cr_assert(SIDE_WAIT(access(path, F_OK) != 0), "it does not end with who came");
-}
-
-Test(share_broker, takes_the_socket_it_is_started_with)
-{
-    struct sockaddr_un to = {.sun_family = AF_UNIX};
-    int fd = socket(AF_UNIX, SOCK_SEQPACKET, 0);
-    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
-    CUdeviceptr address;
-    char path[128];
-    pid_t child;
-
-    mkdir(dir, 0700);
-    snprintf(to.sun_path, sizeof to.sun_path, "%s/%s", dir, side_broker_name());
-    cr_assert_eq(bind(fd, (struct sockaddr *)&to, sizeof to), 0);
-    cr_assert_eq(listen(fd, 8), 0);
-    child = fork_child();
-    if (child == 0) {
-        char pid[16];
-
-        if (fd != 3)
-            dup2(fd, 3);
-        else
-            fcntl(3, F_SETFD, 0);
-        snprintf(pid, sizeof pid, "%d", (int)getpid());
-        snprintf(path, sizeof path, "%s", dir);
-        setenv("LISTEN_PID", pid, 1);
-        setenv("LISTEN_FDS", "1", 1);
-        setenv("GPUSHIM_SHARE_DIR", path, 1);
-        setenv("GPUSHIM_CONFIG", "", 1);
-        execl(BROKER_PROGRAM, BROKER_PROGRAM, (char *)NULL);
-        _exit(127);
-    }
-    close(fd);
-    export_and_leave(0, ipc_handle);
-    other_kill(&other);
-    cr_assert_eq(open_it(ipc_handle, &address), GS_OK);
-    kill(child, SIGTERM);
-    waitpid(child, NULL, 0);
-    snprintf(path, sizeof path, "%s/%s", dir, side_broker_name());
-    cr_assert_eq(access(path, F_OK), 0, "the socket is its starter's");
 }
 
 /* One that is stopped, say, and has been asked by many. */

@@ -26,8 +26,7 @@ static unsigned long go_round(size_t offset, int byte, bool at_once)
     char want[16];
 
     *(char *)(chunk.base + offset) = (char)byte;
-    cr_assert_eq(side_export(&side, &chunk, offset, 512, &export), GS_OK);
-    gs_export_handle(export, ipc_handle);
+    export = scene_export(offset, 512, ipc_handle);
     cr_assert_eq(other_open(&other, ipc_handle, &address), GS_OK);
     snprintf(want, sizeof want, "ok %d", byte);
     cr_assert_str_eq(other_ask(&other, "read %lx", address), want);
@@ -60,18 +59,6 @@ static int census(void)
 static bool is_mapped(void)
 {
     return !strcmp(other_ask(&other, "mapped"), "ok 1");
-}
-
-Test(share_cached, the_next_block_of_the_chunk_is_opened_without_the_driver)
-{
-    unsigned long base;
-
-    other_start(&other, dir, NULL);
-    base = round_trip(0, 1);
-    for (int i = 1; i <= 20; i++)
-        cr_assert_eq(round_trip((size_t)i % 7 * 512, i), base);
-    cr_assert_str_eq(other_ask(&other, "maps"), "ok 1");
-    cr_assert_eq(memdriver_exports(), 1);
 }
 
 Test(share_cached, when_the_chunk_goes_it_is_unmapped_and_that_is_waited_for)
@@ -123,51 +110,6 @@ Test(share_cached, one_gpu_does_not_wait_for_what_is_unmapped_of_another)
     cr_assert(SIDE_WAIT(!is_mapped()));
 }
 
-Test(share_cached, its_importer_is_killed_and_the_wait_ends_with_its_exit)
-{
-    uint64_t begin = side_now();
-
-    other_start(&other, dir, NULL);
-    round_trip(0, 1);
-    other_kill(&other);
-    gs_share_chunk_gone(side.share, chunk.id);
-    gs_share_await_unmapped(side.share, NULL, SIDE_PATIENCE_MS * MS);
-    cr_assert(side_within(begin, SIDE_PATIENCE_MS * MS / 2));
-}
-
-Test(share_cached, its_exporter_is_killed_and_it_is_unmapped)
-{
-    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
-    CUdeviceptr address;
-
-    other_start(&other, dir, NULL);
-    other_export(&other, 0, 512, 7, ipc_handle);
-    cr_assert_eq(gs_share_open(side.share, ipc_handle, SIDE_CONTEXT, 0, &address), GS_OK);
-    cr_assert_str_eq(other_ask(&other, "withdraw"), "held");
-    cr_assert_eq(gs_share_close(side.share, address), GS_OK);
-    cr_assert(SIDE_WAIT(other_withdraws(&other)));
-    cr_assert_not_null(gs_map_find(&side.map, address), "it was not kept");
-    other_kill(&other);
-    cr_assert(SIDE_WAIT(gs_map_find(&side.map, address) == NULL));
-}
-
-Test(share_cached, its_time_ends)
-{
-    uint64_t begin;
-    bool there;
-
-    other_start(&other, dir, "idle=400");
-    begin = side_now();
-    round_trip(0, 1);
-    there = is_mapped();
-    cr_assert(there || !side_within(begin, 400 * MS));
-    cr_assert(SIDE_WAIT(!is_mapped()));
-    gs_share_chunk_gone(side.share, chunk.id); /* nobody is asked */
-    begin = side_now();
-    gs_share_await_unmapped(side.share, NULL, SIDE_PATIENCE_MS * MS);
-    cr_assert(side_within(begin, SIDE_PATIENCE_MS * MS / 2));
-}
-
 Test(share_cached, with_idle_off_nothing_is_kept)
 {
     other_start(&other, dir, "idle=0");
@@ -208,56 +150,6 @@ Test(share_cached, beyond_the_bound_the_oldest_goes)
         gs_share_chunk_gone(side.share, more[i].id);
         side_chunk_free(&side, &more[i]);
     }
-    chunk = first;
-}
-
-/* One that is on its way out makes room already: no other goes for the same place, though a block
- * is closed before its exporter's call comes, and so counts once as idle and once as kept. */
-Test(share_cached, at_the_bound_no_more_go_than_must)
-{
-    struct side_chunk more[3];
-    struct side_chunk first = chunk;
-
-    other_start2(&other, dir, "blocks=2", NULL);
-    for (int i = 0; i < 3; i++)
-        more[i] = side_chunk_new(&side, 2 * MIB);
-    for (int i = 0; i < 60; i++) {
-        chunk = more[i % 3];
-        go_round((size_t)i % 64 * 512, i, true);
-        if (i > 0)
-            cr_assert(SIDE_WAIT(!strcmp(other_ask(&other, "mapped"), "ok 2")));
-    }
-    for (int i = 0; i < 3; i++) {
-        gs_share_chunk_gone(side.share, more[i].id);
-        side_chunk_free(&side, &more[i]);
-    }
-    chunk = first;
-}
-
-Test(share_cached, while_a_thousand_blocks_come_and_go_no_mapping_is_lost)
-{
-    struct side_chunk chunks[8];
-    struct side_chunk first = chunk;
-
-    other_start(&other, dir, NULL);
-    for (int i = 0; i < 8; i++)
-        chunks[i] = side_chunk_new(&side, 2 * MIB);
-    for (int i = 0; i < 300; i++) {
-        int at = i * 5 % 8;
-
-        chunk = chunks[at];
-        round_trip((size_t)i % 64 * 512, i % 100);
-        if (i % 11)
-            continue;
-        gs_share_chunk_gone(side.share, chunk.id); /* while others of it are under way */
-        chunks[at].id = ++side.next_id;
-    }
-    for (int i = 0; i < 8; i++) {
-        gs_share_chunk_gone(side.share, chunks[i].id);
-        side_chunk_free(&side, &chunks[i]);
-    }
-    gs_share_await_unmapped(side.share, NULL, SIDE_PATIENCE_MS * MS);
-    cr_assert(SIDE_WAIT(!strcmp(other_ask(&other, "mapped"), "ok 0")));
     chunk = first;
 }
 

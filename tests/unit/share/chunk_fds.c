@@ -42,60 +42,6 @@ static void teardown(void)
 
 TestSuite(share_chunk_fds, .init = setup, .fini = teardown, .timeout = 120);
 
-Test(share_chunk_fds, a_chunk_is_exported_once_for_all_importers)
-{
-    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
-    struct gs_export *export;
-    struct other others[3];
-    unsigned long address;
-
-    cr_assert_eq(side_export(&side, &chunk, 0, 512, &export), GS_OK);
-    gs_export_handle(export, ipc_handle);
-    for (int i = 0; i < 3; i++) {
-        other_start(&others[i], dir, NULL);
-        cr_assert_eq(other_open(&others[i], ipc_handle, &address), GS_OK);
-    }
-    cr_assert_eq(memdriver_exports(), 1);
-    for (int i = 0; i < 3; i++)
-        cr_assert_eq(other_stop(&others[i]), 0);
-    cr_assert(side_gets_back(&side, export));
-}
-
-/* Descriptors of this process's chunk: the small driver's handle is one. */
-static int chunk_fds(void)
-{
-    char path[64], target[64];
-    int count = 0;
-
-    for (int fd = 0; fd < 1000; fd++) {
-        ssize_t length;
-
-        snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-        length = readlink(path, target, sizeof target - 1);
-        target[length < 0 ? 0 : length] = 0;
-        count += strstr(target, "memfd:chunk") != NULL;
-    }
-    return count;
-}
-
-Test(share_chunk_fds, the_kept_descriptor_goes_before_the_chunk)
-{
-    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
-    struct gs_export *export;
-    unsigned long address;
-
-    cr_assert_eq(side_export(&side, &chunk, 0, 512, &export), GS_OK);
-    gs_export_handle(export, ipc_handle);
-    cr_assert_eq(other_open(&other, ipc_handle, &address), GS_OK);
-    cr_assert_eq(other_stop(&other), 0);
-    cr_assert(side_gets_back(&side, export));
-    cr_assert_eq(chunk_fds(), 2);
-    gs_share_chunk_gone(side.share, chunk.id);
-    cr_assert_eq(chunk_fds(), 1);
-    gs_share_chunk_gone(side.share, chunk.id);
-    cr_assert_eq(chunk_fds(), 1);
-}
-
 /* From now on descriptors are made before anybody asks for them. */
 static void export_ahead(void)
 {
@@ -111,49 +57,12 @@ Test(share_chunk_fds, ahead_of_the_first_open)
     unsigned long address;
 
     export_ahead();
-    cr_assert_eq(side_export(&side, &chunk, 0, 512, &export), GS_OK);
-    gs_export_handle(export, ipc_handle);
+    export = scene_export(0, 512, ipc_handle);
     cr_assert(SIDE_WAIT(memdriver_exports() == 1));
     cr_assert_eq(other_open(&other, ipc_handle, &address), GS_OK);
     cr_assert_eq(memdriver_exports(), 1);
     other_ask(&other, "close %lx", address);
     cr_assert(side_gets_back(&side, export));
-}
-
-/* As many as are kept, the first exported first; none goes to make room for another. */
-Test(share_chunk_fds, ahead_goes_in_order_and_stops_where_no_more_are_kept)
-{
-    enum { MANY = 12, KEPT = 8 };
-    struct rlimit limit, before;
-    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
-    struct gs_export *exports[MANY];
-    struct side_chunk chunks[MANY];
-    unsigned long address;
-
-    export_ahead();
-    for (int i = 0; i < MANY; i++)
-        chunks[i] = side_chunk_new(&side, 2 * MIB);
-    cr_assert_eq(getrlimit(RLIMIT_NOFILE, &before), 0);
-    limit = before;
-    limit.rlim_cur = KEPT * 8;
-    cr_assert_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
-    for (int i = 0; i < MANY; i++)
-        cr_assert_eq(side_export(&side, &chunks[i], 0, 512, &exports[i]), GS_OK);
-    cr_assert(SIDE_WAIT(memdriver_exports() == KEPT));
-    gs_export_handle(exports[KEPT - 1], ipc_handle);
-    cr_assert_eq(other_open(&other, ipc_handle, &address), GS_OK);
-    gs_export_handle(exports[0], ipc_handle);
-    cr_assert_eq(other_open(&other, ipc_handle, &address), GS_OK);
-    cr_assert_eq(memdriver_exports(), KEPT, "%u descriptors", memdriver_exports());
-    gs_export_handle(exports[MANY - 1], ipc_handle);
-    cr_assert_eq(other_open(&other, ipc_handle, &address), GS_OK);
-    cr_assert_eq(memdriver_exports(), KEPT + 1, "%u descriptors", memdriver_exports());
-    cr_assert_eq(other_stop(&other), 0);
-    for (int i = 0; i < MANY; i++) {
-        cr_assert(side_gets_back(&side, exports[i]));
-        side_chunk_free(&side, &chunks[i]);
-    }
-    cr_assert_eq(setrlimit(RLIMIT_NOFILE, &before), 0);
 }
 
 #define CHUNKS 64
@@ -192,45 +101,6 @@ Test(share_chunk_fds, four_thousand_blocks_work_with_256_descriptors)
             cr_assert(side_gets_back(&side, exports[c][b]));
         side_chunk_free(&side, &chunks[c]);
     }
-}
-
-/* How many descriptors the kernel's table of this process has room for, or -1. */
-static int fd_table_size(void)
-{
-    FILE *status = fopen("/proc/self/status", "re");
-    char line[256];
-    int size = -1;
-
-    while (status && fgets(line, sizeof line, status))
-        if (sscanf(line, "FDSize: %d", &size) == 1)
-            break;
-    if (status)
-        fclose(status);
-    return size;
-}
-
-/* Each time it is enlarged whoever needs the next descriptor sleeps for milliseconds. */
-Test(share_chunk_fds, the_table_of_descriptors_is_enlarged_once)
-{
-    enum { LIMIT = 8192, KEPT = LIMIT / 8 }; /* beside what is there */
-    struct rlimit limit;
-    struct gs_export *export;
-    int size, kept[KEPT];
-
-    cr_assert_eq(getrlimit(RLIMIT_NOFILE, &limit), 0);
-    limit.rlim_cur = LIMIT;
-    if (limit.rlim_max < LIMIT || fd_table_size() <= 0)
-        cr_skip_test("this machine's limits, or its kernel, do not allow it");
-    cr_assert_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
-    cr_assert_eq(side_export(&side, &chunk, 0, 512, &export), GS_OK);
-    cr_assert(SIDE_WAIT(fd_table_size() > KEPT), "it stays at %d", fd_table_size());
-    size = fd_table_size();
-    for (int i = 0; i < KEPT; i++)
-        cr_assert_geq(kept[i] = fcntl(0, F_DUPFD_CLOEXEC, 0), 0);
-    cr_assert_eq(fd_table_size(), size, "%d, %d before", fd_table_size(), size);
-    for (int i = 0; i < KEPT; i++)
-        close(kept[i]);
-    cr_assert(side_gets_back(&side, export));
 }
 
 /* Chunks go in other threads meanwhile, and with them what is kept of them. */

@@ -87,21 +87,6 @@ Test(share_cluster, what_the_agent_has_is_not_used_again_until_it_gives_it_back)
     close(agent);
 }
 
-Test(share_cluster, a_block_that_is_free_again_is_refused)
-{
-    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
-    union gs_wire_message message;
-    int agent = shared(ipc_handle, &message);
-
-    free_it();
-    cr_assert(SIDE_WAIT(other_withdraws(&other)));
-    cr_assert_eq(take(agent, ipc_handle, 11, &message), GS_WIRE_REFUSE);
-    cr_assert(message.refuse.reason ==
-                  GS_REFUSED_HANDLE || /* its process was asked, before it has said CLOSE: */
-              message.refuse.reason == GS_REFUSED_ENDING);
-    close(agent);
-}
-
 Test(share_cluster, a_changed_handle_and_another_user_are_refused)
 {
     unsigned char ipc_handle[GS_IPC_HANDLE_SIZE], changed[GS_IPC_HANDLE_SIZE];
@@ -123,18 +108,6 @@ Test(share_cluster, a_changed_handle_and_another_user_are_refused)
     cr_assert_eq(message.refuse.reason, GS_REFUSED_USER);
     free_it();
     cr_assert(SIDE_WAIT(other_withdraws(&other)), "nothing is held");
-    close(agent);
-}
-
-Test(share_cluster, what_a_killed_process_shared_is_taken_from_its_broker)
-{
-    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
-    union gs_wire_message message;
-    int agent = shared(ipc_handle, &message);
-
-    cr_assert_eq(take(agent, ipc_handle, 11, &message), GS_WIRE_GRANT);
-    other_kill(&other);
-    cr_assert_eq(take(agent, ipc_handle, 12, &message), GS_WIRE_GRANT);
     close(agent);
 }
 
@@ -171,32 +144,6 @@ Test(share_cluster, what_the_agent_gave_up_while_its_process_was_asked_is_not_he
     kill(other.pid, SIGCONT);
     free_it();
     cr_assert(SIDE_WAIT(other_withdraws(&other)));
-    close(agent);
-}
-
-Test(share_cluster, the_log_names_other_machines_among_those_who_hold_what_is_freed)
-{
-    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
-    union gs_wire_message message;
-    struct gs_share_held held;
-    struct gs_export *export;
-    struct side sharer;
-    struct side_chunk piece = sharer_start(&sharer);
-    int agent = near_agent();
-
-    cr_assert_eq(side_export(&sharer, &piece, 0, 512, &export), GS_OK);
-    gs_export_handle(export, ipc_handle);
-    agent_hears(agent, GS_WIRE_SHARE, &message);
-    cr_assert_eq(take(agent, ipc_handle, 11, &message), GS_WIRE_GRANT);
-    gs_share_freed(sharer.share, export, side_now());
-    gs_share_held(sharer.share, NULL, &held);
-    cr_assert_eq(held.holders, 1);
-    cr_assert_eq(held.bytes, 512);
-    cr_assert_str_eq(held.most[0].name, "other machines");
-    say_of(agent, GS_WIRE_CLOSE, ipc_handle);
-    cr_assert(side_gets_back(&sharer, export));
-    side_stop(&sharer);
-    side_chunk_free(&sharer, &piece);
     close(agent);
 }
 
@@ -322,62 +269,6 @@ Test(share_cluster, a_free_calls_idle_mappings_of_other_machines_back)
     cr_assert_eq(message.close.lease, lease);
     say_of(far_agent, GS_WIRE_CLOSE, ipc_handle);
     cr_assert(SIDE_WAIT(other_withdraws(&other)));
-    close(near);
-    close(far_agent);
-}
-
-/* The second importer: nobody but his broker is asked. */
-Test(share_cluster, importers_of_one_machine_share_a_lease_and_a_killed_one_is_seen)
-{
-    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
-    union gs_wire_message message;
-    int far_agent = shared(ipc_handle, &message), near = near_agent(), pidfd;
-    struct other second = {.pid = 0};
-    unsigned long there;
-    CUdeviceptr address;
-    uint64_t lease;
-
-    cr_assert_eq(open_by_agents(near, far_agent, ipc_handle, &address, &lease), GS_OK);
-    other_start(&second, dir, "reach=1");
-    cr_assert_eq(other_open(&second, ipc_handle, &there), GS_OK);
-    pidfd = agent_hears(near, GS_WIRE_HELLO, &message);
-    cr_assert_geq(pidfd, 0);
-    cr_assert_eq(message.hello.pid, (uint64_t)second.pid);
-    close(pidfd);
-    cr_assert(agent_hears_nothing(near), "nobody is asked");
-    other_kill(&second);
-    agent_hears(near, GS_WIRE_HELLO, &message);
-    cr_assert_eq(message.hello.holds, 0);
-    cr_assert(agent_hears_nothing(near), "the first one has it still");
-    say_of(near, GS_WIRE_RECALL, ipc_handle);
-    cr_assert_eq(gs_share_close(side.share, address), GS_OK);
-    agent_hears(near, GS_WIRE_CLOSE, &message);
-    close(near);
-    close(far_agent);
-}
-
-Test(share_cluster, a_new_agent_is_told_what_is_borrowed_and_by_whom)
-{
-    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
-    union gs_wire_message message;
-    int far_agent = shared(ipc_handle, &message), near = near_agent(), pidfd;
-    CUdeviceptr address;
-    uint64_t lease;
-
-    cr_assert_eq(open_by_agents(near, far_agent, ipc_handle, &address, &lease), GS_OK);
-    close(near);
-    cr_assert_eq(*(char *)address, 71);
-    cr_assert(SIDE_WAIT(!told_at(dir).has_agent));
-    cr_assert_eq(told_at(dir).opened, 1);
-    near = agent_dial(dir);
-    pidfd = agent_hears(near, GS_WIRE_HELLO, &message);
-    cr_assert(pidfd >= 0 && message.hello.holds && !message.hello.agent);
-    close(pidfd);
-    agent_hears(near, GS_WIRE_RESUME, &message);
-    cr_assert_eq(message.resume.lease, lease);
-    agent_hears(near, GS_WIRE_HELLO, &message);
-    cr_assert(message.hello.agent, "that was all");
-    cr_assert_eq(gs_share_close(side.share, address), GS_OK);
     close(near);
     close(far_agent);
 }

@@ -62,14 +62,6 @@ static void say_served(const char *who, enum bomb kind, uint64_t since)
     fflush(stdout);
 }
 
-static bool begin(const char *who, enum bomb kind)
-{
-    if (bombs_begin(kind))
-        return true;
-    printf("%s, %s: skipped, this machine has no FUSE\n", who, bomb_names[kind]);
-    return false;
-}
-
 /* ---- An exporter ---------------------------------------------------------------------------- */
 
 static int dial_anew(const unsigned char *ipc_handle)
@@ -115,8 +107,6 @@ Test(share_descriptors, sent_to_an_exporter_hold_nobody_up)
         unsigned long address;
         uint64_t since;
 
-        if (!begin("exporter", kind))
-            continue;
         attack_exporter(ipc_handle, kind, fds);
         usleep(AGAIN_MS * 1000);
         since = side_now();
@@ -129,7 +119,7 @@ Test(share_descriptors, sent_to_an_exporter_hold_nobody_up)
         cr_assert_eq(other_open(&other, ipc_handle, &address), GS_OK);
         say_served("exporter that was hung up on", kind, since);
         other_ask(&other, "close %lx", address);
-        bombs_end(kind);
+        bombs_end();
         cr_assert(SIDE_WAIT(side_open_fds() <= before + 4), "%d, %d before", side_open_fds(),
                   before);
     }
@@ -149,7 +139,6 @@ Test(share_descriptors, hold_up_no_end_of_a_connection_that_came_without_any)
     cr_assert_eq(side_export(&side, &piece, 0, 512, &export), GS_OK);
     gs_export_handle(export, ipc_handle);
     other_start(&other, dir, NULL);
-    cr_assert(bombs_begin(BOMB_NESTED));
     for (int i = 0; i < EACH; i++)
         gs_discard(bomb_new(BOMB_NESTED));
     before = side_open_fds();
@@ -164,7 +153,7 @@ Test(share_descriptors, hold_up_no_end_of_a_connection_that_came_without_any)
     cr_assert_eq(other_open(&other, ipc_handle, &address), GS_OK);
     cr_assert(SIDE_WAIT(side_open_fds() <= before + 4), "%d, %d before", side_open_fds(), before);
     other_ask(&other, "close %lx", address);
-    bombs_end(BOMB_NESTED);
+    bombs_end();
     cr_assert(side_gets_back(&side, export));
     side_chunk_free(&side, &piece);
 }
@@ -243,8 +232,6 @@ Test(share_descriptors, sent_to_an_importer_hold_nobody_up)
         gs_status status;
         uint64_t since;
 
-        if (!begin("importer", kind))
-            continue;
         other_start(&other, dir, NULL);
         other_export(&other, 0, 512, 71, good);
         make_ipc_handle(bad, (unsigned char)(kind + 1));
@@ -269,7 +256,7 @@ Test(share_descriptors, sent_to_an_importer_hold_nobody_up)
         cr_assert(SIDE_WAIT(other_withdraws(&other)));
         say_served("importer that was hung up on", kind, since);
         other_stop(&other);
-        bombs_end(kind);
+        bombs_end();
         cr_assert(SIDE_WAIT(side_open_fds() <= before + 8), "%d, %d before", side_open_fds(),
                   before);
     }
@@ -332,8 +319,6 @@ Test(share_descriptors, sent_to_a_broker_hold_nobody_up)
         uint64_t since;
         int fds[EACH];
 
-        if (!begin("broker", kind))
-            continue;
         attack_broker(kind, fds);
         usleep(AGAIN_MS * 1000);
         since = side_now();
@@ -347,7 +332,7 @@ Test(share_descriptors, sent_to_a_broker_hold_nobody_up)
             SIDE_WAIT(side_broker_published(dir) <= 2)); /* it goes on, and has dropped the rest */
         say_served("broker that was hung up on", kind, since);
         cr_assert_eq(gs_share_close(side.share, address), GS_OK);
-        bombs_end(kind);
+        bombs_end();
     }
 }
 
@@ -412,7 +397,6 @@ Test(share_descriptors, sent_to_a_broker_by_hundreds_hold_nobody_up)
     other_export(&other, 0, 512, 73, ipc_handle);
     cr_assert(SIDE_WAIT(side_broker_published(dir) == 1));
     other_kill(&other);
-    cr_assert(bombs_begin(BOMB_NESTED));
     attack_closers();
     cr_assert(SIDE_WAIT(side_broker_published(dir) == 1), "what the attacker left is not dropped");
     since = side_now();
@@ -420,5 +404,5 @@ Test(share_descriptors, sent_to_a_broker_by_hundreds_hold_nobody_up)
     cr_assert_eq(*(char *)address, 73);
     say_served("broker, hundreds", BOMB_NESTED, since);
     cr_assert_eq(gs_share_close(side.share, address), GS_OK);
-    bombs_end(BOMB_NESTED);
+    bombs_end();
 }

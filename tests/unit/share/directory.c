@@ -78,21 +78,6 @@ static gs_status try_export(void)
     return status;
 }
 
-/* Exports and ends. */
-static gs_status sweep_once(void)
-{
-    struct gs_export *export;
-    struct side_chunk chunk;
-    struct side side;
-    gs_status status = begin(&side, &chunk, &export);
-
-    if (status == GS_OK)
-        cr_assert(gs_share_withdraw(side.share, export));
-    side_stop(&side);
-    side_chunk_free(&side, &chunk);
-    return status;
-}
-
 static void assert_refused(const char *reason)
 {
     cr_assert_eq(try_export(), GS_NOT_OFFERED);
@@ -176,55 +161,6 @@ Test(share_directory, in_one_that_others_may_write_to_each_user_has_his_own)
     }
 }
 
-Test(share_directory, ones_own_is_found_beside_what_another_user_put_there_first)
-{
-    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
-    struct other giver, taker;
-    unsigned long address;
-    char first[160], second[160];
-
-    need_root();
-    snprintf(first, sizeof first, "%s/gpushim-0", dir);
-    snprintf(second, sizeof second, "%s/gpushim-0.1", dir);
-    mkdir(dir, 0700);
-    cr_assert_eq(chmod(dir, 01777), 0);
-    cr_assert_eq(mkdir(first, 0700), 0);
-    cr_assert_eq(chown(first, NOBODY, NOBODY), 0);
-    other_start(&giver, dir, NULL);
-    other_start(&taker, dir, NULL);
-    other_export(&giver, 0, 512, 7, ipc_handle);
-    cr_assert_eq(side_dir_count(second), 1);
-    cr_assert_eq(side_dir_count(first), 0);
-    cr_assert_eq(other_open(&taker, ipc_handle, &address), GS_OK);
-    cr_assert_eq(other_stop(&taker), 0);
-    cr_assert_eq(other_stop(&giver), 0);
-    rmdir(first);
-    rmdir(second);
-}
-
-Test(share_directory, two_users_who_name_each_other_meet_in_one_that_both_may_write_to)
-{
-    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
-    struct other giver, taker;
-    unsigned long address;
-    char path[160];
-
-    need_root();
-    mkdir(dir, 0700);
-    cr_assert_eq(chmod(dir, 01777), 0);
-    other_start2(&giver, dir, "uid=65534", "trust=0");
-    other_start(&taker, dir, "trust=65534");
-    other_export(&giver, 0, 512, 7, ipc_handle);
-    cr_assert_eq(other_open(&taker, ipc_handle, &address), GS_OK);
-    cr_assert_eq(other_stop(&taker), 0);
-    other_start(&taker, dir, NULL);
-    cr_assert_eq(other_open(&taker, ipc_handle, &address), GS_UNREACHABLE, "root did not name him");
-    cr_assert_eq(other_stop(&taker), 0);
-    cr_assert_eq(other_stop(&giver), 0);
-    snprintf(path, sizeof path, "%s/gpushim-65534", dir);
-    rmdir(path);
-}
-
 /* Any number of them would make looking for somebody slow. */
 Test(share_directory, only_numbers_in_one_that_is_open_to_all_are_users)
 {
@@ -268,27 +204,6 @@ Test(share_directory, one_that_cannot_be_written_to_is_refused)
     cr_assert_str_eq(other_ask(&other, "export 0 512 1"), "status -6");
     cr_assert_eq(other_stop(&other), 0);
     cr_assert_eq(side_dir_count(dir), 0);
-}
-
-Test(share_directory, one_that_cannot_be_entered_is_refused)
-{
-    struct other other;
-    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
-    struct gs_export *export;
-    struct side_chunk chunk;
-    struct side side;
-    unsigned long address;
-
-    need_root();
-    side_start(&side, &options);
-    chunk = side_chunk_new(&side, 2 * MIB);
-    cr_assert_eq(side_export(&side, &chunk, 0, 512, &export), GS_OK);
-    gs_export_handle(export, ipc_handle);
-    other_start(&other, dir, "uid=65534");
-    cr_assert_eq(other_open(&other, ipc_handle, &address), GS_UNREACHABLE);
-    cr_assert_eq(other_stop(&other), 0);
-    side_stop(&side);
-    side_chunk_free(&side, &chunk);
 }
 
 /* Who looks for somebody there must not take him for gone. */
@@ -442,74 +357,6 @@ Test(share_directory, sockets_of_another_pid_namespace_stay_for_an_hour_and_whil
     cr_assert_not(is_there(dead));
     cr_assert(is_there(live));
     close(fd);
-}
-
-Test(share_directory, nobody_who_lives_is_connected_to_when_it_is_cleared)
-{
-    int live;
-
-    mkdir(dir, 0700);
-    live = bind_at(live_name, true);
-    close(bind_at(dead_name, true));
-    fcntl(live, F_SETFL, O_NONBLOCK);
-    cr_assert_eq(sweep_once(), GS_OK);
-    sweep();
-    cr_assert_not(is_there(dead_name));
-    cr_assert_eq(accept(live, NULL, NULL), -1);
-    cr_assert_eq(errno, EAGAIN);
-    close(live);
-}
-
-#define MANY 1200
-
-/* Names `count` dead sockets; their number says which. */
-static void leave_dead(unsigned count)
-{
-    char name[GS_SOCKET_NAME_SIZE];
-
-    for (unsigned i = 0; i < count; i++) {
-        side_name(i, side_gone_pid(), name);
-        close(bind_at(name, true));
-    }
-}
-
-/* Who passes others' memory on has many names. */
-Test(share_directory, dead_ones_are_found_among_many_that_live)
-{
-    char from[160], to[200];
-    int live;
-
-    mkdir(dir, 0700);
-    live = bind_at(live_name, false);
-    cr_assert_eq(listen(live, 2 * MANY), 0);
-    snprintf(from, sizeof from, "%s/%s", dir, live_name);
-    for (unsigned i = 0; i < MANY; i++) {
-        snprintf(to, sizeof to, "%s/%032x.%s", dir, i, live_name);
-        cr_assert_eq(link(from, to), 0);
-    }
-    leave_dead(50);
-    sweep();
-    cr_assert_eq(side_dir_count(dir), 1 + MANY);
-    close(live);
-}
-
-/* The share thread has begun to clear them away. */
-Test(share_directory, a_process_that_exits_amid_it_clears_all_away)
-{
-    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
-
-    mkdir(dir, 0700);
-    for (unsigned round = 0; round < 2; round++) {
-        struct other other;
-
-        leave_dead(MANY);
-        other_start(&other, dir, NULL);
-        other_export(&other, 0, 512, 1, ipc_handle);
-        cr_assert(SIDE_WAIT(side_dir_count(dir) < (int)MANY));
-        other_ask(&other, "exit");
-        cr_assert_eq(waitpid(other.pid, NULL, 0), other.pid);
-        cr_assert_eq(side_dir_count(dir), 0);
-    }
 }
 
 Test(share_directory, a_socket_about_to_be_born_is_not_taken_for_a_dead_one)
@@ -676,36 +523,6 @@ Test(share_directory, a_connection_that_is_not_there_at_once_is_not_waited_for_o
     close(live);
 }
 
-static void interrupt(int number)
-{
-}
-
-/* A profiler's timer, for instance. */
-Test(share_directory, a_connection_is_waited_for_no_longer_where_signals_come_all_the_time)
-{
-    const struct itimerval often = {{0, 10000}, {0, 10000}}, never = {0};
-    const struct sigaction act = {.sa_handler = interrupt};
-    int live, full[8], count = 0, directory;
-    uint64_t begin;
-
-    mkdir(dir, 0700);
-    directory = open(dir, O_PATH | O_DIRECTORY | O_CLOEXEC);
-    live = bind_at(dead_name, true);
-    while (count < 8 && (full[count] = gs_directory_connect_at_once(&options, dead_name)) >= 0)
-        count++;
-    sigaction(SIGALRM, &act, NULL);
-    setitimer(ITIMER_REAL, &often, NULL);
-    begin = side_now();
-    cr_assert_eq(gs_directory_connect(directory, &options, dead_name, UINT64_C(100000000)),
-                 -EAGAIN);
-    cr_assert_not(side_within(begin, UINT64_C(99000000)));
-    setitimer(ITIMER_REAL, &never, NULL);
-    while (count > 0)
-        close(full[--count]);
-    close(live);
-    close(directory);
-}
-
 Test(share_directory, of_another_user_is_not_connected_through)
 {
     int live;
@@ -721,34 +538,6 @@ Test(share_directory, of_another_user_is_not_connected_through)
     close(live);
 }
 
-Test(share_directory, what_lies_where_the_broker_should_be_is_replaced_or_named)
-{
-    char path[160], reason[GS_REASON_SIZE];
-    int directory, fd;
-
-    options.listen_fd = -1;
-    directory = gs_directory_open(&options, reason);
-    snprintf(path, sizeof path, "%s/%s", dir, side_broker_name());
-    cr_assert_eq(mkfifo(path, 0600), 0);
-    fd = gs_directory_listen_broker(directory, &options, reason);
-    cr_assert_geq(fd, 0, "%s", reason);
-    close(fd);
-    unlink(path);
-    cr_assert_eq(mkdir(path, 0700), 0);
-    cr_assert_eq(gs_directory_listen_broker(directory, &options, reason), -1);
-    cr_assert_not_null(strstr(reason, "directory"), "%s", reason);
-    rmdir(path);
-    close(directory);
-}
-
-Test(share_directory, the_next_exporter_clears_up_and_leaves_nothing)
-{
-    mkdir(dir, 0700);
-    close(bind_at(dead_name, true));
-    cr_assert_eq(try_export(), GS_OK);
-    cr_assert_eq(side_dir_count(dir), 0);
-}
-
 /* However short its life. */
 Test(share_directory, who_exits_at_once_clears_up_too)
 {
@@ -762,24 +551,6 @@ Test(share_directory, who_exits_at_once_clears_up_too)
     other_export(&other, 0, 512, 1, ipc_handle);
     other_ask(&other, "exit");
     cr_assert_eq(waitpid(other.pid, &status, 0), other.pid);
-    cr_assert_eq(side_dir_count(dir), 0);
-}
-
-Test(share_directory, an_orderly_exit_removes_the_socket_and_a_forked_child_does_not)
-{
-    struct other other;
-    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
-    int child, status;
-
-    other_start(&other, dir, NULL);
-    other_export(&other, 0, 512, 1, ipc_handle);
-    child = atoi(other_ask(&other, "fork") + 3);
-    cr_assert(all_rest(child)); /* the child has called gs_share_at_exit by now */
-    cr_assert_eq(side_dir_count(dir), 1);
-    kill(child, SIGKILL);
-    other_ask(&other, "exit");
-    cr_assert_eq(waitpid(other.pid, &status, 0), other.pid);
-    cr_assert_eq(status, 0);
     cr_assert_eq(side_dir_count(dir), 0);
 }
 

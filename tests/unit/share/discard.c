@@ -59,7 +59,7 @@ Test(share_discard, who_hands_something_over_does_not_wait_and_all_of_it_is_clos
     }
     for (int i = 0; i < WAITING; i++)
         cr_assert(is_open(fds[i]), "it does not wait for its turn");
-    bombs_end(BOMB_NESTED);
+    bombs_end();
     for (int i = 0; i < WAITING; i++)
         cr_assert(SIDE_WAIT(!is_open(fds[i])));
 }
@@ -79,7 +79,7 @@ Test(share_discard, a_forked_child_closes_what_it_has_by_itself)
     }
     cr_assert_eq(waitpid(child, &status, 0), child);
     cr_assert_eq(status, 0);
-    bombs_end(BOMB_NESTED);
+    bombs_end();
 }
 
 /* Else whoever sends such fills the table of descriptors. */
@@ -98,7 +98,7 @@ Test(share_discard, beyond_a_quarter_of_the_descriptors_who_has_more_closes_it)
     fd = file_new();
     gs_discard(fd);
     cr_assert_not(is_open(fd));
-    bombs_end(BOMB_NESTED);
+    bombs_end();
     cr_assert_eq(setrlimit(RLIMIT_NOFILE, &before), 0);
 }
 
@@ -118,6 +118,6 @@ Test(share_discard, a_connection_with_descriptors_in_it_waits_and_one_without_do
     gs_hang_up(without[1]);
     cr_assert(is_open(with[1]));
     cr_assert_not(is_open(without[1]));
-    bombs_end(BOMB_NESTED);
+    bombs_end();
     cr_assert(SIDE_WAIT(!is_open(with[1])));
 }

@@ -166,23 +166,6 @@ Test(share_event, a_changed_handle_is_the_drivers)
     fails(&changed, GS_UNREACHABLE);
 }
 
-Test(share_event, any_bytes_behind_the_drivers_are_harmless)
-{
-    unsigned seed = 4711;
-
-    for (int i = 0; i < 2000; i++) {
-        struct gs_event_handle random = handle;
-        unsigned char *bytes = (unsigned char *)&random;
-
-        for (size_t at = i % 3 ? 32 : 24; at < sizeof random; at++)
-            bytes[at] = (unsigned char)(rand_r(&seed) >> 8);
-        if (i % 3 == 1)
-            memcpy(random.instance, handle.instance, sizeof random.instance);
-        fails(&random, i % 3 ? GS_UNREACHABLE : GS_NOT_OURS);
-    }
-    opens(&handle, file);
-}
-
 Test(share_event, it_is_the_drivers_where_sharing_is_off_or_it_is_its_own)
 {
     struct gs_event_handle off = drivers(NUMBER), before = off, led = handle;
@@ -208,24 +191,6 @@ Test(share_event, what_the_program_has_closed_is_not_given)
     cr_assert_eq(dup2(other_file, file), file); /* it has the number of another file */
     cr_assert_not_null(strstr(fails(&handle, GS_UNREACHABLE), "stale"));
     close(other_file);
-}
-
-Test(share_event, without_a_descriptor_it_is_said)
-{
-    struct rlimit before, none;
-    const char *reason = NULL;
-    struct gs_event_handle led = handle;
-    int fd, at = dup(file);
-
-    close(at);
-    cr_assert_eq(getrlimit(RLIMIT_NOFILE, &before), 0);
-    none = before;
-    none.rlim_cur = (rlim_t)at;
-    cr_assert_eq(setrlimit(RLIMIT_NOFILE, &none), 0);
-    cr_assert_eq(gs_event_open(importer.share, false, &led, &fd, &reason), GS_UNREACHABLE);
-    cr_assert_eq(setrlimit(RLIMIT_NOFILE, &before), 0);
-    cr_assert_not_null(reason);
-    opens(&handle, file);
 }
 
 /* ---- By hand --------------------------------------------------------------------------------- */

@@ -63,26 +63,6 @@ static pthread_t export_and_be_killed(unsigned char *ret_ipc_handle, void *slowl
     return killer;
 }
 
-/* The time of a call, 100 s, is longer than these tests'. */
-Test(share_exits, an_exporter_killed_while_a_block_is_opened_is_not_waited_for)
-{
-    struct gs_share_options patient = options;
-    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
-    CUdeviceptr address;
-    pthread_t killer;
-
-    side_stop(&side);
-    patient.timeout_ns = 100000000000;
-    side_start(&side, &patient);
-    killer = export_and_be_killed(ipc_handle, NULL);
-    cr_assert_eq(gs_share_open(side.share, ipc_handle, SIDE_CONTEXT, 0, &address),
-                 side_with_broker() ? GS_OK : GS_UNREACHABLE);
-    cr_assert(side_with_broker() || strstr(side_logged(), "the process that shared it has ended"),
-              "%s", side_logged());
-    pthread_join(killer, NULL);
-    other_kill(&other);
-}
-
 Test(share_exits, one_whose_exit_takes_a_while_is_waited_for_until_then)
 {
     static char slowly[] = "";

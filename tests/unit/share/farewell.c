@@ -175,35 +175,6 @@ Test(share_farewell, those_of_other_users_are_not_kept)
     cr_assert_eq(last, 1);
 }
 
-Test(share_farewell, each_device_has_its_figures)
-{
-    struct gs_client client = process(geteuid(), FIRST, 9999);
-
-    cr_assert(say(&client, 3, 33));
-    cr_assert(say(&client, 1, 11));
-    cr_assert(say(&client, 1, 12), "what was said last counts");
-    leave(&client);
-    cr_assert_eq(ask(0, 0).has_figures, 1);
-    cr_assert_eq(ask(0, 0).figures.hits, 0);
-    cr_assert_eq(ask(0, 1).figures.hits, 12);
-    cr_assert_eq(ask(0, 3).figures.hits, 33);
-    cr_assert_eq(ask(0, 4).has_figures, 0);
-    cr_assert_eq(ask(0, UINT32_MAX).has_figures, 0);
-    cr_assert_neq(ask(0, UINT32_MAX).farewell, 0);
-}
-
-Test(share_farewell, who_talks_on_has_one_place)
-{
-    struct gs_client client = process(geteuid(), FIRST, 9999);
-    uint64_t last;
-
-    ends(geteuid(), 1);
-    for (unsigned i = 0; i < 1000; i++)
-        cr_assert(say(&client, i % GS_FAREWELL_DEVICES, i));
-    leave(&client);
-    cr_assert_eq(told(&last), 2);
-}
-
 Test(share_farewell, what_makes_no_sense_is_refused_and_not_kept)
 {
     struct gs_client stranger = visitor(geteuid(), 7), client = process(geteuid(), FIRST, 9999);

@@ -41,8 +41,7 @@ static void assert_serves(void)
     cr_assert(side_within(begin, AT_ONCE_MS * MS), "others had to wait");
     other_ask(&other, "close %lx", address);
     cr_assert(side_gets_back(&side, export));
-    cr_assert_eq(side_export(&side, &chunk, 0, 512, &export), GS_OK);
-    gs_export_handle(export, ipc_handle);
+    export = scene_export(0, 512, ipc_handle);
 }
 
 static uint64_t references(void)
@@ -111,46 +110,6 @@ Test(share_hostile, garbage_is_hung_up_on)
         cr_assert(is_hung_up_on(fd));
         close(fd);
     }
-    assert_serves();
-}
-
-Test(share_hostile, halves_of_messages_are_hung_up_on)
-{
-    union gs_wire_message message;
-
-    gs_wire_start(&message, GS_WIRE_HELLO, 0);
-    memcpy(message.hello.instance, ipc_handle + 8, GS_INSTANCE_SIZE);
-    for (size_t length = 0; length < sizeof message.hello; length += 3) {
-        int fd = dial();
-
-        send(fd, &message, length, MSG_NOSIGNAL);
-        cr_assert(is_hung_up_on(fd), "%zu bytes", length);
-        close(fd);
-    }
-    assert_serves();
-}
-
-Test(share_hostile, messages_out_of_order_are_hung_up_on)
-{
-    for (int i = 0; i < 7; i++) {
-        union gs_wire_message message;
-        int fd = dial();
-
-        if (i >= 2)
-            hello(fd);
-        gs_wire_start(&message, i == 6 ? GS_WIRE_GRANT : GS_WIRE_RESUME, 0);
-        if (i == 0 || i == 3)
-            ask_open(fd, i); /* before HELLO; with a flag that is none */
-        else if (i == 1)
-            side_greet(fd, ipc_handle + 9); /* not meant for it */
-        else if (i == 2)
-            hello(fd); /* twice */
-        else
-            gs_wire_send(fd, &message, -1); /* more than it holds; an exporter's message */
-        cr_assert(is_hung_up_on(fd), "case %d", i);
-        close(fd);
-    }
-    cr_assert_eq(memdriver_exports(), 0);
     assert_serves();
 }
 
@@ -228,28 +187,6 @@ Test(share_hostile, every_fault_is_named_in_the_log)
     assert_serves();
 }
 
-Test(share_hostile, descriptors_thrown_at_it_are_not_kept)
-{
-    int before = side_open_fds(), fds[20];
-
-    for (int i = 0; i < 20; i++) {
-        union gs_wire_message message;
-
-        fds[i] = dial();
-        gs_wire_start(&message, i % 2 ? GS_WIRE_HELLO : GS_WIRE_OPEN, 0);
-        memcpy(message.hello.instance, ipc_handle + 8, GS_INSTANCE_SIZE);
-        for (int j = 0; j < 10; j++)
-            if (gs_wire_send(fds[i], &message, fds[i]) == -ETOOMANYREFS) /* it takes none */
-                gs_wire_send(fds[i], &message, -1);
-    }
-    for (int i = 0; i < 20; i++) {
-        cr_assert(is_hung_up_on(fds[i]));
-        close(fds[i]);
-    }
-    cr_assert(SIDE_WAIT(side_open_fds() <= before), "%d, %d before", side_open_fds(), before);
-    assert_serves();
-}
-
 Test(share_hostile, silent_ones_are_hung_up_on_in_time)
 {
     uint64_t begin;
@@ -318,45 +255,6 @@ Test(share_hostile, who_lost_his_connection_comes_back_to_one_who_has_no_room)
     assert_serves();
 }
 
-Test(share_hostile, beyond_max_clients_with_holds_the_next_is_refused)
-{
-    int fds[64];
-    unsigned long address;
-
-    for (int i = 0; i < 64; i++)
-        cr_assert_eq(dial_and_open(&fds[i], i), GS_WIRE_GRANT);
-    cr_assert_eq(other_open(&other, ipc_handle, &address), GS_UNREACHABLE);
-    for (int i = 0; i < 64; i++) {
-        union gs_wire_message message;
-
-        gs_wire_start(&message, GS_WIRE_CLOSE, 1);
-        memcpy(&message.close.block_id, ipc_handle + 24, sizeof message.close.block_id);
-        gs_wire_send(fds[i], &message, -1);
-        close(fds[i]);
-    }
-    cr_assert(SIDE_WAIT(references() == 0), "it has heard them: until then there is no room");
-    assert_serves();
-}
-
-/* Who asks while a block is being freed: that may be later than the time that the answer counts
- * from. */
-Test(share_hostile, what_was_freed_just_now_is_not_told_to_be_ages_old)
-{
-    union gs_wire_message message;
-    unsigned long address;
-    int fd = dial();
-
-    cr_assert_eq(other_open(&other, ipc_handle, &address), GS_OK);
-    gs_share_freed(side.share, export, side_now() + 3600000 * MS);
-    gs_wire_start(&message, GS_WIRE_QUERY, 1);
-    cr_assert_eq(gs_wire_send(fd, &message, -1), 0);
-    cr_assert_eq(recv(fd, &message, sizeof message, 0), (ssize_t)sizeof message.report);
-    cr_assert_eq(message.report.limbo, 1);
-    cr_assert_eq(message.report.limbo_age_ns, 0, "%llu s",
-                 (unsigned long long)(message.report.limbo_age_ns / (1000 * MS)));
-    close(fd);
-}
-
 /* ---- Other users ---------------------------------------------------------------------------- */
 
 /* A skipped test does not come to its suite's teardown. */
@@ -375,62 +273,6 @@ static void start_as_nobody(const char *extra)
         other_stop(&other);
     chmod(dir, 0711);
     other_start(&other, dir, extra);
-}
-
-/* Served or turned away. */
-static void open_as_he_is(const unsigned char *bytes)
-{
-    union gs_wire_message message;
-    int fd = side_dial(dir, bytes);
-
-    gs_wire_start(&message, GS_WIRE_HELLO, 0);
-    memcpy(message.hello.instance, bytes + 8, GS_INSTANCE_SIZE);
-    gs_wire_send(fd, &message, -1);
-    gs_wire_start(&message, GS_WIRE_OPEN, 1);
-    memcpy(message.open.ipc_handle, bytes, GS_IPC_HANDLE_SIZE);
-    gs_wire_send(fd, &message, -1);
-    side_next_message(fd, &message);
-}
-
-static void open_many_as_he_is(void *bytes)
-{
-    for (int i = 0; i < 20; i++)
-        open_as_he_is(bytes);
-}
-
-/* Each connection has the block open, and none is given back. */
-Test(share_hostile, another_user_takes_no_more_than_half_of_the_connections)
-{
-    unsigned long address;
-    pid_t child;
-
-    need_root();
-    scene_stop();
-    options.max_clients = 8;
-    options.uids[options.uid_count++] = 65534;
-    scene_block(&export, ipc_handle);
-    cr_assert_eq(chmod(dir, 0755), 0);
-    child = other_user_start(open_many_as_he_is, ipc_handle);
-    cr_assert_eq(other_open(&other, ipc_handle, &address), GS_OK);
-    other_user_end(child);
-    other_ask(&other, "close %lx", address);
-    cr_assert(SIDE_WAIT(side_withdraws(&side, export)));
-    side_export(&side, &chunk, 0, 512, &export);
-}
-
-Test(share_hostile, another_users_importer_does_not_get_through)
-{
-    unsigned long address;
-    struct sockaddr_un at;
-
-    start_as_nobody("uid=65534");
-    cr_assert_eq(other_open(&other, ipc_handle, &address), GS_UNREACHABLE);
-    side_path_of(dir, ipc_handle, &at);
-    cr_assert_eq(chmod(at.sun_path, 0666), 0); /* the kernel lets him through: then we do not */
-    start_as_nobody("uid=65534");
-    cr_assert_eq(other_open(&other, ipc_handle, &address),
-                 GS_UNREACHABLE); /* nor does he trust us */
-    cr_assert_eq(memdriver_exports(), 0);
 }
 
 static void run_as_nobody_by_hand(int *ret_reason)
@@ -494,71 +336,6 @@ Test(share_hostile, a_user_that_is_named_gets_through)
 }
 
 /* ---- Full tables of descriptors ------------------------------------------------------------- */
-
-static void limit_fds(rlim_t limit)
-{
-    struct rlimit now;
-
-    getrlimit(RLIMIT_NOFILE, &now);
-    now.rlim_cur = limit;
-    cr_assert_eq(setrlimit(RLIMIT_NOFILE, &now), 0);
-}
-
-Test(share_hostile, a_full_table_in_the_exporter_refuses_and_loses_nothing)
-{
-    struct rlimit before;
-    int highest;
-
-    /* Until then the thread that enlarges the table has descriptors for a moment. */
-    cr_assert(SIDE_WAIT(__atomic_load_n(&side.share->loop.fds_made, __ATOMIC_RELAXED)));
-    highest = dup(0);
-    close(highest);
-    getrlimit(RLIMIT_NOFILE, &before);
-    /* None, then one, two, three left: accepting, watching and exporting fail in turn. */
-    for (int left = 0; left < 3; left++) {
-        unsigned long address;
-        uint64_t begin = side_now();
-        gs_status status;
-
-        gs_share_chunk_gone(side.share, chunk.id); /* so that it exports again */
-        gs_share_await_unmapped(side.share, NULL, SIDE_PATIENCE_MS * MS);
-        limit_fds((rlim_t)(highest + left));
-        status = other_open(&other, ipc_handle, &address);
-        limit_fds(before.rlim_cur);
-        cr_assert(status == GS_UNREACHABLE || status == CUDA_ERROR_OPERATING_SYSTEM,
-                  "with %d left: %d", left, status);
-        cr_assert(side_within(begin, AT_ONCE_MS * MS), "with %d left it was waited for", left);
-        assert_serves();
-    }
-}
-
-Test(share_hostile, a_full_table_in_the_importer_refuses_and_loses_nothing)
-{
-    int open_now = atoi(other_ask(&other, "fds") + 3) - 1; /* one is the counting's own */
-    unsigned long address;
-    int succeeded = 0;
-
-    for (int left = 0; left < 12; left++) {
-        gs_status status;
-
-        other_ask(&other, "nofile %d", open_now + left);
-        status = other_open(&other, ipc_handle, &address);
-        other_ask(&other, "nofile 1000");
-        if (status == GS_OK) {
-            succeeded++;
-            other_ask(&other, "close %lx", address);
-        } else {
-            cr_assert(status == GS_UNREACHABLE || status == CUDA_ERROR_OPERATING_SYSTEM,
-                      "with %d left: %d", left, status);
-        }
-        cr_assert(side_gets_back(&side, export), "with %d left", left);
-        cr_assert_eq(side_export(&side, &chunk, 0, 512, &export), GS_OK);
-        gs_export_handle(export, ipc_handle);
-    }
-    cr_assert_gt(succeeded, 0);
-    cr_assert_lt(succeeded, 12);
-    assert_serves();
-}
 
 static pid_t flier; /* has descriptors under way; 0: none are */
 static int lands;   /* what it reads them after */
@@ -649,8 +426,6 @@ Test(share_hostile, descriptors_under_way_delay_an_open_and_do_not_refuse_it)
     other_export(&other, 0, 512, 3, theirs);
     cr_assert_str_eq(other_ask(&other, "nofile 20"), "ok");
     fly_descriptors(40);
-    if (getenv("GPUSHIM_KILLED_TEST")) /* here (killed.py) */
-        pause();
     cr_assert_eq(gs_share_open(side.share, theirs, SIDE_CONTEXT, 0, &address), GS_OK);
     cr_assert_eq(rests, 3, "there was room, and this proves nothing: %u", rests);
     cr_assert_eq(*(char *)address, 3);

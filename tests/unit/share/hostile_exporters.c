@@ -276,56 +276,6 @@ Test(share_hostile, who_has_forked_says_so)
     }
 }
 
-/* An exporter by hand whose first grant is of no use, and whose program frees that block before the
- * CLOSE has come. Exit status 42 when a later block was given back as soon as it was called
- * back. */
-static pid_t recaller(const unsigned char *at)
-{
-    int listener;
-    pid_t child = exporter_fork(at, &listener);
-
-    if (child == 0) {
-        union gs_wire_message message;
-        int fd, opens = 0, closes = 0;
-
-        fd = accept(listener, NULL, NULL);
-        while (closes < 2 && recv(fd, &message, sizeof message, 0) > 0) {
-            struct gs_ipc_handle asked;
-
-            closes += message.head.type == GS_WIRE_CLOSE;
-            if (message.head.type != GS_WIRE_OPEN)
-                continue;
-            gs_ipc_handle_read(message.open.ipc_handle, &asked);
-            lie_once(fd, ++opens == 1 ? NO_FD : HONEST, &asked, message.head.request);
-            gs_wire_start(&message, GS_WIRE_RECALL, message.head.request);
-            message.recall.block_id = asked.block_id;
-            gs_wire_send(fd, &message, -1);
-        }
-        _exit(closes == 2 ? 42 : 0);
-    }
-    return child;
-}
-
-Test(share_hostile, a_recall_that_meets_the_return_of_a_useless_grant_makes_nobody_deaf)
-{
-    unsigned char asked[GS_IPC_HANDLE_SIZE];
-    struct sockaddr_un address;
-    CUdeviceptr opened;
-    int exit_status;
-    pid_t child;
-
-    usleep(100000); /* whoever shares has connected to all there are */
-    make_ipc_handle(asked, 0x66, 512);
-    child = recaller(asked);
-    cr_assert_neq(gs_share_open(side.share, asked, SIDE_CONTEXT, 0, &opened), GS_OK);
-    cr_assert_eq(gs_share_open(side.share, asked, SIDE_CONTEXT, 0, &opened), GS_OK);
-    cr_assert_eq(gs_share_close(side.share, opened), GS_OK);
-    cr_assert_eq(waitpid(child, &exit_status, 0), child);
-    cr_assert(WIFEXITED(exit_status) && WEXITSTATUS(exit_status) == 42, "it is not listened to");
-    side_path_of(dir, asked, &address);
-    unlink(address.sun_path);
-}
-
 /* Says the same again and again; 42 when nobody reads it any more, 0 when all of it was read. */
 static int say_for_ever(int fd, enum gs_wire_type type, uint64_t id)
 {
@@ -391,29 +341,4 @@ Test(share_hostile, an_exporter_that_talks_without_end_is_not_listened_to)
         side_path_of(dir, asked, &address);
         unlink(address.sun_path);
     }
-}
-
-Test(share_hostile, an_exporter_that_stalls_holds_up_nobody_else)
-{
-    unsigned char stalled[GS_IPC_HANDLE_SIZE], theirs[GS_IPC_HANDLE_SIZE];
-    struct sockaddr_un address;
-    CUdeviceptr opened;
-    pid_t child;
-    uint64_t begin;
-
-    scene_stop();
-    options.timeout_ns = 2500 * MS; /* which the other one has to answer */
-    scene_chunk();
-    make_ipc_handle(stalled, 0x77, 512);
-    other_export(&other, 0, 512, 3, theirs);
-    child = liar(SILENCE, stalled);
-    begin = side_now();
-    cr_assert_eq(gs_share_open(side.share, stalled, SIDE_CONTEXT, 0, &opened), GS_UNREACHABLE);
-    cr_assert_not(side_within(begin, options.timeout_ns));
-    cr_assert_eq(gs_share_open(side.share, theirs, SIDE_CONTEXT, 0, &opened), GS_OK);
-    cr_assert_eq(gs_share_close(side.share, opened), GS_OK);
-    kill(child, SIGKILL);
-    waitpid(child, NULL, 0);
-    side_path_of(dir, stalled, &address);
-    unlink(address.sun_path);
 }

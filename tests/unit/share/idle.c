@@ -18,31 +18,6 @@ static void setup(void)
 
 TestSuite(share_idle, .init = setup, .fini = scene_end, .timeout = 120);
 
-Test(share_idle, reopening_asks_nobody)
-{
-    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
-    CUdeviceptr address;
-    uint64_t begin, took;
-
-    other_export(&other, 0, 512, 7, ipc_handle);
-    address = scene_open(ipc_handle);
-    cr_assert_eq(gs_share_close(side.share, address), GS_OK);
-    cr_assert(all_rest(other.pid)); /* a reference has gone back, if it went */
-    halt(other.pid);
-    begin = side_now();
-    for (int i = 0; i < 100000; i++) {
-        cr_assert_eq(scene_open(ipc_handle), address);
-        cr_assert_eq(gs_share_close(side.share, address), GS_OK);
-    }
-    took = side_now() - begin;
-    kill(other.pid, SIGCONT);
-    fprintf(stderr, "open and close of an idle block: %.3f us\n", (double)took / 100000e3);
-    cr_assert_eq(memdriver_maps(), 1);
-    cr_assert(SIDE_WAIT(other_withdraws(&other)), "it was not called back");
-    other_ask(&other, "gone");
-    cr_assert_eq(gs_map_find(&side.map, address), NULL);
-}
-
 struct reopening {
     unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     bool done; /* atomic */
@@ -93,19 +68,6 @@ Test(share_idle, reopening_makes_no_system_call)
     cr_assert(__atomic_load_n(&reopening.done, __ATOMIC_SEQ_CST), "there was one each time");
 }
 
-Test(share_idle, a_closed_block_is_closed_for_the_program)
-{
-    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
-    struct gs_import_info info;
-    CUdeviceptr address;
-
-    other_export(&other, 0, 512, 7, ipc_handle);
-    address = scene_open(ipc_handle);
-    cr_assert_eq(gs_share_close(side.share, address), GS_OK);
-    cr_assert_eq(gs_share_close(side.share, address), GS_NOT_OURS);
-    cr_assert_eq(gs_share_find(side.share, address, &info), GS_NOT_OURS);
-}
-
 Test(share_idle, called_back_while_open_it_goes_at_the_close)
 {
     unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
@@ -122,22 +84,6 @@ Test(share_idle, called_back_while_open_it_goes_at_the_close)
     cr_assert_eq(gs_share_close(side.share, address), GS_OK);
     cr_assert(SIDE_WAIT(!strcmp(other_ask(&other, "holds"), "ok 1")), "nobody asks again");
     cr_assert(other_withdraws(&other));
-}
-
-Test(share_idle, called_back_it_waits_for_the_gpu)
-{
-    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
-    CUdeviceptr address;
-
-    other_export(&other, 0, 512, 7, ipc_handle);
-    address = scene_open(ipc_handle);
-    memdriver_hold(true);
-    cr_assert_eq(gs_share_close(side.share, address), GS_OK);
-    cr_assert_not(other_withdraws(&other));
-    cr_assert(all_rest(other.pid));
-    cr_assert_not(other_withdraws(&other), "given back while work may run");
-    memdriver_hold(false);
-    cr_assert(SIDE_WAIT(other_withdraws(&other)));
 }
 
 Test(share_idle, its_time_ends)
@@ -229,56 +175,6 @@ Test(share_idle, a_thousand_are_called_back_at_once_while_others_are_opened)
     side_chunk_free(&side, &piece);
 }
 
-static void send_open(int fd, uint32_t request, const unsigned char *ipc_handle)
-{
-    union gs_wire_message message;
-
-    gs_wire_start(&message, GS_WIRE_OPEN, request);
-    memcpy(message.open.ipc_handle, ipc_handle, GS_IPC_HANDLE_SIZE);
-    cr_assert_eq(gs_wire_send(fd, &message, -1), 0);
-}
-
-/* Reads until the answer to the request, past what else is said; false at a hang-up. */
-static bool is_granted(int fd, uint32_t request)
-{
-    union gs_wire_message message = {0};
-
-    while (message.head.request != request)
-        if (recv(fd, &message, sizeof message, 0) <= 0)
-            return false;
-    return message.head.type == GS_WIRE_GRANT;
-}
-
-/* An importer by hand that reads late: what is called back must leave room for its answers. */
-Test(share_idle, who_reads_late_is_called_back_and_still_answered)
-{
-    struct side_chunk piece = side_chunk_new(&side, 2 * MIB);
-    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
-    struct gs_export *exports[101];
-    int fd = -1;
-
-    for (int i = 0; i <= 100; i++) {
-        cr_assert_eq(side_export(&side, &piece, (size_t)i * 512, 512, &exports[i]), GS_OK);
-        gs_export_handle(exports[i], ipc_handle);
-        if (i == 0)
-            fd = side_connect_by_hand(dir, ipc_handle);
-        if (i < 100) {
-            send_open(fd, (uint32_t)i + 1, ipc_handle);
-            cr_assert(is_granted(fd, (uint32_t)i + 1));
-        }
-    }
-    for (int i = 0; i < 100; i++)
-        gs_share_freed(side.share, exports[i], side_now());
-    cr_assert(all_rest(0));
-    send_open(fd, 1000, ipc_handle);
-    cr_assert(all_rest(0)); /* the answer is given before anything is read */
-    cr_assert(is_granted(fd, 1000), "hung up on for its exporter's own words");
-    side_leave(fd);
-    for (int i = 0; i <= 100; i++)
-        cr_assert(side_gets_back(&side, exports[i]));
-    side_chunk_free(&side, &piece);
-}
-
 /* How many of the blocks that were closed could not be given back for want of room; -1: the thread
  * is at one still, or not so many are open. */
 static int unsent(unsigned open)
@@ -294,37 +190,6 @@ static int unsent(unsigned open)
         count = -1;
     gs_lock_release(&importer->lock);
     return count;
-}
-
-/* Until the exporter goes on, what is given back does not fit into the connection; and that is
- * closed by the program. */
-Test(share_idle, what_did_not_go_back_over_a_lost_connection_does_not_over_the_next)
-{
-    enum { BLOCKS = 1000, AGAIN = 10, OPEN = BLOCKS - 2 };
-    static unsigned char ipc_handles[BLOCKS][GS_IPC_HANDLE_SIZE];
-    static CUdeviceptr addresses[BLOCKS];
-
-    side_stop(&side);
-    options.idle_blocks = 0;
-    side_start(&side, &options);
-    for (int i = 0; i < BLOCKS; i++) {
-        other_export(&other, (size_t)i * 512, 512, 7, ipc_handles[i]);
-        if (i <= OPEN)
-            addresses[i] = scene_open(ipc_handles[i]);
-    }
-    halt(other.pid); /* until it stands it reads on */
-    for (int i = 0; i < OPEN; i++)
-        cr_assert_eq(gs_share_close(side.share, addresses[i]), GS_OK);
-    cr_assert(SIDE_WAIT(unsent(1) > 0)); /* the thread has tried to give them back */
-    cr_assert_eq(side_connections(true), 1);
-    kill(other.pid, SIGCONT);
-    for (int i = OPEN - AGAIN; i < OPEN; i++) /* over the next, some of what did not go back */
-        addresses[i] = scene_open(ipc_handles[i]);
-    addresses[OPEN + 1] = scene_open(ipc_handles[OPEN + 1]);
-    cr_assert(SIDE_WAIT(!strcmp(other_ask(&other, "holds"), "ok 12")), "%s", other.answer);
-    for (int i = OPEN - AGAIN; i < BLOCKS; i++)
-        cr_assert_eq(gs_share_close(side.share, addresses[i]), GS_OK);
-    cr_assert(SIDE_WAIT(!strcmp(other_ask(&other, "holds"), "ok 0")), "%s", other.answer);
 }
 
 /* The tries to give back what does not go have become as rare as they do, and the last one was a
@@ -390,47 +255,6 @@ Test(share_idle,
     snprintf(expected, sizeof expected, "ok %u", open + 2);
     cr_assert(SIDE_WAIT(!strcmp(other_ask(&other, "holds"), expected)), "%s, not %s", other.answer,
               expected);
-}
-
-/* Gives back what it was not called for yet, for want of room, and reads only then: nothing is left
- * to be sent, and the exporter's thread sleeps. */
-Test(share_idle, who_gives_back_before_it_reads_leaves_the_exporter_in_peace)
-{
-    struct side_chunk piece = side_chunk_new(&side, 2 * MIB);
-    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
-    struct gs_export *exports[20];
-    union gs_wire_message message;
-    clock_t begun, used;
-    int fd = -1;
-
-    for (int i = 0; i < 20; i++) {
-        cr_assert_eq(side_export(&side, &piece, (size_t)i * 512, 512, &exports[i]), GS_OK);
-        gs_export_handle(exports[i], ipc_handle);
-        if (i == 0)
-            fd = side_connect_by_hand(dir, ipc_handle);
-        send_open(fd, (uint32_t)i + 1, ipc_handle);
-        cr_assert(is_granted(fd, (uint32_t)i + 1));
-    }
-    for (int i = 0; i < 20; i++)
-        gs_share_freed(side.share, exports[i], side_now());
-    cr_assert(all_rest(0)); /* as many were asked for as there is room for */
-    for (int i = 0; i < 20; i++) {
-        gs_wire_start(&message, GS_WIRE_CLOSE, (uint32_t)i + 1);
-        gs_export_handle(exports[i], ipc_handle);
-        memcpy(&message.close.block_id, ipc_handle + 24, sizeof message.close.block_id);
-        cr_assert_eq(gs_wire_send(fd, &message, -1), 0);
-    }
-    for (int i = 0; i < 20; i++)
-        cr_assert(side_gets_back(&side, exports[i]));
-    while (recv(fd, &message, sizeof message, MSG_DONTWAIT) > 0)
-        continue;
-    cr_assert(all_rest(0));
-    begun = clock();
-    usleep(500000);
-    used = clock() - begun;
-    cr_assert_lt(used, CLOCKS_PER_SEC / 5, "%ld us of the CPU for nothing", (long)used);
-    close(fd);
-    side_chunk_free(&side, &piece);
 }
 
 /* A broker that has not heard all yet is looked at later than who was busy when something came.

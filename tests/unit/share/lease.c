@@ -30,8 +30,7 @@ static void stop_other(void)
 static void begin(void)
 {
     stop_other();
-    cr_assert_eq(side_export(&side, &chunk, 0, 512, &export), GS_OK);
-    gs_export_handle(export, ipc_handle);
+    export = scene_export(0, 512, ipc_handle);
     other_start(&other, dir, NULL);
     cr_assert_eq(other_open(&other, ipc_handle, &address), GS_OK);
 }
@@ -73,11 +72,6 @@ static void assert_rests(ending *end)
     cr_assert_geq(took, SETTLE_MS * MS, "after %llu ms", (unsigned long long)(took / MS));
 }
 
-Test(share_lease, holds_while_its_holder_lives)
-{
-    cr_assert(side_stays_held(&side, export, 300));
-}
-
 Test(share_lease, of_a_killed_process_ends_and_says_so)
 {
     unsigned before = side.leases_ended;
@@ -108,27 +102,15 @@ static unsigned close_connections(void)
 Test(share_lease, of_a_killed_process_ends_though_its_connection_was_closed_here)
 {
     unsigned before = side.leases_ended;
-    struct gs_export *another;
 
     gs_share_freed(side.share, export, side_now());
     usleep(2500000);
-    cr_assert_eq(side_export(&side, &chunk, 1024, 512, &another), GS_OK);
-    gs_export_handle(another, ipc_handle);
+    scene_export(1024, 512, ipc_handle);
     cr_assert_eq(other_open(&other, ipc_handle, &address), GS_OK);
     cr_assert_gt(close_connections(), 0);
     other_kill(&other);
     cr_assert(SIDE_WAIT(__atomic_load_n(&side.leases_ended, __ATOMIC_SEQ_CST) > before));
     cr_assert(side_withdraws(&side, export));
-}
-
-Test(share_lease, of_a_process_that_exits_without_closing_ends)
-{
-    int status;
-
-    other_ask(&other, "exit");
-    waitpid(other.pid, &status, 0);
-    other.pid = 0;
-    cr_assert(side_gets_back(&side, export));
 }
 
 static uint64_t end_with_a_child(void)
@@ -147,16 +129,6 @@ static uint64_t end_with_a_child(void)
 Test(share_lease, stays_with_a_forked_child_and_rests_after_it)
 {
     assert_rests(end_with_a_child);
-}
-
-Test(share_lease, stays_when_only_a_forked_child_ends)
-{
-    int child = atoi(other_ask(&other, "fork") + 3);
-
-    kill(child, SIGKILL);
-    cr_assert(side_stays_held(&side, export, 600));
-    other_kill(&other);
-    cr_assert(side_gets_back(&side, export));
 }
 
 /* The other's program closes its connection, which a child that it forked has still, and it resumes
@@ -190,39 +162,17 @@ Test(share_lease, who_has_closed_his_connection_resumes_what_he_has)
     cr_assert(side_gets_back(&side, export));
 }
 
-Test(share_lease, that_was_resumed_does_not_end_with_the_child_that_has_the_connection)
-{
-    int child = lose_to_a_child("fork");
-
-    cr_assert(side_stays_held(&side, export, 100));
-    kill(child, SIGKILL);
-    cr_assert(side_stays_held(&side, export, LATE_MS));
-    other_ask(&other, "close %lx", address);
-    cr_assert(side_gets_back(&side, export));
-}
-
-Test(share_lease, that_was_resumed_and_closed_is_over_whoever_has_the_connection_before)
-{
-    int child = lose_to_a_child("fork");
-
-    other_ask(&other, "close %lx", address);
-    cr_assert(side_gets_back(&side, export));
-    kill(child, SIGKILL);
-}
-
 static int orphan;
 
 /* That there is one is seen by the connection that was lost, and by nothing else. */
 static uint64_t end_before_a_child_that_has_the_one_before(void)
 {
     unsigned char another[GS_IPC_HANDLE_SIZE];
-    struct gs_export *second;
     uint64_t ended;
 
     orphan = lose_to_a_child("fork unheard");
     /* What is answered over the new one is behind what it said first. */
-    cr_assert_eq(side_export(&side, &chunk, 512, 512, &second), GS_OK);
-    gs_export_handle(second, another);
+    scene_export(512, 512, another);
     cr_assert_eq(other_open(&other, another, &address), GS_OK);
     ended = side_now();
     other_kill(&other);
@@ -247,13 +197,11 @@ Test(share_lease, of_a_process_that_becomes_another_program_stays_until_it_exits
 static uint64_t end_by_exec(void)
 {
     unsigned char another[GS_IPC_HANDLE_SIZE];
-    struct gs_export *second;
     uint64_t ended;
 
     cr_assert_str_eq(other_ask(&other, "exec again"), "ok");
     cr_assert(side_stays_held(&side, export, 200));
-    cr_assert_eq(side_export(&side, &chunk, 512, 512, &second), GS_OK);
-    gs_export_handle(second, another);
+    scene_export(512, 512, another);
     ended = side_now();
     cr_assert_eq(other_open(&other, another, &address), GS_OK);
     return ended;
@@ -262,36 +210,6 @@ static uint64_t end_by_exec(void)
 Test(share_lease, of_a_process_that_becomes_another_program_rests_when_that_says_hello)
 {
     assert_rests(end_by_exec);
-}
-
-Test(share_lease, of_a_stopped_process_stays)
-{
-    halt(other.pid);
-    cr_assert(side_stays_held(&side, export, 500));
-    kill(other.pid, SIGCONT);
-}
-
-Test(share_lease, one_of_two_holders_is_enough)
-{
-    struct other second;
-    unsigned long there;
-
-    other_start(&second, dir, NULL);
-    cr_assert_eq(other_open(&second, ipc_handle, &there), GS_OK);
-    other_kill(&other);
-    cr_assert(side_stays_held(&side, export, 500));
-    other_kill(&second);
-    cr_assert(side_gets_back(&side, export));
-}
-
-Test(share_lease, outlives_many_silent_seconds_of_its_exporter)
-{
-    /* The connection is not idle while something is held over it, whatever the time-outs. */
-    other_ask(&other, "hold 1");
-    other_ask(&other, "close %lx", address);
-    cr_assert(side_stays_held(&side, export, 2500));
-    other_ask(&other, "hold 0");
-    cr_assert(side_gets_back(&side, export));
 }
 
 /* ---- An importer by hand: what no importer of ours does -------------------------------------- */
@@ -562,8 +480,7 @@ Test(share_lease, of_a_process_that_was_gone_when_it_was_taken_in_is_over)
     for (int i = 0; i < 2; i++) {
         int fd;
 
-        cr_assert_eq(side_export(&side, &chunk, 1024, 512, &export), GS_OK);
-        gs_export_handle(export, ipc_handle);
+        export = scene_export(1024, 512, ipc_handle);
         __atomic_store_n(&old_kernel_error, errors[i], __ATOMIC_SEQ_CST);
         fd = side_connect_by_hand(dir, ipc_handle);
         cr_assert_eq(side_open_by_hand(fd, export), GS_WIRE_GRANT);

@@ -67,104 +67,6 @@ static void setup(void)
 
 TestSuite(share_memory, .init = setup, .fini = scene_end, .timeout = 120);
 
-Test(share_memory, an_export_without_memory_is_none)
-{
-    struct gs_export *export = NULL;
-    gs_status status;
-    size_t said;
-    int tries = 0;
-
-    do {
-        said = strlen(side_logged());
-        fail_in = ++tries;
-        status = side_export(&side, &chunk, 0, 512, &export);
-        cr_assert(status == GS_OK || status == GS_NO_HOST_MEMORY || status == GS_NOT_OFFERED,
-                  "try %d: %d", tries, status);
-        cr_assert_eq(export != NULL, status == GS_OK);
-        cr_assert(status == GS_OK || strlen(side_logged()) > said, "try %d is not said", tries);
-    } while (fail_in == 0 && tries < 100); /* until a call made fewer allocations than that */
-    cr_assert_geq(tries, 3);
-    cr_assert_lt(tries, 100);
-    fail_in = 0;
-    if (status == GS_OK)
-        cr_assert(gs_share_withdraw(side.share, export));
-}
-
-Test(share_memory, an_open_without_memory_changes_nothing)
-{
-    int opened = 0, failed = 0;
-
-    for (int n = 1; n < 40; n++) {
-        unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
-        CUdeviceptr address = 0;
-        gs_status status;
-
-        other_export(&other, 0, 512, 9, ipc_handle);
-        fail_in = n;
-        status = gs_share_open(side.share, ipc_handle, SIDE_CONTEXT, 0, &address);
-        fail_in = 0;
-        if (status == GS_OK) {
-            opened++;
-            cr_assert_eq(*(char *)address, 9);
-            cr_assert_eq(gs_share_close(side.share, address), GS_OK);
-        } else {
-            failed++;
-            cr_assert_eq(status, GS_NO_HOST_MEMORY, "allocation %d: %d", n, status);
-            cr_assert_not_null(strstr(side_logged(), "no host memory is left"));
-            cr_assert_eq(address, 0);
-        }
-        cr_assert(SIDE_WAIT(!strcmp(other_ask(&other, "withdraw"), "ok")),
-                  "allocation %d: a reference was lost", n);
-    }
-    cr_assert_gt(failed, 3);
-    cr_assert_gt(opened, 3);
-}
-
-/* Of a GPU's memory others are asked with some of this process's own: without it they are not. */
-Test(share_memory, who_has_no_memory_to_ask_with_gets_nothing)
-{
-    struct gs_share_answers answers;
-    int fds, tries = 0;
-
-    cr_assert_str_eq(other_ask(&other, "serve 7"), "ok");
-    fds = side_open_fds();
-    do {
-        fail_in = ++tries;
-        gs_share_ask(side.share, side_gpu, MIB, &answers);
-        cr_assert(fail_in > 0 || answers.given == 0, "try %d", tries);
-        cr_assert_leq(side_open_fds(), fds + (int)answers.silent, "try %d", tries);
-    } while (fail_in == 0 && tries < 100);
-    fail_in = 0;
-    cr_assert(tries > 2 && tries < 100);
-    cr_assert(SIDE_WAIT((gs_share_ask(side.share, side_gpu, MIB, &answers), answers.given == 7)));
-}
-
-Test(share_memory, an_exporter_without_memory_refuses_and_loses_nothing)
-{
-    int opened = 0;
-    struct gs_export *export;
-
-    /* The thread runs, so that what fails is the serving. */
-    cr_assert_eq(side_export(&side, &chunk, 0, 512, &export), GS_OK);
-    for (int n = 1; n < 12; n++) {
-        unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
-        unsigned long address;
-        struct other fresh;
-
-        gs_export_handle(export, ipc_handle);
-        other_start(&fresh, dir, NULL);
-        __atomic_store_n(&fail_elsewhere, n, __ATOMIC_SEQ_CST);
-        if (other_open(&fresh, ipc_handle, &address) == GS_OK)
-            opened++;
-        __atomic_store_n(&fail_elsewhere, 0, __ATOMIC_SEQ_CST);
-        cr_assert_eq(other_stop(&fresh), 0);
-        cr_assert(side_gets_back(&side, export), "allocation %d", n);
-        cr_assert_eq(side_export(&side, &chunk, 0, 512, &export), GS_OK);
-    }
-    cr_assert_gt(opened, 0);
-    cr_assert_lt(opened, 11);
-}
-
 /* What the exporter cannot note nobody may keep mapped: it could not be called back. */
 Test(share_memory, a_chunk_that_cannot_be_noted_is_granted_not_to_be_kept)
 {
@@ -230,29 +132,6 @@ Test(share_memory, a_name_is_not_said_to_be_nobodys_for_want_of_memory)
     cr_assert_eq(outcome, GS_LOOK_FOUND);
 }
 
-Test(share_memory, publishing_without_memory_changes_nothing)
-{
-    struct gs_naming naming = {.name = "w"};
-    struct gs_export *export;
-    struct gs_found found;
-    uint64_t since_ns;
-    gs_status status;
-    int tries = 0;
-
-    cr_assert_eq(side_export(&side, &chunk, 0, 512, &export), GS_OK);
-    do {
-        fail_in = ++tries;
-        status = gs_share_name(side.share, export, &naming, 0, &since_ns);
-        cr_assert(status == GS_OK || status == GS_NO_HOST_MEMORY, "try %d: %d", tries, status);
-        if (status != GS_OK)
-            cr_assert_eq(gs_share_look_up(side.share, "w", &found), GS_LOOK_NONE, "try %d", tries);
-        cr_assert_neq(gs_share_unname(side.share, "w", &(uint32_t){0}), GS_LOOK_OTHERS);
-    } while (fail_in == 0 && tries < 100);
-    fail_in = 0;
-    cr_assert(tries > 2 && tries < 100);
-    cr_assert(side_withdraws(&side, export));
-}
-
 /* Of a process that has no memory at all he is told so; he has patience for much longer than this
  * test. */
 Test(share_memory, an_importer_does_not_wait_for_one_without_any_memory)
@@ -265,13 +144,11 @@ Test(share_memory, an_importer_does_not_wait_for_one_without_any_memory)
     other_stop(&other);
     other_start(&first, dir, "timeout=1000000");
     other_start(&other, dir, "timeout=1000000");
-    cr_assert_eq(side_export(&side, &chunk, 0, 512, &export), GS_OK);
-    gs_export_handle(export, ipc_handle);
+    export = scene_export(0, 512, ipc_handle);
     cr_assert_eq(other_open(&first, ipc_handle, &address), GS_OK);
     cr_assert_str_eq(other_ask(&first, "close %lx", address), "status 0");
     cr_assert(side_gets_back(&side, export));
-    cr_assert_eq(side_export(&side, &chunk, 0, 512, &export), GS_OK);
-    gs_export_handle(export, ipc_handle);
+    export = scene_export(0, 512, ipc_handle);
     __atomic_store_n(&fail_elsewhere, -1, __ATOMIC_SEQ_CST);
     for (int kernel_too = 0; kernel_too < 2; kernel_too++) {
         __atomic_store_n(&sends_fail, kernel_too, __ATOMIC_SEQ_CST);

@@ -102,22 +102,6 @@ Test(share_names, what_is_published_is_found_and_opened_by_another)
     cr_assert_eq(others_note(&other, "weights/llama:7"), -1);
 }
 
-Test(share_names, of_another_process_no_address_is_told)
-{
-    struct gs_found found;
-    unsigned char handle[GS_IPC_HANDLE_SIZE];
-
-    other_start(&other, dir, NULL);
-    other_export(&other, 512, 512, 9, handle);
-    cr_assert_str_eq(other_ask(&other, "name w 5 1"), "status 0");
-    cr_assert_eq(gs_share_look_up(side.share, "w", &found), GS_LOOK_FOUND);
-    cr_assert_eq(found.address, 0);
-    cr_assert_eq(found.offset, 5);
-    cr_assert_eq(found.pid, (uint64_t)other.pid);
-    cr_assert_eq(memcmp(found.ipc_handle, handle, sizeof handle), 0);
-    cr_assert_eq(*(char *)scene_open(found.ipc_handle), 9);
-}
-
 Test(share_names, a_name_ends_with_its_blocks_free_though_others_hold_it)
 {
     struct gs_export *export = export_at(0, 7);
@@ -140,73 +124,6 @@ Test(share_names, a_name_ends_with_its_blocks_free_though_others_hold_it)
     cr_assert_eq(publish(export, "w", 5), GS_OK);
     end(export); /* without a free before */
     cr_assert_eq(note_of("w"), -1);
-}
-
-Test(share_names, what_is_published_anew_replaces_the_old_and_its_readers_keep_that)
-{
-    struct gs_export *first = export_at(0, 7), *second = export_at(512, 8);
-    unsigned char handle[GS_IPC_HANDLE_SIZE];
-    unsigned long address, later;
-
-    cr_assert_eq(publish(first, "w", 1), GS_OK);
-    other_start(&other, dir, NULL);
-    cr_assert(others_handle(&other, "w", handle));
-    cr_assert_eq(other_open(&other, handle, &address), GS_OK);
-    cr_assert_eq(publish(second, "w", 2), GS_OK);
-    cr_assert(others_handle(&other, "w", handle));
-    cr_assert_eq(other_open(&other, handle, &later), GS_OK);
-    cr_assert_str_eq(other_ask(&other, "read %lx", address), "ok 7");
-    cr_assert_str_eq(other_ask(&other, "read %lx", later), "ok 8");
-    other_ask(&other, "close %lx", address);
-    cr_assert(side_gets_back(&side, first)); /* the name is no more of the first's */
-    cr_assert_eq(others_note(&other, "w"), 2);
-    cr_assert_eq(publish(second, "w", 3), GS_OK, "the same block again, with another note");
-    cr_assert_eq(others_note(&other, "w"), 3);
-}
-
-Test(share_names, another_process_takes_a_name_over_and_the_old_never_comes_back)
-{
-    struct gs_export *export = export_at(0, 7);
-    unsigned char handle[GS_IPC_HANDLE_SIZE];
-
-    cr_assert_eq(publish(export, "w", 1), GS_OK);
-    cr_assert_eq(publish(export, "mine", 4), GS_OK);
-    other_start(&other, dir, NULL);
-    other_export(&other, 0, 512, 9, handle);
-    cr_assert_str_eq(other_ask(&other, "name w 0 2"), "status 0");
-    cr_assert_eq(note_of("w"), 2);
-    other_kill(&other);
-    cr_assert_eq(note_of("w"), -1, "a name is not inherited");
-    cr_assert_eq(note_of("mine"), 4);
-}
-
-Test(share_names, any_process_of_the_user_ends_a_name)
-{
-    struct gs_export *export = export_at(0, 7);
-
-    cr_assert_eq(publish(export, "w", 1), GS_OK);
-    other_start(&other, dir, NULL);
-    cr_assert_str_eq(other_ask(&other, "unname x"), "none 1 uid 0");
-    cr_assert_eq(note_of("w"), 1);
-    cr_assert_str_eq(other_ask(&other, "unname w"), "ended 0 uid 0");
-    cr_assert_eq(note_of("w"), -1);
-    cr_assert_str_eq(other_ask(&other, "unname w"), "none 1 uid 0");
-    cr_assert_eq(publish(export, "w", 2), GS_OK);
-    cr_assert_eq(others_note(&other, "w"), 2);
-}
-
-Test(share_names, without_a_broker_they_end_with_their_process_and_nothing_is_left)
-{
-    unsigned char handle[GS_IPC_HANDLE_SIZE];
-
-    end(export_at(0, 7)); /* this process's socket is there */
-    other_start(&other, dir, NULL);
-    other_export(&other, 0, 512, 9, handle);
-    cr_assert_str_eq(other_ask(&other, "name w 0 1"), "status 0");
-    cr_assert_eq(note_of("w"), 1);
-    other_kill(&other);
-    cr_assert_eq(note_of("w"), -1);
-    cr_assert_leq(side_dir_count(dir), 2, "two sockets, and nothing else");
 }
 
 /* ---- With a broker --------------------------------------------------------------------------- */
@@ -239,24 +156,6 @@ Test(share_names, a_broker_has_it_when_the_publisher_is_killed_at_once)
     cr_assert_eq(*(char *)scene_open(found.ipc_handle), 45);
 }
 
-/* Both know it, and the newest counts wherever it is. */
-Test(share_names, what_was_taken_over_from_a_brokers_keeping_does_not_come_back)
-{
-    struct gs_export *export = export_at(0, 7);
-    struct other second;
-
-    keeper_start(&other, "w", 1);
-    other_kill(&other);
-    keeper_start(&second, "w", 2);
-    cr_assert_eq(note_of("w"), 2);
-    other_kill(&second);
-    cr_assert_eq(note_of("w"), 2);
-    cr_assert_eq(publish(export, "w", 3), GS_OK, "by one that has no broker");
-    cr_assert_eq(note_of("w"), 3);
-    end(export);
-    cr_assert_eq(note_of("w"), -1);
-}
-
 Test(share_names, a_broker_does_not_have_what_was_freed_or_taken_back)
 {
     unsigned char handle[GS_IPC_HANDLE_SIZE];
@@ -272,17 +171,6 @@ Test(share_names, a_broker_does_not_have_what_was_freed_or_taken_back)
     cr_assert_eq(note_of("back"), -1);
     cr_assert_eq(note_of("kept"), 3);
     cr_assert(SIDE_WAIT(note_of("freed") == -1)); /* the broker reads that behind its end */
-}
-
-Test(share_names, what_a_broker_keeps_ends_when_anybody_of_the_user_says_so)
-{
-    uint32_t uid = 0;
-
-    keeper_start(&other, "w", 1);
-    other_kill(&other);
-    cr_assert_eq(gs_share_unname(side.share, "w", &uid), GS_LOOK_FOUND);
-    cr_assert_eq(note_of("w"), -1);
-    cr_assert_eq(gs_share_unname(side.share, "w", &uid), GS_LOOK_NONE);
 }
 
 /* The next one is told all names anew. */
@@ -301,26 +189,6 @@ Test(share_names, a_broker_that_dies_takes_no_name_of_a_living_process)
     other_kill(&other);
     cr_assert_eq(note_of("w"), 1);
     cr_assert_eq(note_of("v"), 2);
-}
-
-/* It says so, and goes on. */
-Test(share_names, without_a_broker_that_can_be_had_the_name_is_the_processs)
-{
-    unsigned char handle[GS_IPC_HANDLE_SIZE];
-    uint64_t since;
-
-    scene_stop();
-    options.broker = true;
-    options.broker_program[0] = 0;
-    scene_chunk();
-    since = side_now();
-    cr_assert_eq(publish(export_at(0, 7), "w", 1), GS_OK);
-    cr_assert(side_within(since, GS_NAME_KEPT_NS), "nobody waits for what is not there");
-    cr_assert(strstr(side_logged(), "it ends with this process"));
-    other_start(&other, dir, NULL);
-    other_export(&other, 0, 512, 9, handle);
-    cr_assert_eq(others_note(&other, "w"), 1);
-    cr_assert(strstr(other_ask(&other, "lookup w"), "kept 0"));
 }
 
 /* One that takes its time to read a name, and says that it does not keep it, or that it does.

@@ -54,37 +54,6 @@ Test(share_names_wrong, only_words_are_names)
     cr_assert_not(gs_naming_is_good(&naming));
 }
 
-Test(share_names_wrong, a_process_has_1024_names_and_gives_all_back)
-{
-    struct gs_export *export;
-    struct gs_naming naming;
-    uint64_t since_ns;
-    char name[32];
-    int fds;
-
-    scene_chunk();
-    export = export_at(0, 7);
-    cr_assert_eq(publish(export, "first", 1), GS_OK);
-    fds = side_open_fds();
-    for (unsigned i = 0; i < GS_NAMES_MAX; i++) {
-        snprintf(name, sizeof name, "name-%u", i);
-        naming = naming_of(name, (int)i % 100);
-        cr_assert_eq(gs_share_name(side.share, export, &naming, 0, &since_ns),
-                     i < GS_NAMES_MAX - 1 ? GS_OK : GS_TOO_MANY);
-    }
-    cr_assert_eq(note_of("name-77"), 77);
-    cr_assert_eq(note_of("name-1023"), -1);
-    cr_assert_eq(publish(export, "name-77", 5), GS_OK, "what is there can be published anew");
-    cr_assert_eq(gs_share_unname(side.share, "name-5", &(uint32_t){0}), GS_LOOK_FOUND);
-    cr_assert_eq(publish(export, "name-1023", 6), GS_OK, "there is room again");
-    cr_assert_eq(gs_share_name(side.share, export, &naming, 512, &since_ns), GS_INVALID,
-                 "that lies beyond the block");
-    gs_share_freed(side.share, export, side_now());
-    cr_assert_eq(note_of("first"), -1);
-    cr_assert_eq(note_of("name-77"), -1);
-    cr_assert_eq(side_open_fds(), fds);
-}
-
 /* ---- Other users ----------------------------------------------------------------------------- */
 
 /* A folder of that user's, whom this process names. */
@@ -123,27 +92,6 @@ Test(share_names_wrong, a_user_who_is_not_listed_is_told_whose_processes_refuse_
     other_start2(&other, dir, "uid=65534", "trust=0");
     cr_assert_str_eq(other_ask(&other, "lookup w"), "none 2 uid 0");
     cr_assert_str_eq(other_ask(&other, "said share.uids"), "ok");
-}
-
-Test(share_names_wrong, each_user_has_the_name_for_himself)
-{
-    unsigned char handle[GS_IPC_HANDLE_SIZE];
-    struct gs_found found;
-    uint32_t uid = 0;
-
-    with_folder_of(NOBODY, true);
-    other_start2(&other, dir, "uid=65534", "trust=0");
-    other_export(&other, 0, 512, 9, handle);
-    cr_assert_eq(publish(export_at(0, 7), "w", 1), GS_OK);
-    cr_assert_str_eq(other_ask(&other, "name w 0 2"), "status 0");
-    cr_assert_eq(note_of("w"), 1, "his is newer, and does not hide this one");
-    cr_assert_eq(others_note(&other, "w"), 2);
-    cr_assert_eq(gs_share_unname(side.share, "w", &uid), GS_LOOK_FOUND);
-    cr_assert_eq(gs_share_look_up(side.share, "w", &found), GS_LOOK_FOUND);
-    cr_assert_eq(found.uid, NOBODY);
-    cr_assert_eq(gs_share_unname(side.share, "w", &uid), GS_LOOK_OTHERS);
-    cr_assert_eq(uid, NOBODY);
-    cr_assert_eq(others_note(&other, "w"), 2);
 }
 
 Test(share_names_wrong, a_broker_tells_whose_it_is_to_whom_its_process_did_not_name)

@@ -14,7 +14,6 @@
  *   nofile N                 its limit of descriptors
  *   connections, lose        how many it has made; and closes them
  *   exec                     becomes a program that sleeps, after "ok"
- *   hold 0|1                 whether its fences pass
  *   short                    its memory is out: waits for what others have of it, a little
  *   delay MICROSECONDS       that each export takes
  *   serve N                  can be asked for memory, and gives N bytes each time: "ok"

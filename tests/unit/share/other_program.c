@@ -1,6 +1,6 @@
 /* The other process of a test (other.h): DIR, then words, also several in one argument: uid=N,
- * trust=N, settle=MS, timeout=MS, idle=MS, trustgid=N, keep=MS (with a broker), readonly=1,
- * strict=1, blocks=N, grace=MS, reach=1 (its memory may leave the machine). */
+ * trust=N, timeout=MS, idle=MS, trustgid=N, keep=MS (with a broker), readonly=1,
+ * strict=1, blocks=N, reach=1 (its memory may leave the machine). */
 #include "core/share/exporter.h"
 #include "other.h"
 #include "side.h"
@@ -224,10 +224,6 @@ static void serve(const char *line)
     } else if (!strcmp(word, "freed")) {
         gs_share_freed(side.share, last_export, side_now());
         printf("ok\n");
-    } else if (!strcmp(word, "gone")) {
-        gs_share_chunk_gone(side.share, chunk.id);
-        gs_share_await_unmapped(side.share, NULL, SIDE_PATIENCE_MS * UINT64_C(1000000));
-        printf("ok\n");
     } else if (!strcmp(word, "short")) {
         gs_share_chunk_gone(side.share, chunk.id);
         gs_share_await_given_back(side.share, NULL, UINT64_C(100000000));
@@ -273,9 +269,6 @@ static void serve(const char *line)
     } else if (!strcmp(word, "delay")) {
         memdriver_delay_export((unsigned)strtoul(argument, NULL, 10));
         printf("ok\n");
-    } else if (!strcmp(word, "hold")) {
-        memdriver_hold(argument[0] == '1');
-        printf("ok\n");
     } else {
         printf("what?\n");
     }
@@ -294,8 +287,6 @@ static void take_word(const char *word, struct gs_share_options *options)
         exit(3);
     if (!strncmp(word, "trust=", 6))
         options->uids[options->uid_count++] = (uid_t)value;
-    if (!strncmp(word, "settle=", 7))
-        options->settle_ns = value * 1000000;
     if (!strncmp(word, "timeout=", 8))
         options->timeout_ns = value * 1000000;
     if (!strncmp(word, "trustgid=", 9))
@@ -313,8 +304,6 @@ static void take_word(const char *word, struct gs_share_options *options)
         options->cluster = value != 0;
     if (!strncmp(word, "blocks=", 7))
         options->idle_blocks = (uint32_t)value;
-    if (!strncmp(word, "grace=", 6))
-        options->grace_ns = value * 1000000;
     if (!strncmp(word, "idle=", 5))
         options->idle_ns = value * 1000000;
 }

@@ -95,27 +95,6 @@ Test(share_places, one_that_is_replaced_gets_the_socket_too)
     rmdir(away);
 }
 
-Test(share_places, one_that_cannot_be_made_again_is_said_until_it_can)
-{
-    char path[96];
-
-    mkdir(dir, 0700);
-    snprintf(path, sizeof path, "%s/below", dir);
-    other_start(&giver, path, NULL);
-    give(1);
-    giver_stands();
-    side_dir_remove(path);
-    side_dir_remove(dir);
-    giver_goes_on();
-    cr_assert_str_eq(other_ask(&giver, "export 0 512 2"), "status -6");
-    cr_assert_str_eq(other_ask(&giver, "said cannot be made"), "ok");
-    mkdir(dir, 0700);
-    give(3);
-    cr_assert(opens(path));
-    cr_assert_eq(other_stop(&giver), 0);
-    rmdir(path);
-}
-
 Test(share_places, a_broker_puts_its_socket_up_again_and_serves_what_it_has)
 {
     other_start(&giver, dir, "keep=60000");
@@ -237,48 +216,6 @@ Test(share_places, two_users_who_name_each_other_meet_in_tmp)
     cr_assert_eq(other_stop(&giver), 0);
 }
 
-/* In /tmp as it is now nothing can be made; it is said why, and each time again tried. */
-static void assert_nowhere(const char *why)
-{
-    char said[64];
-
-    snprintf(said, sizeof said, "said %s", why);
-    other_start(&giver, "", NULL);
-    cr_assert_str_eq(other_ask(&giver, "export 0 512 1"), "status -6");
-    cr_assert_str_eq(other_ask(&giver, "%s", said), "ok");
-    log_in();
-    give(1);
-    cr_assert(opens(""));
-    cr_assert_eq(other_stop(&giver), 0);
-    log_out();
-}
-
-Test(share_places, where_tmp_is_full_there_is_none_but_that_of_the_session)
-{
-    char path[64];
-
-    empty_places();
-    mkdir("/tmp/gpushim-0", 0700);
-    for (int i = 0, fd = 0; fd >= 0; i++) {
-        snprintf(path, sizeof path, "/tmp/%d", i);
-        if (i == 0)
-            cover("/tmp", "mode=1777,nr_inodes=8");
-        fd = open(path, O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
-        if (fd >= 0)
-            close(fd);
-    }
-    assert_nowhere("No space left");
-    unlink("/tmp/0"); /* a directory, but no socket */
-    assert_nowhere("no socket can be made in /tmp/gpushim-0");
-}
-
-Test(share_places, where_tmp_is_read_only_there_is_none_but_that_of_the_session)
-{
-    empty_places();
-    cr_assert_eq(mount("none", "/tmp", NULL, MS_REMOUNT | MS_RDONLY, NULL), 0);
-    assert_nowhere("Read-only file system");
-}
-
 /* ---- Whether there is any ------------------------------------------------------------------- */
 
 Test(share_places, whether_there_is_one_is_tried_and_leaves_the_folder_alone)
@@ -303,34 +240,6 @@ Test(share_places, whether_there_is_one_is_tried_and_leaves_the_folder_alone)
     cr_assert_not_null(strstr(reason, "cannot be made: No such file"), "%s", reason);
     cr_assert_eq(side_open_fds(), fds);
     side_stop(&side);
-}
-
-/* Many processes begin at once. */
-Test(share_places, many_that_try_at_once_all_find_that_there_is_one)
-{
-    struct gs_share_options options;
-    pid_t children[8];
-    int status;
-
-    side_options(&options, dir);
-    for (unsigned i = 0; i < 8; i++) {
-        children[i] = fork_child();
-        if (children[i] == 0) {
-            char reason[GS_REASON_SIZE];
-            struct side side;
-
-            side_start(&side, &options);
-            for (unsigned round = 0; round < 300; round++)
-                if (!gs_share_can(side.share, reason))
-                    _exit(1);
-            _exit(0);
-        }
-    }
-    for (unsigned i = 0; i < 8; i++) {
-        cr_assert_eq(waitpid(children[i], &status, 0), children[i]);
-        cr_assert_eq(status, 0);
-    }
-    cr_assert_leq(side_dir_count(dir), 0);
 }
 
 /* A process that shares the beginning of a chunk. */

@@ -189,22 +189,6 @@ Test(share_pressure, who_goes_to_sleep_for_it_says_that_this_takes_longer)
         close(fds[i]);
 }
 
-Test(share_pressure, who_gives_nothing_says_so_at_once)
-{
-    int fd;
-
-    can_be_asked(false);
-    fd = dial(side.share->name);
-    plead(fd, side_gpu, MIB, 1);
-    assert_seen_to(fd, 1);
-    assert_given(fd, 1, 0);
-    side.share->events.asked = NULL;
-    plead(fd, side_gpu, MIB, 2);
-    assert_seen_to(fd, 2);
-    assert_given(fd, 2, 0);
-    close(fd);
-}
-
 /* The second and third come while the first is under way. */
 Test(share_pressure, those_who_ask_for_one_device_are_told_together)
 {
@@ -272,24 +256,6 @@ Test(share_pressure, who_asks_again_before_he_was_answered_is_hung_up_on)
     cr_assert_eq(hear(fd, &message), 0);
     cr_assert_not_null(strstr(side_logged(), "it asks for memory again before it was answered"));
     cr_assert_eq(side_log_lines(), 0, "what an attacker causes is no warning");
-    close(fd);
-}
-
-Test(share_pressure, a_broker_is_not_asked)
-{
-    union gs_wire_message message;
-    int fd;
-
-    side_stop(&side);
-    options.is_broker = true;
-    options.listen_fd = -1;
-    side_start(&side, &options);
-    cr_assert_eq(gs_share_serve(side.share), GS_OK);
-    fd = dial(side.share->name);
-    plead(fd, side_gpu, MIB, 1);
-    cr_assert_eq(hear(fd, &message), GS_WIRE_REFUSE);
-    cr_assert_eq(message.refuse.reason, GS_REFUSED_MESSAGE);
-    cr_assert_eq(hear(fd, &message), 0);
     close(fd);
 }
 
@@ -382,23 +348,6 @@ static void *asks(void *arg)
 
     gs_share_ask(side.share, side_gpu, MIB, answers);
     return NULL;
-}
-
-/* Both are asked while they wait for an answer. */
-Test(share_pressure, two_that_ask_each_other_do_not_wait_for_each_other)
-{
-    struct gs_share_answers answers;
-    pthread_t thread;
-
-    other_start(&other, dir, NULL);
-    cr_assert_str_eq(other_ask(&other, "serve 5"), "ok");
-    side_serve(&side, 6);
-    cr_assert_eq(pthread_create(&thread, NULL, asks, &answers), 0);
-    cr_assert_str_eq(other_ask(&other, "ask 1000000"), "ok 6 0 0");
-    pthread_join(thread, NULL);
-    cr_assert_eq(answers.given, 5);
-    cr_assert_eq(answers.silent, 0);
-    cr_assert_eq(other_stop(&other), 0);
 }
 
 static void assert_waits(unsigned took, unsigned ms)
@@ -500,49 +449,6 @@ Test(share_pressure, what_was_given_before_it_was_asked_for_is_not_counted)
     asking_waits(&answers, -1);
     cr_assert_eq(answers.given, 0);
     cr_assert_eq(gs_share_serve(side.share), GS_OK);
-}
-
-/* And its number may be another file's by then. */
-Test(share_pressure, a_program_that_closes_the_connection_to_who_is_silent_harms_nobody)
-{
-    struct gs_share_answers answers;
-    int fd;
-
-    other_start(&other, dir, NULL);
-    cr_assert_str_eq(other_ask(&other, "serve 5"), "ok");
-    kill(other.pid, SIGSTOP);
-    waitpid(other.pid, NULL, WUNTRACED);
-    asking_waits(&answers, 0);
-    cr_assert_eq(side_connections(true), 1);
-    fd = dup(1);
-    asking_waits(&answers, 0);
-    cr_assert_eq(answers.silent, 1);
-    cr_assert_neq(write(fd, "", 0), -1, "it was closed");
-    close(fd);
-    kill(other.pid, SIGCONT);
-    cr_assert_eq(other_stop(&other), 0);
-}
-
-Test(share_pressure, who_was_silent_and_is_killed_is_forgotten)
-{
-    struct gs_share_answers answers;
-    int fds = side_open_fds();
-
-    other_start(&other, dir, NULL);
-    fds += side_open_fds() - fds;
-    cr_assert_str_eq(other_ask(&other, "serve 5"), "ok");
-    kill(other.pid, SIGSTOP);
-    waitpid(other.pid, NULL, WUNTRACED);
-    asking_waits(&answers, 0);
-    cr_assert_eq(answers.silent, 1);
-    other_kill(&other);
-    asking_waits(&answers, -1);
-    cr_assert(answers.ended, "what it had may be had now");
-    cr_assert_eq(answers.silent, 0);
-    asking_waits(&answers, -1);
-    cr_assert_not(answers.ended);
-    cr_assert_eq(side_open_fds(), fds - 2, "the two pipes to it have gone as well");
-    cr_assert_eq(gs_share_serve(side.share), GS_OK); /* which clears up after it */
 }
 
 /* The only socket there gets a name as of a process that lives, or is of another PID namespace. */
@@ -743,8 +649,7 @@ Test(share_pressure, who_shares_nothing_yet_can_be_asked_again_and_shares_then)
     cr_assert(SIDE_WAIT(
         !strcmp(other_ask(&other, "ask 1000000"), "ok 6 0 0"))); /* once it listens anew */
     cr_assert_eq(side_log_lines(), 0, "%s", side_logged());
-    cr_assert_eq(side_export(&side, &chunk, 0, 512, &export), GS_OK);
-    gs_export_handle(export, ipc_handle);
+    export = scene_export(0, 512, ipc_handle);
     cr_assert_eq(other_open(&other, ipc_handle, &address), GS_OK);
     close(asker);
     other_ask(&other, "close %lx", address);
@@ -767,23 +672,6 @@ Test(share_pressure, who_has_lost_the_end_that_wakes_it_is_asked_again_and_rests
 }
 
 /* ---- What is said --------------------------------------------------------------------------- */
-
-/* Until the program shares: it has not asked for that. */
-Test(share_pressure, who_cannot_be_asked_says_so_to_nobody_but_who_looks_for_it)
-{
-    struct gs_export *export;
-
-    chunk = side_chunk_new(&side, 2 * MIB);
-    cr_assert_eq(symlink("/", dir), 0);
-    for (int i = 0; i < 3; i++)
-        cr_assert_eq(gs_share_serve(side.share), GS_NOT_OFFERED);
-    cr_assert_eq(side_log_lines(), 0);
-    cr_assert_not_null(strstr(side_logged(), "it is a symbolic link"));
-    cr_assert_eq(side_export(&side, &chunk, 0, 512, &export), GS_NOT_OFFERED);
-    cr_assert_eq(side_log_lines(), 1);
-    cr_assert_eq(unlink(dir), 0);
-    side_chunk_free(&side, &chunk);
-}
 
 /* What later opens need, and what an exit clears up, come with the first use. */
 Test(share_pressure, who_only_can_be_asked_has_no_larger_table_of_descriptors)

@@ -55,30 +55,11 @@ Test(share_resume, that_is_not_named_by_who_comes_back_is_over)
     cr_assert(side_stays_held(&side, export, 100), "it has not named all");
     say(fd, GS_WIRE_RESUME, 1, 12346);
     cr_assert(side_gets_back(&side, export));
-    cr_assert_eq(side_export(&side, &chunk, 0, 512, &export), GS_OK);
-    gs_export_handle(export, ipc_handle);
+    export = scene_export(0, 512, ipc_handle);
     open_again(fd, ipc_handle, 1);
     close(fd);
     fd = connect_by_name(ipc_handle, 0, 0); /* nothing at all */
     cr_assert(side_gets_back(&side, export));
-    close(fd);
-}
-
-/* Who names what it holds, and is cut off in the midst, names it again. */
-Test(share_resume, that_was_not_named_yet_when_the_connection_was_lost_stays)
-{
-    uint64_t block_id;
-    int fd = connect_by_name(ipc_handle, 0, 0);
-
-    block_id = open_again(fd, ipc_handle, 1);
-    close(fd);
-    fd = connect_by_name(ipc_handle, 0, 2);
-    say(fd, GS_WIRE_RESUME, 1, 12345);
-    close(fd);
-    cr_assert(side_stays_held(&side, export, 100));
-    fd = connect_by_name(ipc_handle, 0, 1);
-    say(fd, GS_WIRE_RESUME, 1, block_id);
-    cr_assert(side_stays_held(&side, export, 100));
     close(fd);
 }
 
@@ -104,10 +85,8 @@ Test(share_resume, a_close_of_an_earlier_grant_comes_late_and_ends_nothing)
 static void open_of_another(int fd)
 {
     unsigned char another[GS_IPC_HANDLE_SIZE];
-    struct gs_export *more;
 
-    cr_assert_eq(side_export(&side, &chunk, 1024, 512, &more), GS_OK);
-    gs_export_handle(more, another);
+    scene_export(1024, 512, another);
     open_again(fd, another, 9);
 }
 

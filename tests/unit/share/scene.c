@@ -27,8 +27,16 @@ void scene_chunk(void)
 void scene_block(struct gs_export **ret_export, unsigned char ret_ipc_handle[GS_IPC_HANDLE_SIZE])
 {
     scene_chunk();
-    CHECK(side_export(&side, &chunk, 0, 512, ret_export) == GS_OK);
-    gs_export_handle(*ret_export, ret_ipc_handle);
+    *ret_export = scene_export(0, 512, ret_ipc_handle);
+}
+
+struct gs_export *scene_export(size_t offset, size_t size, unsigned char *ret_ipc_handle)
+{
+    struct gs_export *export;
+
+    CHECK(side_export(&side, &chunk, offset, size, &export) == GS_OK);
+    gs_export_handle(export, ret_ipc_handle);
+    return export;
 }
 
 CUdeviceptr scene_open(const unsigned char *ipc_handle)

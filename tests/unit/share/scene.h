@@ -24,6 +24,8 @@ void scene_new(void);
 void scene_side(void);
 void scene_chunk(void);
 void scene_block(struct gs_export **ret_export, unsigned char ret_ipc_handle[GS_IPC_HANDLE_SIZE]);
+/* Another block of the chunk. */
+struct gs_export *scene_export(size_t offset, size_t size, unsigned char *ret_ipc_handle);
 /* The address in this process of another's block, which it opens. */
 CUdeviceptr scene_open(const unsigned char *ipc_handle);
 /* The side and its chunk go. */

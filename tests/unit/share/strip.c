@@ -381,21 +381,6 @@ Test(share_strip, names_of_what_has_gone_take_no_place)
     scene_strip_end();
 }
 
-Test(share_strip, who_ends_holds_it_no_more)
-{
-    int fd;
-
-    scene_strip();
-    options.settle_ns = 0;
-    fd = connect_by_hand();
-    open_by_hand(fd);
-    gs_share_strip_gone(side.share, export);
-    cr_assert_eq(exports(), 1);
-    side_leave(fd);
-    cr_assert(SIDE_WAIT(exports() == 0));
-    scene_strip_end();
-}
-
 static bool is_hung_up_on(int fd)
 {
     union gs_wire_message message;

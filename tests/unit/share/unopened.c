@@ -53,14 +53,6 @@ Test(share_unopened, it_is_said_once_and_with_their_number)
     cr_assert_eq(times_said(), 1, "%s", side_logged());
 }
 
-Test(share_unopened, it_is_said_at_the_end_where_nothing_was_freed)
-{
-    gs_share_at_exit(side.share);
-    cr_assert_eq(times_said(), side_with_broker() ? 0 : 1, "%s", side_logged());
-    for (int i = 0; i < 2; i++)
-        cr_assert(side_gets_back(&side, export[i]));
-}
-
 Test(share_unopened, who_has_opened_one_has_the_library)
 {
     unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
