@@ -673,16 +673,15 @@ part_weights()
     row weights - "$(tail -n 1 "$logs/weights")" "$outcome"
 }
 
-# programs_are_good ROW PROGRAM HOW…: a program of tests/share under the library in each way; it reads the log itself.
-programs_are_good()
+# owns_are_good ROW HOW…: tests of tests/share/own.py, whose processes are under the library.
+owns_are_good()
 {
-    good_row=$1 program=$2 good=0 all=0 outcome='as it should be'
-    shift 2
+    good_row=$1 good=0 all=0 outcome='as it should be'
+    shift
     for how in "$@"; do
-        log="$logs/${program}_$(echo "$how" | tr ' ' _)"
-        [ "$how" != broker ] || how="broker $bundle/gpushim-broker"
+        log="$logs/own_$(echo "$how" | tr ' ' _)"
         # shellcheck disable=SC2086 # words
-        run native "$log" 90 "LD_PRELOAD=$shim" "$bundle/$program" $how
+        run native "$log" 90 python3 "$root/tests/share/own.py" "$bundle/puppet" "$shim" "$bundle/gpushim-broker" $how
         all=$((all + 1))
         if [ "$(cat "$log.status")" = 0 ]; then
             good=$((good + 1))
@@ -690,7 +689,7 @@ programs_are_good()
         fi
         wrong
         outcome='failed: see the log'
-        echo "-- $program $how"
+        echo "-- own $how"
         tail -n 4 "$log" "$log.err" | cut -c 1-200
     done
     row "$good_row" - "$good of $all ok" "$outcome"
@@ -699,13 +698,13 @@ programs_are_good()
 # Names of memory that a program maps itself: only the library has them.
 part_named()
 {
-    programs_are_good named named lifetime pieces refused off ends churn broker
+    owns_are_good named named_lifetime named_pieces named_refused named_off named_ends named_churn named_broker
 }
 
-# One handle of up to 2,000 pieces, and what of tests/share/own.c asks the driver for no figures.
+# One handle of up to 2,000 pieces, and what of tests/share/own.py asks the driver for no figures.
 part_pieces()
 {
-    programs_are_good pieces own 'pieces 1' 'pieces 2' 'pieces 256' 'pieces 2000' ends churn broker off alone
+    owns_are_good pieces 'pieces 1' 'pieces 2' 'pieces 256' 'pieces 2000' ends churn broker off alone
 }
 
 # CUDA IPC events, between namespaces too.

@@ -5,7 +5,7 @@
 LIBRARY is libgpushim.so. For each size a process of this file's own has so much memory in blocks of 256 MiB, each filled
 with a number of its own. Under the library it sleeps and wakes by itself, so many rounds; natively this process has the driver
 checkpoint and restore it. A row says how long each took, in GB/s as well, and whether the contents are right. PROGRAM is
-"asleep" of tests/asleep: its cases for a GPU run, work for several threads and graphs among them, and those of "ends" beside it. Without a GPU the exit status
+"asleep" of tests/asleep: the tests of asleep.py there that are for a GPU run, work for several threads and graphs among them. Without a GPU the exit status
 is 77. Where contents are wrong, or a case fails, it is 1.
 """
 import argparse
@@ -16,8 +16,8 @@ import sys
 import time
 
 BLOCK = 256 << 20
-CASES = ('work', 'graph', 'signals', 'info', 'within', 'fork', 'own', 'lent', 'tag')
-ENDS = ('asleep', 'again', 'late')
+TESTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, 'asleep', 'asleep.py')
+CASES = ('work', 'graph', 'signals', 'info', 'within', 'fork', 'own', 'lent', 'tag', 'end asleep', 'end again', 'end late')
 TIMEOUT_NS = 120 * 10**9
 
 
@@ -140,11 +140,10 @@ def main():
         size = int(float(gib) * (1 << 30)) // BLOCK * BLOCK
         status = status or child('sleeps', size, options.rounds, under).wait()
         checkpoint(size)
-    ends = os.path.join(os.path.dirname(options.program or ''), 'ends')
-    runs = [*((options.program, case) for case in CASES), *((ends, case) for case in ENDS)] if options.program else []
-    for program, case in runs:
-        began, done = time.monotonic(), subprocess.run([program, case], env=under, check=False)
-        print(f'{os.path.basename(program)} {case}: {"ok" if done.returncode == 0 else "FAILED"} in {time.monotonic() - began:.1f} s', flush=True)
+    for case in CASES if options.program else ():
+        began = time.monotonic()
+        done = subprocess.run([sys.executable, TESTS, options.program, options.library, '', case], check=False)
+        print(f'asleep {case}: {"ok" if done.returncode == 0 else "FAILED"} in {time.monotonic() - began:.1f} s', flush=True)
         status = status or done.returncode
     sys.exit(status)
 

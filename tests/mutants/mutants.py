@@ -11,6 +11,8 @@ The bugs are in the files *.txt beside this one. A bug is a paragraph:
     -a line of the file that the bug replaces
     +what stands there instead
 
+A paragraph of such lines `by TEST` alone says what notices those bugs after it that do not say so themselves.
+
 The lines that stay and those that are replaced must be in the file exactly once, one after the
 other (an empty line between them stands for itself); a bug whose lines are not is a failure. TEST is one of `meson test --list`, FILTER chooses
 among the tests in that program, which then is one of Criterion's; where several tests are named
@@ -59,6 +61,7 @@ class Bug:
         self.name = f"{group}/{name}"
         self.file = file
         self.tests = []  # (test, filter)
+        self.shared = None  # where those of several bugs stand
         self.good = self.bad = ""
 
 
@@ -78,7 +81,7 @@ def read_line(bug, line, where):
 
 
 def read_table(path):
-    bugs, bug, empty = [], None, 0
+    bugs, bug, empty, shared = [], None, 0, None
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         where = f"{path.name}:{number}"
         if line.startswith("#"):
@@ -92,10 +95,18 @@ def read_table(path):
             read_line(bug, line, where)
         else:
             found = re.fullmatch(r"([a-z0-9-]+): (\S+)", line)
-            if not found:
+            if line.startswith("by "):
+                bug = shared = Bug(path.stem, "", "")
+                read_line(bug, line, where)
+            elif found:
+                bug = Bug(path.stem, *found.groups())
+                bug.shared = shared
+                bugs.append(bug)
+            else:
                 broken(f"{where}: a bug begins with NAME: FILE, not with: {line}")
-            bug, empty = Bug(path.stem, *found.groups()), 0
-            bugs.append(bug)
+            empty = 0
+    for bug in bugs:
+        bug.tests = bug.tests or (bug.shared.tests if bug.shared else [])
     return bugs
 
 

@@ -1,0 +1,416 @@
+"""What a program meets that sleeps: each test has a process of its own. Its calls are those of tests/asleep/inside.c, the
+driver and the library.
+
+    asleep.py PUPPET SHIM BROKER HOW...
+"""
+import collections
+import os
+import signal
+import struct
+import sys
+import time
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from puppet import INVALID_VALUE, MIB, OUT, OUT4, OUT_OF_MEMORY, Out, Puppet, await_that, check, main, set_for_all
+
+SIZE, PIECE, PIECES = 5 * MIB, 2 * MIB, 6
+WORDS = SIZE // 4
+LONG_NS, SHORT_NS = 30 * 10**9, 20 * 10**6
+EBUSY, EDEADLK, ENOTSUP, EALREADY = 16, 35, 95, 114
+State = collections.namedtuple('State', 'size since_ns away copied shared registered ending refused own text')
+
+
+class Sleeper(Puppet):
+    def __init__(self, **settings):
+        super().__init__(**settings)
+        self.pointer('load_kernels')
+
+    def block(self, size=SIZE, stamp=0):
+        block = self.alloc(size)
+        self.cuMemsetD32(block, stamp, size // 4)
+        return block
+
+    def state_of(self, name, *arguments):
+        error, state = self.call(name, *arguments, Out(struct.pack('Q', 392) + bytes(384)))
+        return error, State(*struct.unpack('9Q320s', state))
+
+    def try_sleep(self, timeout_ns=LONG_NS, discard=None):
+        tag = self.pointer('place', discard, len(discard) + 1) if discard else 0
+        return self.state_of('gpushim_sleep', struct.pack('4Q', 32, timeout_ns, 0, tag))
+
+    def sleep(self, discard=None):
+        error, state = self.try_sleep(discard=discard)
+        check(error == 0, f'put to sleep: {state.text}')
+        return state
+
+    def must_sleep(self):
+        state = self.sleep()
+        check(state.since_ns and state.away, 'something is away')
+
+    def must_wake(self):
+        error, state = self.state_of('gpushim_wake', LONG_NS)
+        check(error == 0 and not state.since_ns and not state.away, f'woken: {state.text}')
+
+    def sleep_and_wake(self):
+        self.must_sleep()
+        self.must_wake()
+
+    def must_be(self, block, value, size=SIZE):
+        check(self.result('is_all', block, size, value) & 1, f'all is {value:x}')
+
+    def waits(self, thread):
+        """It stands in a futex's wait."""
+        with open(f'/proc/{self.pid}/task/{thread}/syscall', encoding='ascii') as file:
+            return file.read().split()[0] == str(202 if os.uname().machine == 'x86_64' else 98)
+
+    def tell_and_see_wait(self, name, *arguments):
+        """Another thread makes the call, and waits: that thread."""
+        thread = self.thread(1)
+        task = thread.result('gettid')
+        thread.tell(name, *arguments)
+        # Before the call it waits for a line, which is no futex.
+        await_that(lambda: self.waits(task), f'{name} waits')
+        check(not thread.has_answered(), f'{name} is not done')
+        return thread
+
+    def map_piece(self, at, handle):
+        self.cuMemMap(at, PIECE, 0, handle, 0)
+        self.cuMemSetAccess(at, PIECE, struct.pack('3i', 1, 0, 3), 1)
+
+    def create(self, types=0):
+        return self.cuMemCreate(OUT, PIECE, struct.pack('4i16x', 1, types, 1, 0), 0)
+
+    def reserve(self, pieces):
+        return self.cuMemAddressReserve(OUT, pieces * PIECE, 0, 0, 0)
+
+
+# ---- Work on several threads ------------------------------------------------------------------------
+
+
+def among_workers(sleep_and_wake):
+    """While they work; each time they have gone on."""
+    one = Sleeper(threads=4)
+    for number, thread in enumerate(one.threads[1:], 1):
+        thread.tell('work', number)
+    for _ in range(60):
+        before = one.result('rounds_done')
+        await_that(lambda: one.result('rounds_done') >= before + 2, 'they go on')
+        sleep_and_wake(one)
+    one.pointer('stop_work')
+    for thread in one.threads[1:]:
+        thread.answer()
+
+
+def work():
+    among_workers(Sleeper.sleep_and_wake)
+
+
+def use():
+    """With sleep.wake = use nobody else wakes it."""
+    set_for_all(GPUSHIM_SLEEP_WAKE='use', GPUSHIM_DEBUG_RECLAIM_FROM_PEERS='on')
+
+    def sleeps(one):
+        error = EBUSY
+        while error in (EBUSY, EALREADY):  # a worker is at waking it still
+            error, state = one.try_sleep()
+        check(error == 0, f'it sleeps: {error}, {state.text}')
+    among_workers(sleeps)
+
+
+def refused():
+    """With sleep.wake = use, where it cannot be woken: calls that have no memory natively say so, a free waits. Once it can
+    be, all is as it was."""
+    one = Sleeper(threads=2, GPUSHIM_SLEEP_WAKE='use', GPUSHIM_DEBUG_RECLAIM_FROM_PEERS='on')
+    block, freed = one.block(stamp=6), one.alloc(SIZE)
+    one.must_sleep()
+    one.pointer('softcuda_fail', 'cuMemMap', 0, 999)
+    task = one.thread(1).result('gettid')
+    one.thread(1).tell('cuMemFree', freed)
+    for _ in range(20):
+        for call in ('cuMemcpyDtoH', Out(4), block, 4), ('cuMemsetD32Async', block, 7, WORDS, 0), ('cuMemAlloc', OUT, SIZE):
+            check(one.result(*call) == OUT_OF_MEMORY, f'{call[0]} is refused')
+    await_that(lambda: one.waits(task), 'the free waits')
+    one.cuMemGetInfo(OUT, OUT)
+    error, state = one.state_of('gpushim_asleep')
+    check(error == 0 and state.since_ns, 'it sleeps')
+    one.pointer('softcuda_reset')
+    one.must_be(block, 6)
+    check(one.thread(1).answer()[0] == 0, 'it is freed')
+    one.cuMemsetD32(block, 8, WORDS)
+    one.must_be(block, 8)
+
+
+def graph():
+    """A graph that was made before is launched after."""
+    one = Sleeper()
+    a, b, stream = one.alloc(SIZE), one.alloc(SIZE), one.stream()
+    one.cuStreamBeginCapture(stream, 2)
+    one.pointer('launch_fill', a, 77, stream)
+    one.cuMemcpyDtoDAsync(b, a, SIZE, stream)
+    executable = one.cuGraphInstantiateWithFlags(OUT, one.cuStreamEndCapture(stream, OUT), 0)
+    for _ in range(3):
+        one.cuMemsetD32(a, 1, WORDS)
+        one.cuMemsetD32(b, 2, WORDS)
+        one.sleep_and_wake()
+        one.must_be(b, 2)
+        one.cuGraphLaunch(executable, stream)
+        one.cuStreamSynchronize(stream)
+        one.must_be(a, 77)
+        one.must_be(b, 77)
+
+
+# ---- What the program maps itself -------------------------------------------------------------------
+
+
+def own():
+    """Every other piece is made anew after a wake, by numbers that the driver gives again."""
+    one = Sleeper()
+    one.alloc(SIZE)
+    base = one.reserve(PIECES)
+    at = [base + piece * PIECE for piece in range(PIECES)]
+    handles = [one.create() for _ in at]
+    for piece in range(PIECES):
+        one.map_piece(at[piece], handles[piece])
+        one.cuMemsetD32(at[piece], piece, PIECE // 4)
+
+    def is_told():  # also while it sleeps
+        told = struct.unpack('4i', one.cuMemGetAllocationPropertiesFromHandle(Out(32), handles[1])[:16])
+        check((told[1], told[3]) == (0, 0), 'it is told as it was made')
+    for turn in range(4):
+        one.must_sleep()
+        is_told()
+        one.must_wake()
+        is_told()
+        for piece in range(PIECES):
+            one.must_be(at[piece], 100 * turn + piece, PIECE)
+        anew = range(turn % 2, PIECES, 2)
+        for piece in anew:
+            one.cuMemUnmap(at[piece], PIECE)
+            one.cuMemRelease(handles[piece])
+        for piece in anew:
+            handles[piece] = one.create()
+            one.map_piece(at[piece], handles[piece])
+        for piece in range(PIECES):
+            one.cuMemsetD32(at[piece], 100 * (turn + 1) + piece, PIECE // 4)
+            check(one.cuMemRetainAllocationHandle(OUT, at[piece]) == handles[piece], 'its handle')
+            one.cuMemRelease(handles[piece])
+    one.cuMemUnmap(base, PIECES * PIECE)
+    for handle in handles:
+        one.cuMemRelease(handle)
+    check(one.result('cuMemRelease', handles[0]) != 0, 'no handle is released once too often')
+    one.cuMemAddressFree(base, PIECES * PIECE)
+
+
+def lent():
+    """After a wake it is given away as before; from then on it stays."""
+    one = Sleeper()
+    one.alloc(SIZE)
+    base = one.reserve(3)
+    handle = one.create(1)
+    one.map_piece(base, handle)
+    one.cuMemsetD32(base, 5, PIECE // 4)
+    one.sleep_and_wake()
+    fd = one.cuMemExportToShareableHandle(OUT4, handle, 1, 0)
+    one.map_piece(base + PIECE, one.cuMemImportFromShareableHandle(OUT, fd, 1))
+    one.map_piece(base + 2 * PIECE, one.create(1))
+    one.cuMemGetHandleForAddressRange(OUT4, base + 2 * PIECE, PIECE, 1, 0)
+    state = one.sleep()
+    check((state.shared, state.own) == (3 * PIECE, 0), f'{state.shared} bytes are shared')
+    one.must_wake()
+    one.cuMemsetD32(base, 6, PIECE // 4)
+    check(one.word(base + PIECE) == 6, 'what was given away is that memory')
+
+
+def dma_buf():
+    """It stays: else the descriptor had other memory than its address, after a wake."""
+    one, size = Sleeper(), 200 * MIB  # of several pieces
+    block = one.alloc(size)
+    one.cuMemsetD32(block, 5, WORDS)
+    one.cuMemGetHandleForAddressRange(OUT4, block, size, 1, 0)
+    state = one.sleep()
+    check(state.shared >= size and not state.away, f'{state.shared} bytes are shared, and {state.away} away')
+    one.must_wake()
+    one.must_be(block, 5)
+    one.cuMemFree(block)
+
+
+def tag():
+    """Of either kind of memory: what is discarded is there again, and anything."""
+    one = Sleeper()
+    kept, base = one.block(stamp=8), one.reserve(2)
+    check(one.result('gpushim_tag', 'kv') == 0, 'a tag')
+    block, handles = one.block(stamp=9), [one.create()]
+    check(one.result('gpushim_tag', 0) == 0, 'no tag')
+    handles.append(one.create())
+    for piece, handle in enumerate(handles):
+        one.map_piece(base + piece * PIECE, handle)
+        one.cuMemsetD32(base + piece * PIECE, 7, PIECE // 4)
+    state = one.sleep(discard='kv')
+    check(state.away >= 2 * SIZE + 2 * PIECE and state.copied <= SIZE + PIECE + MIB, f'of {state.away} bytes {state.copied} are kept')
+    one.must_wake()
+    one.must_be(kept, 8)
+    one.cuMemsetD32(block, 10, WORDS)
+    one.must_be(block, 10)
+    one.cuMemsetD32(base, 11, PIECE // 4)
+    one.sleep_and_wake()
+    one.must_be(block, 10)
+
+
+# ---- Who is waited for, and who waits ----------------------------------------------------------------
+
+
+def under_way():
+    """A call that does not return is named, and the gate opens again."""
+    one = Sleeper(threads=2)
+    block = one.alloc(SIZE)
+    one.hold(1)
+    one.pointer('launch_fill', block, 5, 0)
+    one.thread(1).tell('cuMemcpyDtoH', Out(4), block, 4)
+    text = b''
+    while b'cuMemcpyDtoH_v2' not in text:  # it may be on its way to the call still
+        error, state = one.try_sleep(SHORT_NS)
+        check(error == EBUSY and not state.since_ns, f'it does not sleep: {error}, {state.text}')
+        text = state.text
+    one.hold(0)
+    one.thread(1).answer()
+    one.sleep_and_wake()
+    one.must_be(block, 5)
+
+
+def asks():
+    """Questions about what is away wait for it; others are answered."""
+    one = Sleeper(threads=2)
+    mapped = one.reserve(1)
+    one.map_piece(mapped, one.create())
+    host, kind = one.pointer('place', bytes(8), 8), struct.pack('i', 2)
+    kinds = one.pointer('place', kind, 4)
+    for block in one.alloc(SIZE), mapped:
+        answer = one.pointer('place', bytes(8), 8)
+        for call in (('cuMemGetAddressRange', OUT, OUT, block), ('cuMemGetAccess', OUT, struct.pack('2i', 1, 0), block),
+                     ('cuPointerGetAttribute', OUT4, 2, block),
+                     ('cuPointerGetAttributes', 1, kinds, struct.pack('Q', answer), block)):
+            one.must_sleep()
+            thread = one.tell_and_see_wait(*call)
+            check(one.result('cuPointerGetAttribute', OUT4, 2, host) == INVALID_VALUE, "the host's memory is not told of")
+            one.must_wake()
+            result, outs = thread.answer()
+            check(result == 0, f'{call[0]} answers: {result}')
+            check(call[0] != 'cuMemGetAddressRange' or outs[0] == block, 'its range')
+            check(call[0] != 'cuPointerGetAttribute' or outs == 2, 'its kind')
+        check(one.pointer('peek', answer) == 2, 'its kind among others')
+
+
+def small():
+    """With sleep.wake = use: whoever calls wakes it on the stack that it has, also where the GPU is full at first and others
+    are asked."""
+    one = Sleeper(GPUSHIM_SLEEP_WAKE='use', GPUSHIM_DEBUG_RECLAIM_FROM_PEERS='on')
+    block = one.alloc(SIZE)
+    for full in False, True:
+        one.must_sleep()
+        if full:
+            one.pointer('softcuda_fail', 'cuMemCreate', 1, OUT_OF_MEMORY)
+        one.pointer('fill_on_small_stack', block)
+        one.must_be(block, 9)
+
+
+def signals():
+    """Signals are the program's: their handlers run, and the call goes on afterwards."""
+    one = Sleeper(threads=2)
+    block, itself = one.alloc(SIZE), one.thread(1).pointer('pthread_self')
+    one.result('signals_counted')
+    one.must_sleep()
+    thread = one.tell_and_see_wait('cuMemsetD32', block, 9, WORDS)
+    for count in range(1, 21):
+        one.result('pthread_kill', itself, signal.SIGUSR1)
+        await_that(lambda: one.result('signals_counted') >= count, 'its handler runs')
+    check(not thread.has_answered(), 'the call is not done')
+    one.must_wake()
+    check(thread.answer()[0] == 0 and thread.errno == 4711, 'it is done, and errno is as before')
+    one.must_be(block, 9)
+
+
+def info():
+    """What the program is told of free memory does not change while it sleeps."""
+    one = Sleeper()
+    one.alloc(SIZE)
+    one.sleep_and_wake()
+    before = one.cuMemGetInfo(OUT, OUT)
+    one.must_sleep()
+    check(one.cuMemGetInfo(OUT, OUT) == before, 'as much is free')
+    one.must_wake()
+
+
+def within():
+    one = Sleeper()
+    error = one.result('sleep_within_free', one.alloc(SIZE))
+    check(error == EDEADLK, f'within a call: error {error}')
+    one.alloc(SIZE)
+    one.sleep_and_wake()
+
+
+def unknown():
+    """A call that nobody knows was looked up."""
+    one = Sleeper()
+    one.alloc(SIZE)
+    one.cuGetProcAddress_v2('cuLaunchKernelNext', OUT, 14000, 0, 0)
+    error, state = one.try_sleep()
+    check(error == ENOTSUP and b'cuLaunchKernelNext' in state.text, f'it is named: {error}, {state.text}')
+
+
+def forbidden():
+    """Where threads cannot be looked at, or be told, no gate is closed for good."""
+    one = Sleeper(threads=4)
+    block = one.alloc(SIZE)
+    for call, thread in zip(('membarrier', 'get_robust_list', 'process_vm_readv'), one.threads[1:]):
+        check(thread.result('forbid', call, 38) == 0, 'there is a filter of calls')
+        error, state = Sleeper.state_of(thread, 'gpushim_sleep', struct.pack('4Q', 32, LONG_NS, 0, 0))
+        check(error == ENOTSUP and call.encode() in state.text, f'without {call}: {error}, {state.text}')
+        thread.cuMemsetD32(block, 5, WORDS)  # the gate is open
+    one.sleep_and_wake()
+    one.must_be(block, 5)
+
+
+# ---- Ends -------------------------------------------------------------------------------------------
+
+
+def fork():
+    """A child that is forked meanwhile passes all on, and so does what it becomes."""
+    one = Sleeper()
+    block = one.block(stamp=3)
+    one.must_sleep()
+    check(one.forked('free_in_child', block) == 7 << 8, 'the child does not sleep')
+    check(one.result('execute') == 0, 'what a child becomes works')
+    one.must_wake()
+    one.must_be(block, 3)
+
+
+def end_asleep():
+    """It waits for no wake, though handlers free what is away, and other threads wait."""
+    one = Sleeper(threads=2)
+    block = one.alloc(SIZE)
+    one.pointer('at_the_end', block, 0)
+    one.sleep()
+    one.thread(1).tell('cuMemcpyDtoH', Out(4), block, 4)
+    time.sleep(0.01)
+    one.end()
+
+
+def end_again():
+    """Also those handlers that were registered since it first slept."""
+    one = Sleeper()
+    block = one.alloc(SIZE)
+    one.sleep_and_wake()
+    one.pointer('at_the_end', block, 0)
+    one.sleep()
+    one.end()
+
+
+def end_late():
+    """Nobody puts it to sleep any more."""
+    one = Sleeper()
+    one.pointer('at_the_end', one.alloc(SIZE), 1)
+    one.sleep_and_wake()
+    one.end()
+
+
+main(globals())

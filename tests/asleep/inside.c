@@ -1,0 +1,202 @@
+/* What tests of sleep have a puppet call (tests/puppet.c) beside the driver and the library. */
+#include <cuda.h>
+#include <stdatomic.h>
+
+#include "shim/gpushim.h"
+#include "tests/conformance/kernels.h"
+#include "tests/conformance/plain.h"
+#include "tests/system.h"
+
+#define SIZE    ((size_t)5 << 20)
+#define WORDS   (SIZE / 4)
+#define LONG_NS UINT64_C(30000000000)
+#define SOON_NS UINT64_C(20000000)
+
+static CUfunction fill, copy_words;
+static atomic_bool stop;
+static atomic_uint rounds, signals;
+static int within;
+
+#pragma GCC visibility push(default)
+
+/* ---- Work on several threads ----------------------------------------------------------------- */
+
+void load_kernels(void);
+void load_kernels(void)
+{
+    CUmodule module;
+
+    OK(cuModuleLoadData(&module, kernels_ptx));
+    OK(cuModuleGetFunction(&fill, module, "fill"));
+    OK(cuModuleGetFunction(&copy_words, module, "copy_words"));
+}
+
+void launch_fill(CUdeviceptr block, unsigned value, CUstream stream);
+void launch_fill(CUdeviceptr block, unsigned value, CUstream stream)
+{
+    unsigned long long count = WORDS;
+    void *arguments[] = {&block, &value, &count};
+
+    OK(cuLaunchKernel(fill, 1, 1, 1, 1, 1, 1, 0, stream, arguments, NULL));
+}
+
+/* Whether all words of the block are that. */
+bool is_all(CUdeviceptr block, size_t size, unsigned value);
+bool is_all(CUdeviceptr block, size_t size, unsigned value)
+{
+    unsigned *host = malloc(size);
+    bool all = true;
+
+    OK(cuMemcpyDtoH(host, block, size));
+    for (size_t i = 0; i < size / 4; i++)
+        all = all && host[i] == value;
+    free(host);
+    return all;
+}
+
+/* Allocates, fills, copies, launches and frees, and looks at each result, until it is to stop. */
+void work(unsigned number);
+void work(unsigned number)
+{
+    const unsigned seed = number << 16;
+    CUdeviceptr kept;
+    CUstream stream;
+
+    OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    OK(cuMemAlloc(&kept, SIZE));
+    OK(cuMemsetD32Async(kept, seed, WORDS, stream));
+    for (unsigned i = 1; !atomic_load(&stop); i++) {
+        CUdeviceptr a, b;
+        unsigned long long count = WORDS;
+        void *arguments[] = {&b, &a, &count};
+
+        OK(cuMemAlloc(&a, SIZE));
+        OK(cuMemAllocAsync(&b, SIZE, stream));
+        launch_fill(a, seed + i, stream);
+        OK(cuLaunchKernel(copy_words, 1, 1, 1, 1, 1, 1, 0, stream, arguments, NULL));
+        OK(cuMemcpyDtoDAsync(a, kept, SIZE / 2, stream));
+        OK(cuStreamSynchronize(stream));
+        if (!is_all(b, SIZE, seed + i) || !is_all(kept, SIZE, seed))
+            FAIL("thread %u has other memory than it had", number);
+        OK(cuMemFreeAsync(b, stream));
+        OK(cuMemFree(a));
+        atomic_fetch_add(&rounds, 1);
+    }
+    OK(cuStreamSynchronize(stream));
+}
+
+unsigned rounds_done(void);
+unsigned rounds_done(void)
+{
+    return atomic_load(&rounds);
+}
+
+void stop_work(void);
+void stop_work(void)
+{
+    atomic_store(&stop, true);
+}
+
+/* ---- Signals, callbacks, small stacks ---------------------------------------------------------- */
+
+static void count_signal(int number)
+{
+    atomic_fetch_add(&signals, 1);
+}
+
+unsigned signals_counted(void);
+unsigned signals_counted(void)
+{
+    signal(SIGUSR1, count_signal);
+    return atomic_load(&signals);
+}
+
+static int try_sleep(uint64_t timeout_ns)
+{
+    const struct gpushim_sleep_how how = {.size = sizeof how, .timeout_ns = timeout_ns};
+
+    return gpushim_sleep(&how, NULL);
+}
+
+static void freed(void *unused, uint64_t address, size_t size)
+{
+    within = try_sleep(SOON_NS);
+}
+
+/* What sleep says to who is within a free of the block. */
+int sleep_within_free(CUdeviceptr block);
+int sleep_within_free(CUdeviceptr block)
+{
+    static const struct gpushim_listener listener = {.size = sizeof listener, .freed = freed};
+
+    OK((CUresult)gpushim_listen(&listener));
+    OK(cuMemFree(block));
+    return within;
+}
+
+struct filling {
+    CUcontext context;
+    CUdeviceptr block;
+};
+
+static void *fill_it(void *arg)
+{
+    const struct filling *filling = arg;
+
+    OK(cuCtxSetCurrent(filling->context));
+    OK(cuMemsetD32(filling->block, 9, WORDS));
+    return NULL;
+}
+
+void fill_on_small_stack(CUdeviceptr block);
+void fill_on_small_stack(CUdeviceptr block)
+{
+    struct filling filling = {.block = block};
+    pthread_attr_t attributes;
+    pthread_t thread;
+
+    OK(cuCtxGetCurrent(&filling.context));
+    pthread_attr_init(&attributes);
+    if (pthread_attr_setstacksize(&attributes, 16384) ||
+        pthread_create(&thread, &attributes, fill_it, &filling))
+        FAIL("no thread");
+    pthread_join(thread, NULL);
+    pthread_attr_destroy(&attributes);
+}
+
+/* ---- Ends ------------------------------------------------------------------------------------ */
+
+static CUdeviceptr left_over;
+
+static void free_at_exit(void)
+{
+    cuMemFree(left_over);
+    cuDevicePrimaryCtxRelease(0);
+}
+
+/* Frees the block as the process ends; or wants to sleep then, which nobody does any more. */
+static void sleep_at_exit(void)
+{
+    if (try_sleep(LONG_NS) != ESHUTDOWN)
+        _exit(1);
+    cuMemFree(left_over);
+}
+
+void at_the_end(CUdeviceptr block, bool sleeps);
+void at_the_end(CUdeviceptr block, bool sleeps)
+{
+    left_over = block;
+    atexit(sleeps ? sleep_at_exit : free_at_exit);
+}
+
+/* A child has nothing of it: whatever it says, a free does not wait. */
+int free_in_child(CUdeviceptr block);
+int free_in_child(CUdeviceptr block)
+{
+    struct gpushim_asleep state = {.size = sizeof state};
+
+    cuMemFree(block);
+    return gpushim_asleep(&state) == ENODEV ? 7 : 1;
+}
+
+#pragma GCC visibility pop
