@@ -56,8 +56,7 @@ const struct command commands[] = {
      "What every process with the library has of each GPU's memory: had from the driver (reserved), the "
      "program's (live), free for it (cached), freed and waiting for the GPU (retired), freed and still used by other "
      "processes (limbo); what it has open of others' (opened); how often it allocated (calls) and took a millisecond "
-     "or more (slow), since it began or, with --watch, a second; and how often it waited for the GPU (waits).\n\n"
-     "A broker keeps the last figures of 64 processes that have ended, for an hour: they stand behind the others.",
+     "or more (slow), since it began or, with --watch, a second; and how often it waited for the GPU (waits).",
      {{"watch", 0, WATCH, "again and again, so often: 1s, 0.5s"}, LIST_JSON},
      {{"gpushim stats 4711 --json", "one process, for a program"}}},
     {"who", RUNS(command_who), "who shares GPU memory, and who holds it", "[PID | HANDLE | ADDRESS]", 0, 1, {TAKES_PID},

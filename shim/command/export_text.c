@@ -182,7 +182,7 @@ bool export_write(FILE *file, const void *unused)
     struct timespec began;
 
     clock_gettime(CLOCK_MONOTONIC, &began);
-    if (!figures_find(&table, 0, FIGURES_BROKERS))
+    if (!figures_find(&table, 0, true))
         return false;
     put_about(file, &began);
     put_counts(file, &table);

@@ -190,7 +190,7 @@ struct asked {
 
 struct search {
     struct table *table;
-    enum figures_also also;
+    bool brokers; /* they too */
     unsigned count;
     struct asked *asked; /* TOGETHER of them */
 };
@@ -214,55 +214,6 @@ static void hear(struct asked *asked, uint64_t deadline)
     row->is_broker = answer.report.is_broker;
 }
 
-/* Of the process that has ended with this number, or the next one after it, what a broker kept.
- * Pids are this process's where it and the broker have the same. The next number; 0: there is
- * none. */
-static uint32_t add_ended(struct table *table, const struct row *broker, int fd, uint64_t deadline,
-                          uint32_t number)
-{
-    union gs_wire_message answer;
-    struct row row = nobody;
-    uint32_t found = 0;
-
-    row.ended = row.has_figures = true;
-    for (unsigned device = 0; device <= GS_FAREWELL_DEVICES; device++) {
-        const struct gs_wire_report *report = &answer.report;
-
-        if (ask_about(fd,
-                      &(struct gs_wire_query){.index = found ? found : number,
-                                              .device = device,
-                                              .about = GS_ABOUT_ENDED},
-                      deadline, &answer, NULL) ||
-            answer.head.type != GS_WIRE_REPORT || report->farewell < number)
-            return 0;
-        if (found && report->farewell != found)
-            break;
-        found = report->farewell;
-        if (!report->has_figures)
-            break;
-        if (!report->figures.reserved_peak && !(report->figures.hits + report->figures.misses))
-            continue;
-        who_fill(&row.who, 0, report->client_pid, report->client_name);
-        row.who.pid =
-            report->client_seen && who_counts_alike(&broker->who) ? (long)report->client_pid : 0;
-        row.ago_ns = report->client_age_ns;
-        row.device = device;
-        row.figures = report->figures;
-        row.seen_ns = gs_now_ns();
-        add(table, &row);
-        row.is_first = false;
-    }
-    return found + 1;
-}
-
-static void add_all_ended(struct table *table, const struct row *broker, int fd, uint64_t deadline)
-{
-    uint32_t number = 1;
-
-    for (unsigned i = 0; number && i < GS_FAREWELLS; i++)
-        number = add_ended(table, broker, fd, deadline, number);
-}
-
 /* All at once have the time of one to answer. What else they are asked comes one after the other,
  * those of a user behind each other: one who stops answering then takes his own user's time
  * alone. */
@@ -278,14 +229,10 @@ static void hear_all(void *arg)
 
         if (i == 0 || asked->uid != asked[-1].uid)
             deadline = gs_now_ns() + DETAILS_NS;
-        if (search->also == FIGURES_BROKERS || !asked->row.is_broker) {
-            if (asked->row.answers)
-                add_answering(search->table, &asked->row, asked->fd, deadline);
-            else
-                add(search->table, &asked->row);
-        } else if (asked->row.answers && search->also == FIGURES_ENDED) {
-            add_all_ended(search->table, &asked->row, asked->fd, deadline);
-        }
+        if (asked->row.answers)
+            add_answering(search->table, &asked->row, asked->fd, deadline);
+        else
+            add(search->table, &asked->row);
         close(asked->fd);
     }
     search->count = 0;
@@ -298,7 +245,7 @@ static void add_listener(void *arg, int fd, const char *name, struct who *who)
     struct asked *asked = &search->asked[search->count];
     struct row *row = &asked->row;
 
-    asked->fd = gs_fd_copy(fd);
+    asked->fd = !search->brokers && ask_is_broker(name) ? -1 : gs_fd_copy(fd);
     if (asked->fd < 0)
         return;
     asked->uid = geteuid();
@@ -315,7 +262,7 @@ static void add_listener(void *arg, int fd, const char *name, struct who *who)
 static bool is_known(const struct table *table, long pid)
 {
     for (size_t i = 0; i < table->count; i++)
-        if (table->rows[i].who.pid == pid && !table->rows[i].ended)
+        if (table->rows[i].who.pid == pid)
             return true;
     return false;
 }
@@ -359,22 +306,17 @@ static int compare(const void *a, const void *b)
 {
     const struct row *left = a, *right = b;
 
-    if (left->ended || right->ended)
-        return !left->ended || !right->ended || left->ago_ns == right->ago_ns
-                   ? left->ended - right->ended
-               : left->ago_ns < right->ago_ns ? -1
-                                              : 1;
     if (left->figures.reserved != right->figures.reserved)
         return left->figures.reserved < right->figures.reserved ? 1 : -1;
     return left->who.pid < right->who.pid ? -1 : left->who.pid > right->who.pid;
 }
 
-bool figures_find(struct table *table, long only, enum figures_also also)
+bool figures_find(struct table *table, long only, bool brokers)
 {
     /* It is the connections that this is for: what they answer is heard of all together. */
     static const struct ask_time time = {ANSWER_NS, ANSWER_NS};
     struct gs_share_options options;
-    struct search search = {.table = table, .also = also};
+    struct search search = {.table = table, .brokers = brokers};
     size_t kept = 0;
 
     if (!command_share_options(&options))
@@ -385,8 +327,7 @@ bool figures_find(struct table *table, long only, enum figures_also also)
     free(search.asked);
     add_quiet(table, &options);
     for (size_t i = 0; i < table->count; i++)
-        if (!only || table->rows[i].who.pid == only ||
-            (table->rows[i].ended && table->rows[i].who.told == (uint64_t)only))
+        if (!only || table->rows[i].who.pid == only)
             table->rows[kept++] = table->rows[i];
     table->count = kept;
     if (kept)

@@ -22,8 +22,6 @@ struct limbo_holder {
 /* What one process has of one GPU; or nothing but that it is there. */
 struct row {
     struct who who;
-    bool ended;      /* these are its last figures, which a broker keeps; */
-    uint64_t ago_ns; /* since then */
     bool has_figures;
     unsigned device;
     char silent[QUIET_WHY]; /* why it has none, or not all; "" */
@@ -64,14 +62,13 @@ uint64_t figures_number(const struct row *row, const struct figure *figure);
 /* Whether the library lies in the process's memory, where that may be read. */
 bool figures_has_library(long pid);
 /* All of them, or those of the one with that pid; those that have most from the driver come first.
- * `also`: brokers, which have no memory of their own; and behind all, the last one to end first,
- * processes that have ended. False, and said: the configuration does not allow it. */
-enum figures_also { FIGURES_BROKERS, FIGURES_ENDED };
-bool figures_find(struct table *table, long only, enum figures_also also);
+ * `brokers`: also these, which have no memory of their own. False, and said: the configuration does
+ * not allow it. */
+bool figures_find(struct table *table, long only, bool brokers);
 
 /* What gpushim stats (stats.c) and its page, gpushim top (top.c), have in common. */
 
-/* What each did a second since it was seen before; one that has ended does nothing. */
+/* What each did a second since it was seen before. */
 void stats_rates(struct table *table, const struct table *before);
 /* Its rows, and whom each keeps freed memory for; sheet_free ends it. */
 void stats_sheet(const struct table *table, struct sheet *ret);

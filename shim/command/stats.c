@@ -25,9 +25,8 @@ void stats_rates(struct table *table, const struct table *before)
             const struct row *old = &before->rows[k];
             double seconds = (double)(row->seen_ns - old->seen_ns) / (double)GS_NS_PER_S;
 
-            if (row->ended || old->ended || !row->has_figures || !old->has_figures ||
-                row->who.pid != old->who.pid || row->who.told != old->who.told ||
-                row->device != old->device || seconds <= 0)
+            if (!row->has_figures || !old->has_figures || row->who.pid != old->who.pid ||
+                row->who.told != old->who.told || row->device != old->device || seconds <= 0)
                 continue;
             row->rate = (double)(row->figures.hits + row->figures.misses - old->figures.hits -
                                  old->figures.misses) /
@@ -78,8 +77,7 @@ static void put_figures(struct sheet *sheet, const struct row *row)
 static void put_row(struct sheet *sheet, const struct row *row)
 {
     const struct who *who = &row->who;
-    char ended[SHOWN + 16] = "", age[SHOWN], command[COMMAND_SHOWN + 8],
-                       name[11 * sizeof who->name];
+    char command[COMMAND_SHOWN + 8], name[11 * sizeof who->name];
     bool is_named;
 
     if (!row->has_figures) {
@@ -88,16 +86,14 @@ static void put_row(struct sheet *sheet, const struct row *row)
                    who->place, row->silent, who->stopped ? " (stopped)" : "");
         return;
     }
-    if (row->ended)
-        snprintf(ended, sizeof ended, " (ended %s ago)", show_age(row->ago_ns, age));
     sheet_put(sheet, who->pid ? "%ld" : "(%ld)", who->pid ? who->pid : (long)who->told);
     sheet_put(sheet, "%s", who->user[0] ? who->user : "?");
     put_figures(sheet, row);
     show_cut(who->command, COMMAND_SHOWN, command, sizeof command);
     gs_printable(who->name, strlen(who->name), name, sizeof name);
     is_named = strncmp(command, name, strlen(name)) != 0; /* otherwise than its program */
-    sheet_put(sheet, "%s%s%s%s%s%s%s%s%s%s", command, is_named ? " [" : "", is_named ? name : "",
-              is_named ? "]" : "", who->place[0] ? " in " : "", who->place, ended,
+    sheet_put(sheet, "%s%s%s%s%s%s%s%s%s", command, is_named ? " [" : "", is_named ? name : "",
+              is_named ? "]" : "", who->place[0] ? " in " : "", who->place,
               row->who.stopped ? " (stopped)" : "", row->silent[0] ? ": " : "", row->silent);
 }
 
@@ -179,12 +175,9 @@ static void write_row(struct json *json, const struct row *row)
     json_open(json, NULL, '{');
     who_write(json, &row->who);
     json_text(json, "state",
-              row->ended              ? "ended"
-              : row->who.stopped      ? "stopped"
+              row->who.stopped        ? "stopped"
               : row->report.asleep.ns ? "asleep"
                                       : "running");
-    if (row->ended)
-        json_number(json, "ended_seconds", row->ago_ns / GS_NS_PER_S);
     json_bool(json, "stopped", row->who.stopped);
     json_text(json, "silent", row->silent[0] ? row->silent : NULL);
     if (row->has_figures) {
@@ -218,7 +211,7 @@ static int watch(const struct call *call, long only, uint64_t every_ns)
     bool well;
 
     for (;;) {
-        well = figures_find(&table, only, FIGURES_ENDED);
+        well = figures_find(&table, only, false);
         stats_rates(&table, &before);
         well = well && tell_table(&table, call);
         well = fflush(stdout) == 0 && well;
@@ -317,7 +310,7 @@ unsigned gpus_find(const struct table *table, struct gpu ret_gpus[GPUS_MOST])
 
     for (size_t i = 0; i < table->count; i++) {
         const struct row *row = &table->rows[i];
-        struct gpu *gpu = row->has_figures && !row->ended ? gpu_of(row, ret_gpus, &count) : NULL;
+        struct gpu *gpu = row->has_figures ? gpu_of(row, ret_gpus, &count) : NULL;
 
         if (!gpu)
             continue;

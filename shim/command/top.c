@@ -293,8 +293,6 @@ static int in_order(const void *left, const void *right)
     const struct row *a = left, *b = right;
     int order = 0;
 
-    if (a->ended != b->ended)
-        return a->ended ? 1 : -1;
     if (a->has_figures != b->has_figures)
         return a->has_figures ? -1 : 1;
     if (top.order == 'c')
@@ -383,7 +381,7 @@ int top_run(long only, uint64_t every_ns)
     bool well, goes_on;
 
     setlocale(LC_CTYPE, "");
-    if (!figures_find(&table, only, FIGURES_ENDED))
+    if (!figures_find(&table, only, false))
         return COMMAND_WRONG;
     hear_signals();
     take_terminal();
@@ -395,7 +393,7 @@ int top_run(long only, uint64_t every_ns)
         free(before.rows);
         before = table;
         table = (struct table){0};
-    } while (goes_on && (well = figures_find(&table, only, FIGURES_ENDED)));
+    } while (goes_on && (well = figures_find(&table, only, false)));
     give_terminal_back();
     if (well && only && !before.count) {
         ask_complain_of_absent(only);
