@@ -210,7 +210,6 @@ void gs_shim_leaves(void)
     if (!gs_state_is_on() || getpid() != configured.process)
         return;
     gs_trace_at_exit(); /* made for a thread that was interrupted anywhere */
-    gs_stats_leave(gs_core);
     if (gs_log_shows(GS_LOG_INFO) && !atomic_flag_test_and_set(&ended))
         gs_stats_log(gs_core);
 }

@@ -176,6 +176,5 @@ void gs_core_at_exit(struct gs_core *core)
 {
     gs_purge_at_exit(core);
     gs_stats_log(core);
-    gs_stats_leave(core);
     gs_share_at_exit(core->share);
 }

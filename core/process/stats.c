@@ -203,19 +203,6 @@ bool gs_stats_tell(struct gs_core *core, unsigned device, struct gs_figures *ret
     return told;
 }
 
-void gs_stats_leave(struct gs_core *core)
-{
-    struct gs_figures figures;
-    bool goes = true;
-
-    for (unsigned device = 0; goes && gs_lock_try(&core->lock); device++) {
-        goes = tell_locked(core, device, &figures);
-        gs_lock_release(&core->lock);
-        if (goes && (figures.reserved_peak || figures.hits + figures.misses))
-            goes = gs_share_leave(core->share, device, &figures);
-    }
-}
-
 static void log_device_locked(struct gs_core *core, CUdevice device)
 {
     const struct gs_arena_counts *counts;

@@ -44,9 +44,6 @@ bool gs_stats_try_read(struct gs_core *core, CUdevice device, struct gs_stats *r
  * later one has had memory of this process. */
 bool gs_stats_tell(struct gs_core *core, unsigned device, struct gs_figures *ret_figures);
 
-/* The process ends: its last figures go to its broker, if it has one. Waits for nobody. */
-void gs_stats_leave(struct gs_core *core);
-
 /* A line of log or two for each device that was used. Waits for nobody: says nothing where a thread
  * holds the contexts' lock. */
 void gs_stats_log(struct gs_core *core);

@@ -445,16 +445,14 @@ static void note_needed(struct gs_share *share, bool needed, uint64_t now)
 
 uint64_t gs_broker_tick(struct gs_share *share, uint64_t now)
 {
-    uint64_t period = share->options.keep_ns / 4, farewells_ns;
+    uint64_t period = share->options.keep_ns / 4;
 
     if (share->store.published_due_ns <= now) {
         period = period < SCAN_MIN_NS ? SCAN_MIN_NS : period > GS_NS_PER_S ? GS_NS_PER_S : period;
         share->store.published_due_ns = drop_old(share, now) ? now + period : GS_NEVER;
     }
-    farewells_ns = gs_farewells_tick(share, now);
     note_needed(share, share->clients.count > 0 || HASH_COUNT(share->exporter.exports) > 0, now);
-    return farewells_ns < share->store.published_due_ns ? farewells_ns
-                                                        : share->store.published_due_ns;
+    return share->store.published_due_ns;
 }
 
 bool gs_broker_may_accept(struct gs_share *share)
@@ -488,5 +486,4 @@ void gs_broker_free(struct gs_share *share)
         return;
     HASH_ITER(hh, share->exporter.exports, export, next)
         export_drop(share, export);
-    gs_farewells_free(share);
 }

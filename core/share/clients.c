@@ -83,7 +83,6 @@ static void client_free(struct gs_share *share, struct gs_client *client)
     gs_plea_gone(share, client);
     if (client->published)
         end_published(share, client);
-    gs_farewell_client_gone(share, client);
     gs_cluster_client_gone(share, client);
     gs_client_close_socket(share, client);
     client_forget_exit(share, client);

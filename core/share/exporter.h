@@ -444,18 +444,6 @@ uint64_t gs_broker_tick(struct gs_share *share, uint64_t now);
 bool gs_broker_may_accept(struct gs_share *share);
 void gs_broker_free(struct gs_share *share);
 
-/* farewell.c: last figures of processes that have ended. FAREWELL, as gs_client_serve; the client
- * has gone, and what it said is told from now on. */
-bool gs_farewell_came(struct gs_share *share, struct gs_client *client,
-                      const struct gs_wire_farewell *message);
-void gs_farewell_client_gone(struct gs_share *share, const struct gs_client *client);
-/* The one that is asked for, or the next one. */
-void gs_farewell_tell(const struct gs_share *share, const struct gs_wire_query *query,
-                      struct gs_wire_report *report);
-/* Drops those that are too old; when the next one is, or GS_NEVER. */
-uint64_t gs_farewells_tick(struct gs_share *share, uint64_t now);
-void gs_farewells_free(struct gs_share *share);
-
 /* flush.c */
 /* Something of the chunk is about to be granted: from now on importers may keep it mapped. False:
  * no host memory, and they may not. */

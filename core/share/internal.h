@@ -19,7 +19,6 @@
  *                exports published to a broker,
  *     broker.c, publisher.c
  *                and in that
- *     farewell.c last figures, left with a broker
  *     flush.c    chunks that go, mapped or not; what is on its way back
  *     pressure.c, pressure_ask.c
  *                being asked for idle memory, and asking others
@@ -178,9 +177,7 @@ struct gs_store {
     unsigned published_fds; /* of all of these, also those that are still to come */
     struct gs_publisher *publishers;
     uint64_t published_due_ns;
-    bool published_said;           /* a limit was met */
-    struct gs_farewell *farewells; /* the newest first */
-    uint32_t last_farewell;
+    bool published_said; /* a limit was met */
     struct gs_cluster cluster;
 };
 

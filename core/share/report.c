@@ -1,8 +1,7 @@
 /*
  * Exporter: who holds what, in rows, one a client: for QUERY (`gpushim who`, `ls`), for the log and
  * for what is said of a full GPU (held.c, limbo.c). What a row counts may be that of one device,
- * chunk or block alone. (What this process has of others: owners.c; figures of processes that have
- * ended: farewell.c.)
+ * chunk or block alone. (What this process has of others: owners.c.)
  */
 #include "core/share/exporter.h"
 
@@ -222,10 +221,6 @@ bool gs_report(struct gs_share *share, struct gs_client *client, const struct gs
     report->is_broker = share->options.is_broker;
     report->clients = share->clients.count;
     strncpy(report->name, program_invocation_short_name, sizeof report->name - 1);
-    if (query->about == GS_ABOUT_ENDED) {
-        gs_farewell_tell(share, query, report);
-        return gs_client_send(share, client, &message, -1) == 0;
-    }
     if (!blocks) {
         tell_stats(share, now, report);
         report->has_figures =

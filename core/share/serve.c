@@ -282,8 +282,6 @@ bool gs_client_serve(struct gs_share *share, struct gs_client *client,
     case GS_WIRE_RECALL:
     case GS_WIRE_RING:
         return gs_broker_answered(share, client, message, fd);
-    case GS_WIRE_FAREWELL:
-        return gs_farewell_came(share, client, &message->farewell);
     case GS_WIRE_ORDER:
         return gs_order_came(share, client, &message->order);
     case GS_WIRE_QUERY:

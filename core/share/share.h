@@ -212,10 +212,6 @@ void gs_share_at_exit(struct gs_share *share);
  * Safe in a signal handler. */
 void gs_share_forking(struct gs_share *share);
 
-/* The process ends: leaves its last figures of a device with its broker, if it has one and they go
- * at once; false: nothing more goes. Safe in a signal handler, and in a forked child. */
-bool gs_share_leave(struct gs_share *share, unsigned device, const struct gs_figures *figures);
-
 /* ---- Exporter ------------------------------------------------------------------------------- */
 
 /*

@@ -48,10 +48,6 @@
  * the process goes to sleep for it, that this takes longer. One such order is under way on a
  * connection at a time.
  *
- * A process that ends in order says FAREWELL to its broker, with its last figures of each device
- * (core/share/farewell.c), without an answer. Whoever asks a broker for the process with a number,
- * or the next after it (GS_ABOUT_ENDED), is told of that one in place of a client.
- *
  * Anybody who may open may ask about a name (core/share/names.c), or the next one behind it: the
  * answer has a handle where he may open it. The same user may order the end of one that was
  * published before some time.
@@ -91,28 +87,27 @@
 
 /* All messages: a number, which no other one ever gets, and the struct gs_wire_… that it is. Those
  * of an agent alone are in core/share/wire_cluster.h. */
-#define GS_WIRE_MESSAGES(M)           \
-    M(GS_WIRE_HELLO, 1, hello)        \
-    M(GS_WIRE_OPEN, 2, open)          \
-    M(GS_WIRE_GRANT, 3, grant)        \
-    M(GS_WIRE_REFUSE, 4, refuse)      \
-    M(GS_WIRE_CLOSE, 5, close)        \
-    M(GS_WIRE_RECALL, 6, close)       \
-    M(GS_WIRE_SHARE, 7, share)        \
-    M(GS_WIRE_QUERY, 8, query)        \
-    M(GS_WIRE_REPORT, 9, report)      \
-    M(GS_WIRE_FLUSH, 10, flush)       \
-    M(GS_WIRE_FLUSHED, 11, flushed)   \
-    M(GS_WIRE_PUBLISH, 12, publish)   \
-    M(GS_WIRE_RESUME, 13, close)      \
-    M(GS_WIRE_BYE, 14, bye)           \
-    M(GS_WIRE_ORDER, 15, order)       \
-    M(GS_WIRE_DONE, 16, done)         \
-    M(GS_WIRE_FAREWELL, 17, farewell) \
-    M(GS_WIRE_FORKED, 18, forked)     \
-    M(GS_WIRE_NAME, 19, name)         \
-    M(GS_WIRE_PULL, 20, pull)         \
-    M(GS_WIRE_RING, 21, ring)
+#define GS_WIRE_MESSAGES(M)         \
+    M(GS_WIRE_HELLO, 1, hello)      \
+    M(GS_WIRE_OPEN, 2, open)        \
+    M(GS_WIRE_GRANT, 3, grant)      \
+    M(GS_WIRE_REFUSE, 4, refuse)    \
+    M(GS_WIRE_CLOSE, 5, close)      \
+    M(GS_WIRE_RECALL, 6, close)     \
+    M(GS_WIRE_SHARE, 7, share)      \
+    M(GS_WIRE_QUERY, 8, query)      \
+    M(GS_WIRE_REPORT, 9, report)    \
+    M(GS_WIRE_FLUSH, 10, flush)     \
+    M(GS_WIRE_FLUSHED, 11, flushed) \
+    M(GS_WIRE_PUBLISH, 12, publish) \
+    M(GS_WIRE_RESUME, 13, close)    \
+    M(GS_WIRE_BYE, 14, bye)         \
+    M(GS_WIRE_ORDER, 15, order)     \
+    M(GS_WIRE_DONE, 16, done)       \
+    M(GS_WIRE_FORKED, 17, forked)   \
+    M(GS_WIRE_NAME, 18, name)       \
+    M(GS_WIRE_PULL, 19, pull)       \
+    M(GS_WIRE_RING, 20, ring)
 
 #define GS_WIRE_NUMBER(name, number, shape) name = number,
 enum gs_wire_type { GS_WIRE_MESSAGES(GS_WIRE_NUMBER) GS_WIRE_TYPES };
@@ -342,7 +337,6 @@ struct gs_wire_done {
 
 enum gs_about {
     GS_ABOUT_ALL,       /* that it shares */
-    GS_ABOUT_ENDED,     /* the process that ended with this index as its number, or the next one */
     GS_ABOUT_BLOCK,     /* by its handle, or */
     GS_ABOUT_ADDRESS,   /* by an address in the memory of who answers */
     GS_ABOUT_NAME,      /* that of this name; */
@@ -427,8 +421,7 @@ struct gs_wire_report {
             char name[16];                          /* of who answers */
             char client_name[16];
             uint32_t has_figures; /* 1: below, of the device; 0: none, nor of a later one */
-            uint32_t
-                farewell; /* the number of the process that ended which this is about; 0: none */
+            uint32_t zero;
             struct gs_figures figures;
             uint32_t
                 client_seen; /* 1: client_pid is as who answers sees it; 0: as the client does */
@@ -438,16 +431,6 @@ struct gs_wire_report {
             struct gs_wire_asleep asleep;
         };
     };
-};
-
-#define GS_FAREWELL_DEVICES 16 /* of the first ones figures are left */
-#define GS_FAREWELLS        64 /* a broker keeps those of so many processes */
-
-struct gs_wire_farewell {
-    struct gs_wire_head head;
-    uint32_t device; /* its number in CUDA */
-    uint32_t zero;
-    struct gs_figures figures;
 };
 
 struct gs_wire_name {
@@ -475,7 +458,6 @@ union gs_wire_message {
     struct gs_wire_publish publish;
     struct gs_wire_order order;
     struct gs_wire_done done;
-    struct gs_wire_farewell farewell;
     struct gs_wire_name name;
 };
 

@@ -75,15 +75,6 @@ static void fill_done(struct fuzz_input *input, struct gs_wire_done *done)
     done->outcome = fuzz_byte(input) % 16 == 15;
 }
 
-static void fill_farewell(struct fuzz_input *input, struct gs_wire_farewell *farewell)
-{
-    uint8_t kind = fuzz_byte(input);
-
-    farewell->device = kind % 32 < 31 ? kind % 32 : UINT32_MAX;
-    farewell->zero = kind >= 224;
-    memset(&farewell->figures, fuzz_byte(input), sizeof farewell->figures);
-}
-
 /* Often what fits memory of two pieces of 2 MiB. */
 static void fill_batch(struct fuzz_input *input, struct gs_wire_batch *batch)
 {
@@ -142,8 +133,6 @@ void fuzz_fill(struct fuzz_input *input, union gs_wire_message *message)
         fill_order(input, &message->order);
     else if (message->head.type == GS_WIRE_DONE)
         fill_done(input, &message->done);
-    else if (message->head.type == GS_WIRE_FAREWELL)
-        fill_farewell(input, &message->farewell);
     else if (message->head.type == GS_WIRE_GRANT)
         fill_batch(input, &message->grant.batch);
     else if (message->head.type == GS_WIRE_NAME)

@@ -643,7 +643,6 @@ static void perform_alone(struct process *process, enum operation_kind kind, uns
         end(process);
     } else {
         externals_end(process);
-        gs_share_leave(process->share, 0, &(struct gs_figures){.hits = 1});
         gs_share_at_exit(process->share);
         process->ends = ENDS_BY_EXIT;
     }

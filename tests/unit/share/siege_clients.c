@@ -208,12 +208,12 @@ static void read_all_and_close(int fd)
 /* Says what is not its to say, each time over a connection that has greeted. */
 static void says_what_others_say(void)
 {
-    static const enum gs_wire_type types[] = {GS_WIRE_GRANT,   GS_WIRE_REFUSE,   GS_WIRE_CLOSE,
-                                              GS_WIRE_RECALL,  GS_WIRE_SHARE,    GS_WIRE_RING,
-                                              GS_WIRE_REPORT,  GS_WIRE_FLUSH,    GS_WIRE_FLUSHED,
-                                              GS_WIRE_PUBLISH, GS_WIRE_HELLO,    GS_WIRE_ORDER,
-                                              GS_WIRE_DONE,    GS_WIRE_FAREWELL, GS_WIRE_FORKED,
-                                              GS_WIRE_NAME,    GS_WIRE_PULL};
+    static const enum gs_wire_type types[] = {GS_WIRE_GRANT,   GS_WIRE_REFUSE, GS_WIRE_CLOSE,
+                                              GS_WIRE_RECALL,  GS_WIRE_SHARE,  GS_WIRE_RING,
+                                              GS_WIRE_REPORT,  GS_WIRE_FLUSH,  GS_WIRE_FLUSHED,
+                                              GS_WIRE_PUBLISH, GS_WIRE_HELLO,  GS_WIRE_ORDER,
+                                              GS_WIRE_DONE,    GS_WIRE_FORKED, GS_WIRE_NAME,
+                                              GS_WIRE_PULL};
     enum { COUNT = sizeof types / sizeof *types };
 
     for (unsigned i = 0;; i++) {
@@ -359,35 +359,6 @@ static void leaves_from_many(void)
         siege_say_type(*fd, GS_WIRE_RING);
         if (i >= 2 * MANY)
             siege_holds();
-    }
-}
-
-/* As many processes that end, each with more last figures than there is room for; every other one
- * talks nonsense at the end. */
-static void says_farewell_without_end(void)
-{
-    int memory = leave_memory();
-
-    for (unsigned i = 0;; i++) {
-        unsigned char instance[GS_INSTANCE_SIZE] = {(unsigned char)i, 0x77};
-        union gs_wire_message message;
-        int fd = siege_dial();
-
-        if (fd < 0)
-            continue;
-        siege_greet(fd, instance, NULL);
-        say_publish(fd, memory);
-        gs_wire_start(&message, GS_WIRE_FAREWELL, 0);
-        for (unsigned j = 0; j < 3 * GS_FAREWELL_DEVICES; j++) {
-            message.farewell.device = j % GS_FAREWELL_DEVICES;
-            memset(&message.farewell.figures, (int)j, sizeof message.farewell.figures);
-            siege_say(fd, &message, -1);
-        }
-        message.farewell.device = i % 2 ? 0 : 1000;
-        siege_say(fd, &message, -1);
-        if (i >= 2 * GS_FAREWELLS)
-            siege_holds();
-        read_all_and_close(fd);
     }
 }
 
@@ -595,7 +566,7 @@ const struct siege_attack siege_clients[] = {
      TAKES(TURNS) | TAKES(SOCKET_MEMORY), asks_for_memory},
     {"says what is not its to say", EXPORTER, SAME_USER,
      NO_IMPORTERS | SAYS(CLOSE) | SAYS(FLUSHED) | SAYS(HELLO) | SAYS(SHARE) | SAYS(RING) |
-         SAYS(PUBLISH) | SAYS(ORDER) | SAYS(PULL) | SAYS(FAREWELL) | SAYS(FORKED) | SAYS(NAME),
+         SAYS(PUBLISH) | SAYS(ORDER) | SAYS(PULL) | SAYS(FORKED) | SAYS(NAME),
      TAKES(TURNS), says_what_others_say},
     {"asks for names without end", EXPORTER, LISTED, SAYS(QUERY) | SAYS(ORDER),
      TAKES(TURNS) | TAKES(SOCKET_MEMORY), asks_for_names},
@@ -612,10 +583,6 @@ const struct siege_attack siege_clients[] = {
     {"leaves from many connections", BROKER, LISTED,
      SAYS(HELLO) | SAYS(PUBLISH) | SAYS(SHARE) | SAYS(RING),
      TAKES(CONNECTIONS) | TAKES(EXPORTS) | TAKES(UNDER_WAY), leaves_from_many},
-    {"says farewell without end", BROKER, LISTED, SAYS(HELLO) | SAYS(PUBLISH) | SAYS(FAREWELL),
-     TAKES(TURNS) | TAKES(SOCKET_MEMORY), says_farewell_without_end},
-    {"says farewell without end", BROKER, SAME_USER, SAYS(HELLO) | SAYS(PUBLISH) | SAYS(FAREWELL),
-     TAKES(TURNS) | TAKES(SOCKET_MEMORY), says_farewell_without_end},
     {"names what it left without end", BROKER, SAME_USER,
      SAYS(HELLO) | SAYS(PUBLISH) | SAYS(SHARE) | SAYS(NAME), TAKES(TURNS) | TAKES(EXPORTS),
      names_without_end},
@@ -633,8 +600,7 @@ const struct siege_attack siege_clients[] = {
     {"opens and closes without end", BROKER, HOLDER, SAYS(OPEN) | SAYS(CLOSE), TAKES(TURNS),
      churns},
     {"says what is not its to say", BROKER, SAME_USER,
-     NO_IMPORTERS | SAYS(CLOSE) | SAYS(FLUSHED) | SAYS(ORDER) | SAYS(FAREWELL), TAKES(TURNS),
-     says_what_others_say},
+     NO_IMPORTERS | SAYS(CLOSE) | SAYS(FLUSHED) | SAYS(ORDER), TAKES(TURNS), says_what_others_say},
     {"is an agent of machines without end", BROKER, SAME_USER,
      SAYS(HELLO) | SAYS(OPEN) | SAYS(CLOSE) | SAYS(REPORT),
      TAKES(TURNS) | TAKES(SOCKET_MEMORY) | TAKES(LEASES), is_an_agent},
