@@ -93,49 +93,53 @@ static unsigned frames_of(const struct report *report, const struct trace_event 
     return lines ? lines : event->frame_count;
 }
 
-static void print_holders(const struct report *report, const struct report_holder *holders,
-                          size_t count, size_t left)
+/* Who held it from the event on. */
+static void print_holders(const struct report *report, unsigned device, size_t event)
 {
+    size_t count;
+    struct trace_holder *holders = trace_holders(&report->memory, device, event, &count);
     char text[TRACE_FRAME_SIZE];
 
-    for (size_t i = 0; i < count; i++) {
-        const unsigned frames = frames_of(report, holders[i].example);
+    for (size_t i = 0; i < count && i < REPORT_TOP; i++) {
+        const struct trace_event *first = holders[i].first;
+        const unsigned frames = frames_of(report, first);
 
-        report_holder_text(report, &holders[i], 0, text);
+        report_frame(report, first, 0, text);
         command_say("  %12s in %6" PRIu64 "  %s", bytes_text(holders[i].bytes).text,
                     holders[i].count, text);
         for (unsigned n = 1; n < FRAMES && n < frames; n++) {
-            report_holder_text(report, &holders[i], n, text);
+            report_frame(report, first, n, text);
             command_say("  %12s    %6s  %s", "", "", text);
         }
         if (frames > FRAMES)
             command_say("  %12s    %6s  and %u more (--json)", "", "", frames - FRAMES);
     }
-    if (left)
-        command_say("  and %zu more", left);
+    if (count > REPORT_TOP)
+        command_say("  and %zu more", count - REPORT_TOP);
+    free(holders);
 }
 
-static void print_device(const struct report *report, const struct report_device *row)
+static void print_device(const struct report *report, unsigned device)
 {
-    const struct trace_device_sums *sums = &row->sums;
+    const struct trace_device_sums *sums = &report->memory.devices[device];
+    const struct gs_trace_device *told = &report->trace.devices[device];
 
     putchar('\n');
-    command_say("GPU %u%s%s%s%s", row->device, row->told->name[0] ? ", " : "", row->told->name,
-                row->told->bytes ? ", " : "",
-                row->told->bytes ? bytes_text(row->told->bytes).text : "");
+    command_say("GPU %u%s%s%s%s", device, told->name[0] ? ", " : "", told->name,
+                told->bytes ? ", " : "", told->bytes ? bytes_text(told->bytes).text : "");
     command_say("peaks       live %s (after %s), reserved %s, cached %s, retired %s, limbo %s",
-                bytes_text(sums->live_peak).text, time_text(row->live_peak_ns).text,
+                bytes_text(sums->live_peak).text, time_text(sums->live_peak_ns).text,
                 bytes_text(sums->reserved_peak).text, bytes_text(sums->cached_peak).text,
                 bytes_text(sums->retired_peak).text, bytes_text(sums->limbo_peak).text);
-    if (row->holder_count) {
+    if (sums->live_peak_at != TRACE_NEVER) {
         command_say("held at the peak of live:");
-        print_holders(report, row->holders, row->holder_count, row->holders_left);
+        print_holders(report, device, sums->live_peak_at);
     }
     if (!sums->never_freed)
         return;
     command_say("never freed: %" PRIu64 " blocks, %s", sums->never_freed,
                 bytes_text(sums->live_end).text);
-    print_holders(report, row->never_freed, row->never_freed_count, row->never_freed_left);
+    print_holders(report, device, report->trace.count - 1);
 }
 
 static void print_slowest(const struct report *report)
@@ -162,8 +166,9 @@ static void print_report(const struct report *report)
     print_sums(report);
     if (report_missing(report))
         command_say("not whole   %s", report_missing(report));
-    for (size_t i = 0; i < report->device_count; i++)
-        print_device(report, &report->devices[i]);
+    for (unsigned device = 0; device < TRACE_DEVICES; device++)
+        if (report->trace.has_device[device])
+            print_device(report, device);
     print_slowest(report);
 }
 
@@ -221,55 +226,7 @@ int command_report(const struct call *call)
     return status;
 }
 
-/* ---- The rows -------------------------------------------------------------------------------- */
-
-static void fill_holders(const struct report *report, unsigned device, size_t event,
-                         struct report_holder ret[REPORT_TOP], size_t *ret_count, size_t *ret_left)
-{
-    const struct trace_memory *memory = &report->memory;
-    size_t count;
-    struct trace_holder *holders = trace_holders(memory, device, event, &count);
-
-    *ret_count = count < REPORT_TOP ? count : REPORT_TOP;
-    *ret_left = count - *ret_count;
-    for (size_t i = 0; i < *ret_count; i++)
-        ret[i] =
-            (struct report_holder){.bytes = holders[i].bytes,
-                                   .count = holders[i].count,
-                                   .example =
-                                       &report->trace.events[memory->blocks[holders[i].first].from],
-                                   .last =
-                                       &report->trace.events[memory->blocks[holders[i].last].from]};
-    free(holders);
-}
-
-static void fill_device(struct report *report, struct report_device *row, unsigned device)
-{
-    const struct trace *trace = &report->trace;
-
-    row->device = device;
-    row->told = &trace->devices[device];
-    row->sums = report->memory.devices[device];
-    if (row->sums.live_peak_at == TRACE_NEVER)
-        return;
-    row->live_peak_ns = trace->events[row->sums.live_peak_at].at_ns;
-    fill_holders(report, device, row->sums.live_peak_at, row->holders, &row->holder_count,
-                 &row->holders_left);
-    fill_holders(report, device, trace->count - 1, row->never_freed, &row->never_freed_count,
-                 &row->never_freed_left);
-}
-
-static void fill_devices(struct report *report)
-{
-    struct report_device *row;
-
-    for (unsigned i = 0; i < 256; i++)
-        report->device_count += report->trace.has_device[i];
-    row = report->devices = command_need(calloc(report->device_count + 1, sizeof *report->devices));
-    for (unsigned i = 0; i < 256; i++)
-        if (report->trace.has_device[i])
-            fill_device(report, row++, i);
-}
+/* ---- What there is to say --------------------------------------------------------------------- */
 
 static void fill_slowest(struct report *report)
 {
@@ -298,14 +255,12 @@ bool report_make(const char *path, struct report *ret_report)
         return false;
     trace_follow(&ret_report->trace, &ret_report->memory);
     ret_report->modules = trace_modules_make(&ret_report->trace);
-    fill_devices(ret_report);
     fill_slowest(ret_report);
     return true;
 }
 
 void report_free(struct report *report)
 {
-    free(report->devices);
     trace_modules_free(report->modules);
     trace_memory_free(&report->memory);
     trace_free(&report->trace);
@@ -322,11 +277,9 @@ const char *report_missing(const struct report *report)
                : NULL;
 }
 
-bool report_holder_text(const struct report *report, const struct report_holder *holder, unsigned n,
-                        char ret_text[TRACE_FRAME_SIZE])
+bool report_frame(const struct report *report, const struct trace_event *event, unsigned n,
+                  char ret_text[TRACE_FRAME_SIZE])
 {
-    const struct trace_event *event = holder->example;
-
     if (n < event->frame_count)
         trace_frame_text(report->modules, trace_frame(event, n), ret_text);
     else if (n == 0)
@@ -339,25 +292,29 @@ bool report_holder_text(const struct report *report, const struct report_holder 
 /* ---- As JSON -------------------------------------------------------------------------------- */
 
 static void write_holders(struct json *json, const char *key, const struct report *report,
-                          const struct report_holder *holders, size_t count)
+                          unsigned device, size_t event)
 {
+    size_t count = 0;
+    struct trace_holder *holders =
+        event == TRACE_NEVER ? NULL : trace_holders(&report->memory, device, event, &count);
     char text[TRACE_FRAME_SIZE];
 
     json_open(json, key, '[');
-    for (size_t i = 0; i < count; i++) {
+    for (size_t i = 0; i < count && i < REPORT_TOP; i++) {
         json_open(json, NULL, '{');
         json_number(json, "bytes", holders[i].bytes);
         json_number(json, "blocks", holders[i].count);
-        json_number(json, "first_ns", holders[i].example->at_ns);
+        json_number(json, "first_ns", holders[i].first->at_ns);
         json_number(json, "last_ns", holders[i].last->at_ns);
-        json_bool(json, "by_size", !holders[i].example->frame_count);
+        json_bool(json, "by_size", !holders[i].first->frame_count);
         json_open(json, "stack", '[');
-        for (unsigned n = 0; report_holder_text(report, &holders[i], n, text); n++)
+        for (unsigned n = 0; report_frame(report, holders[i].first, n, text); n++)
             json_text(json, NULL, text);
         json_close(json, ']');
         json_close(json, '}');
     }
     json_close(json, ']');
+    free(holders);
 }
 
 /* Numbers of 64 bits that are told as they are. */
@@ -374,20 +331,18 @@ static void write_numbers(struct json *json, const void *of, const struct number
                     *(const uint64_t *)((const char *)of + numbers[i].offset));
 }
 
-static void write_device(struct json *json, const struct report *report,
-                         const struct report_device *row)
+static void write_device(struct json *json, const struct report *report, unsigned device)
 {
-#define SUM(key, member)                                 \
-    {                                                    \
-        key, offsetof(struct report_device, sums.member) \
+#define SUM(key, member)                                \
+    {                                                   \
+        key, offsetof(struct trace_device_sums, member) \
     }
     static const struct number numbers[] = {SUM("allocations", allocations),
                                             SUM("allocated_bytes", bytes),
                                             SUM("frees", frees),
                                             SUM("refused", refused),
                                             SUM("live_peak_bytes", live_peak),
-                                            {"live_peak_ns",
-                                             offsetof(struct report_device, live_peak_ns)},
+                                            SUM("live_peak_ns", live_peak_ns),
                                             SUM("reserved_peak_bytes", reserved_peak),
                                             SUM("cached_peak_bytes", cached_peak),
                                             SUM("retired_peak_bytes", retired_peak),
@@ -395,17 +350,20 @@ static void write_device(struct json *json, const struct report *report,
                                             SUM("never_freed", never_freed),
                                             SUM("never_freed_bytes", live_end)};
 #undef SUM
+    const struct trace_device_sums *sums = &report->memory.devices[device];
+    const struct gs_trace_device *told = &report->trace.devices[device];
     char uuid[33];
 
-    gs_text_hex(row->told->uuid, sizeof row->told->uuid, uuid);
+    gs_text_hex(told->uuid, sizeof told->uuid, uuid);
     json_open(json, NULL, '{');
-    json_number(json, "device", row->device);
-    json_text(json, "name", row->told->name);
+    json_number(json, "device", device);
+    json_text(json, "name", told->name);
     json_text(json, "uuid", uuid);
-    json_number(json, "bytes", row->told->bytes);
-    write_numbers(json, row, numbers, sizeof numbers / sizeof *numbers);
-    write_holders(json, "holders_at_peak", report, row->holders, row->holder_count);
-    write_holders(json, "holders_at_end", report, row->never_freed, row->never_freed_count);
+    json_number(json, "bytes", told->bytes);
+    write_numbers(json, sums, numbers, sizeof numbers / sizeof *numbers);
+    write_holders(json, "holders_at_peak", report, device, sums->live_peak_at);
+    write_holders(json, "holders_at_end", report, device,
+                  sums->never_freed ? report->trace.count - 1 : TRACE_NEVER);
     json_close(json, '}');
 }
 
@@ -453,8 +411,9 @@ void report_write(struct json *json, const struct report *report)
     json_number(json, "waited_for_file_ns", trace->waited_ns);
     write_numbers(json, &report->memory.sums, numbers, sizeof numbers / sizeof *numbers);
     json_open(json, "devices", '[');
-    for (size_t i = 0; i < report->device_count; i++)
-        write_device(json, report, &report->devices[i]);
+    for (unsigned device = 0; device < TRACE_DEVICES; device++)
+        if (trace->has_device[device])
+            write_device(json, report, device);
     json_close(json, ']');
     json_open(json, "slowest", '[');
     for (size_t i = 0; i < report->slowest_count; i++)

@@ -11,28 +11,10 @@
 
 #define REPORT_TOP 10 /* of each list */
 
-struct report_holder {
-    uint64_t bytes, count;
-    const struct trace_event *example, *last; /* the first of its allocations, and the last */
-};
-
-struct report_device {
-    unsigned device;
-    const struct gs_trace_device *told;
-    struct trace_device_sums sums;
-    uint64_t live_peak_ns;
-    struct report_holder holders[REPORT_TOP]; /* at the peak of live */
-    size_t holder_count, holders_left;        /* how many more there were */
-    struct report_holder never_freed[REPORT_TOP];
-    size_t never_freed_count, never_freed_left;
-};
-
 struct report {
     struct trace trace;
     struct trace_memory memory;
     struct trace_modules *modules;
-    struct report_device *devices;
-    size_t device_count;
     const struct trace_event *slowest[REPORT_TOP];
     size_t slowest_count;
 };
@@ -43,10 +25,10 @@ void report_free(struct report *report);
 
 /* "the process was killed, or the disk was full"; NULL: the file is whole. */
 const char *report_missing(const struct report *report);
-/* A holder's frame n, innermost first; where no stack was recorded, n 0 is its size. False: there
- * is no such frame. */
-bool report_holder_text(const struct report *report, const struct report_holder *holder, unsigned n,
-                        char ret_text[TRACE_FRAME_SIZE]);
+/* Who allocated it, frame n, innermost first; where no stack was recorded, n 0 is its size. False:
+ * there is no such frame. */
+bool report_frame(const struct report *report, const struct trace_event *event, unsigned n,
+                  char ret_text[TRACE_FRAME_SIZE]);
 
 /* The rows, as members of an object. */
 void report_write(struct json *json, const struct report *report);

@@ -26,13 +26,13 @@ static uint64_t size_of(const struct change *change)
 }
 
 /* By functions: where they lie in their files another build has otherwise. */
-static void make_key(const struct report *report, const struct report_holder *holder,
+static void make_key(const struct report *report, const struct trace_event *event,
                      char ret_key[KEY_SIZE])
 {
     char text[TRACE_FRAME_SIZE];
     size_t length = 0;
 
-    for (unsigned n = 0; n < FRAMES && report_holder_text(report, holder, n, text); n++) {
+    for (unsigned n = 0; n < FRAMES && report_frame(report, event, n, text); n++) {
         char *place = strstr(text, " (");
 
         if (place && place > text)
@@ -54,10 +54,7 @@ static size_t add_changes(const struct report *report, unsigned device, bool is_
 
     count = !holders ? 0 : count < MOST ? count : MOST;
     for (size_t i = 0; i < count; i++) {
-        const struct report_holder holder = {
-            .example = &report->trace.events[memory->blocks[holders[i].first].from]};
-
-        make_key(report, &holder, changes[i].key);
+        make_key(report, holders[i].first, changes[i].key);
         changes[i].now = is_now ? holders[i].bytes : 0;
         changes[i].before = is_now ? 0 : holders[i].bytes;
     }
@@ -199,7 +196,7 @@ void report_against(const struct report *report, const struct report *before, st
                     (unsigned long long)now->allocations, (unsigned long long)then->allocations,
                     (unsigned long long)now->frees, (unsigned long long)then->frees);
     }
-    for (unsigned device = 0; device < 256; device++)
+    for (unsigned device = 0; device < TRACE_DEVICES; device++)
         if (report->trace.has_device[device] || before->trace.has_device[device])
             tell_device(report, before, device, json);
     json_close(json, ']');

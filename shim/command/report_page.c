@@ -180,8 +180,8 @@ static void write_figure(struct json *json, const struct trace_event *event)
 /* Where there are too many, the most of each kind of so many of a device that follow each other. */
 static void write_figures(struct page *page)
 {
-    static struct trace_event most[256];
-    static size_t held[256];
+    static struct trace_event most[TRACE_DEVICES];
+    static size_t held[TRACE_DEVICES];
     const struct trace *trace = &page->report->trace;
     size_t count = 0, together;
 
@@ -207,7 +207,7 @@ static void write_figures(struct page *page)
             held[event->device] = 0;
         }
     }
-    for (unsigned i = 0; i < 256; i++)
+    for (unsigned i = 0; i < TRACE_DEVICES; i++)
         if (held[i])
             write_figure(&page->json, &most[i]);
     json_close(&page->json, ']');

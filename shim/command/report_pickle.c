@@ -164,10 +164,12 @@ static void put_event(struct pickle *pickle, unsigned device, size_t at)
 static void put_traces(struct pickle *pickle)
 {
     const struct report *report = pickle->report;
-    unsigned last = report->device_count ? report->devices[report->device_count - 1].device : 0;
+    unsigned last = TRACE_DEVICES - 1;
 
     put_word(pickle, "device_traces");
     put_code(pickle, LIST);
+    while (last > 0 && !report->trace.has_device[last])
+        last--;
     for (unsigned device = 0; device <= last; device++) {
         put_code(pickle, LIST);
         for (size_t i = 0; i < report->trace.count; i++)

@@ -10,10 +10,9 @@
 /* ---- Following ------------------------------------------------------------------------------ */
 
 struct follower {
-    const struct trace *trace;
     struct trace_memory *memory;
     void *blocks, *pieces; /* those that are there, by their address: trees (tsearch) */
-    uint64_t live[256], reserved[256];
+    uint64_t live[TRACE_DEVICES], reserved[TRACE_DEVICES];
 };
 
 static uint64_t stack_of(const struct trace_event *event)
@@ -131,6 +130,7 @@ static void follow_alloc(struct follower *follower, const struct trace_event *ev
     if (follower->live[event->device] > sums->live_peak) {
         sums->live_peak = follower->live[event->device];
         sums->live_peak_at = at;
+        sums->live_peak_ns = event->at_ns;
     }
 }
 
@@ -201,15 +201,15 @@ static void sum_what_is_left(struct trace_memory *memory)
 
 void trace_follow(const struct trace *trace, struct trace_memory *ret_memory)
 {
-    struct follower follower = {.trace = trace, .memory = ret_memory};
+    struct follower follower = {.memory = ret_memory};
     size_t blocks = 0, pieces = 0;
 
-    memset(ret_memory, 0, sizeof *ret_memory);
+    *ret_memory = (struct trace_memory){.trace = trace};
     for (size_t i = 0; i < trace->count; i++) {
         blocks += trace_is_alloc(&trace->events[i]);
         pieces += trace->events[i].op == GS_TRACE_PIECE_MADE;
     }
-    for (unsigned i = 0; i < 256; i++)
+    for (unsigned i = 0; i < TRACE_DEVICES; i++)
         ret_memory->devices[i].live_peak_at = TRACE_NEVER;
     ret_memory->blocks = command_need(malloc((blocks + 1) * sizeof *ret_memory->blocks));
     ret_memory->pieces = command_need(malloc((pieces + 1) * sizeof *ret_memory->pieces));
@@ -245,7 +245,7 @@ static int by_bytes(const void *a, const void *b)
 
     if (x->bytes != y->bytes)
         return x->bytes > y->bytes ? -1 : 1;
-    return x->first < y->first ? -1 : x->first > y->first;
+    return x->first < y->first ? -1 : x->first > y->first; /* as they took effect */
 }
 
 static int by_key(const void *a, const void *b)
@@ -268,6 +268,7 @@ struct trace_holder *trace_holders(const struct trace_memory *memory, unsigned d
     holders = command_need(malloc((blocks + 1) * sizeof *holders));
     for (size_t i = 0; i < memory->block_count; i++) {
         const struct trace_block *block = &memory->blocks[i];
+        const struct trace_event *made = &memory->trace->events[block->from];
         struct trace_holder *const *found;
 
         if (block->device != device || !trace_is_there(block, event))
@@ -275,12 +276,12 @@ struct trace_holder *trace_holders(const struct trace_memory *memory, unsigned d
         holders[count] =
             (struct trace_holder){.key =
                                       block->stack ? block->stack : block->size ^ UINT64_C(1) << 63,
-                                  .first = i};
+                                  .first = made};
         found = command_need(tsearch(&holders[count], &tree, by_key));
         count += *found == &holders[count]; /* it is the first of its */
         (*found)->bytes += block->size;
         (*found)->count++;
-        (*found)->last = i;
+        (*found)->last = made;
     }
     tdestroy(tree, trace_keep);
     qsort(holders, count, sizeof *holders, by_bytes);

@@ -11,6 +11,8 @@
 
 #include "core/record/trace_format.h"
 
+#define TRACE_DEVICES 256 /* an event has a byte for its own */
+
 struct trace_event {
     uint64_t at_ns;   /* when it took effect: an allocation has its block at its end, a free gives
                          it away at its begin */
@@ -29,9 +31,10 @@ struct trace {
     struct gs_trace_header header;
     struct trace_event *events; /* of all threads, by at_ns */
     size_t count;
-    struct gs_trace_device devices[256]; /* those with a name or bytes are told by the file */
-    bool has_device[256];                /* told, or in an event */
-    char *modules;                       /* lines of /proc/PID/maps; "" */
+    struct gs_trace_device
+        devices[TRACE_DEVICES];     /* those with a name or bytes are told by the file */
+    bool has_device[TRACE_DEVICES]; /* told, or in an event */
+    char *modules;                  /* lines of /proc/PID/maps; "" */
     struct trace_name {
         const char *function,
             *file;        /* ended by control characters, in `bytes`; NULL: none was told */
@@ -81,7 +84,7 @@ struct trace_block {
 
 struct trace_device_sums {
     uint64_t allocations, frees, refused, bytes; /* of all allocations together */
-    uint64_t live_peak, reserved_peak, cached_peak, retired_peak, limbo_peak;
+    uint64_t live_peak, live_peak_ns, reserved_peak, cached_peak, retired_peak, limbo_peak;
     uint64_t live_end; /* never freed */
     uint64_t never_freed;
     size_t live_peak_at; /* the event from which on it was; TRACE_NEVER: there was none */
@@ -96,12 +99,13 @@ struct trace_sums {
 };
 
 struct trace_memory {
+    const struct trace *trace;
     struct trace_block *blocks, *pieces; /* in the order of `from` */
     size_t block_count, piece_count;
     /* Of each event: which of them begins there and which ends, each its place and one; 0: none.
      * They are pieces where the event is of a piece. */
     uint32_t *begins, *ends;
-    struct trace_device_sums devices[256];
+    struct trace_device_sums devices[TRACE_DEVICES];
     struct trace_sums sums;
 };
 
@@ -112,7 +116,7 @@ void trace_memory_free(struct trace_memory *memory);
  * or by size where none was recorded. */
 struct trace_holder {
     uint64_t key, bytes, count; /* the key: its stack, or its size with the highest bit changed */
-    size_t first, last;         /* of its blocks, by their places in `blocks` */
+    const struct trace_event *first, *last; /* of its allocations */
 };
 
 /* From the largest on; freed by free(). */
