@@ -22,7 +22,7 @@
  *     flush.c    chunks that go, mapped or not; what is on its way back
  *     pressure.c, pressure_ask.c
  *                being asked for idle memory, and asking others
- *     order.c    being told to set an option, or to collect
+ *     order.c    being told to set an option
  *     names.c, look_up.c
  *                names of exports, here and of others
  *     ask.h      asking the user's other processes

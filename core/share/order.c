@@ -1,16 +1,13 @@
 /*
- * What the user of a process tells it over its socket, by `gpushim set`, `collect`, `sleep` and
- * `wake`:
+ * What the user of a process tells it over its socket, by `gpushim set`, `sleep` and `wake`:
  *
  *   ORDER to set option, value ──► asked (core/process/settings.c) ──► DONE: what it was, what it is
  *   ORDER to sleep ──► asked (shim/sleep.c) ──► DONE: a thread is at it, or what came of the order
- *   ORDER to collect ──► what is closed and kept goes back; ends are told; holders are asked ──► DONE
  *
- * All are answered at once, by the share thread, which waits for nobody: what collecting sets going
- * comes back when the GPU work is done that was submitted before. Other users are refused, whoever
- * they are let in for; root is not, whom nothing would keep from doing the same by other means. (To
- * trim takes its time, and is for processes of one user alone: pressure.c; so is the end of a name:
- * names.c.)
+ * All are answered at once, by the share thread, which waits for nobody. Other users are refused,
+ * whoever they are let in for; root is not, whom nothing would keep from doing the same by other
+ * means. (To trim takes its time, and is for processes of one user alone: pressure.c; so is the end
+ * of a name: names.c.)
  */
 #include "core/share/exporter.h"
 #include "core/share/importer.h"
@@ -61,27 +58,6 @@ static void put_to_sleep(struct gs_share *share, const struct gs_wire_order *ord
     memcpy(done->text, sleep->text, strnlen(sleep->text, sizeof done->text - 1));
 }
 
-/* What others have given back is told of, and whoever still holds something is asked for it. */
-static void collect(struct gs_share *share, struct gs_collected *collected)
-{
-    const struct gs_export *export;
-
-    gs_lock_take(&share->importer.lock);
-    gs_cache_collect_locked(share, &collected->given, &collected->given_bytes);
-    gs_lock_release(&share->importer.lock);
-    gs_graces_tick(share, gs_now_ns());
-    gs_lock_take(&share->lock);
-    for (export = gs_export_oldest(share, GS_EXPORT_ENDED); export; export = export->newer) {
-        collected->ended++;
-        collected->ended_bytes += export->source.size;
-    }
-    collected->limbo = share->limbo.count;
-    collected->limbo_bytes = share->limbo.bytes;
-    share->asked.flush_wanted++;
-    gs_lock_release(&share->lock);
-    gs_share_tell(share);
-}
-
 static bool may_order(const struct gs_share *share, const struct gs_client *client, uint32_t kind)
 {
     if (kind == GS_ORDER_UNNAME && share->options.is_broker)
@@ -111,9 +87,7 @@ bool gs_order_came(struct gs_share *share, struct gs_client *client,
     gs_wire_start(&message, GS_WIRE_DONE, order->head.request);
     if (order->kind == GS_ORDER_SET)
         set(share, client, order, &message.done);
-    else if (order->kind == GS_ORDER_SLEEP)
-        put_to_sleep(share, order, &message.done);
     else
-        collect(share, &message.done.collected);
+        put_to_sleep(share, order, &message.done);
     return gs_client_send(share, client, &message, -1) == 0;
 }

@@ -41,7 +41,7 @@
  * is open; or about one block, by its handle or an address in it, and the n-th client that has it
  * open.
  *
- * The same user, or root, may ORDER a process to do something: to set an option, collect, sleep or
+ * The same user, or root, may ORDER a process to do something: to set an option, sleep or
  * wake (core/share/order.c). The answer is one DONE, at once. And one that finds a GPU full orders
  * those of its own user to give memory back (core/share/pressure.c): then there is a DONE that says
  * that this is seen to, and one more with the bytes that went back to the driver; in between, where
@@ -285,14 +285,7 @@ struct gs_wire_ring {
     struct gs_wire_head head;
 };
 
-enum gs_order {
-    GS_ORDER_TRIM,
-    GS_ORDER_SET,
-    GS_ORDER_COLLECT,
-    GS_ORDER_SLEEP,
-    GS_ORDER_UNNAME,
-    GS_ORDERS
-};
+enum gs_order { GS_ORDER_TRIM, GS_ORDER_SET, GS_ORDER_SLEEP, GS_ORDER_UNNAME, GS_ORDERS };
 
 struct gs_wire_order {
     struct gs_wire_head head;
@@ -323,11 +316,6 @@ struct gs_wire_done {
         struct {
             uint64_t before, after;
         } set;
-        /* COLLECT: blocks and their bytes: of others, closed here, that are on their way back;
-         * freed here, told now to be held no more; freed here and still held. */
-        struct gs_collected {
-            uint64_t given, given_bytes, ended, ended_bytes, limbo, limbo_bytes;
-        } collected;
         struct gs_asleep_for { /* as struct gs_sleep_order */
             uint64_t ns, away, copied, stays[GS_SLEEP_STAYS];
         } sleep;

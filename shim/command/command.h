@@ -23,7 +23,6 @@ enum { COMMAND_WELL = 0, COMMAND_WRONG = 1, COMMAND_USAGE = 2 };
 int command_broker(const struct call *call);
 int command_cdi(const struct call *call);
 int command_cluster(const struct call *call);
-int command_collect(const struct call *call);
 int command_config_list(const struct call *call);
 int command_doctor(const struct call *call);
 int command_export(const struct call *call);

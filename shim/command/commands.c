@@ -119,12 +119,6 @@ const struct command commands[] = {
      "memory and do not use. They have to have debug.reclaim_from_peers on, as they do where nobody says otherwise.",
      {LIST_JSON},
      {{"gpushim trim all", "before a large program without the library"}}},
-    {"collect", RUNS(command_collect), "has processes give each other back what is closed and kept", "PID|all", 1, 1,
-     {TAKES_PID_OR_ALL},
-     "Has that process, or all of this user's (for root: of everybody), give back the memory of others that it has "
-     "closed and keeps for the next open, and use again what others have given back to it.",
-     {LIST_JSON},
-     {{"gpushim collect all", "as torch.cuda.ipc_collect in each"}}},
     {"sleep", RUNS(command_sleep), "takes a process's memory off the GPU", "PID|CGROUP...", 1, 64, {TAKES_PID, TAKES_PID},
      "Has each process take its memory off the GPU: what is live is kept on the host, what is free goes. Its calls of CUDA "
      "that need the GPU wait until 'gpushim wake'; those that only ask are answered. Pointers, streams and graphs stay "

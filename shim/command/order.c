@@ -1,6 +1,5 @@
-/* Telling processes to do something (order.h), and the two commands that tell all of them: trim, as
- * they do for each other where a GPU is full (core/share/pressure.c), and collect, which is
- * torch.cuda.ipc_collect for every program, from outside. */
+/* Telling processes to do something (order.h), and the command that tells all of them: trim, as they
+ * do for each other where a GPU is full (core/share/pressure.c). */
 #include "shim/command/order.h"
 
 #include <errno.h>
@@ -78,21 +77,6 @@ void order_say(struct order *order, const struct who *who, const char *silent,
         va_end(arguments);
         command_say("%s (%s): %s", who_text(who, whose), who->name, text);
     }
-}
-
-int order_command(const struct call *call, __typeof__(((struct order *)0)->tell) tell)
-{
-    struct gs_share_options options;
-    struct order order = {.options = &options, .tell = tell};
-
-    if (strcmp(call->argv[0], "all") != 0 && (order.only = call_pid(call, call->argv[0])) <= 0)
-        return COMMAND_USAGE;
-    if (!command_share_options(&options))
-        return COMMAND_WRONG;
-    order.json = call_json(call, true);
-    order_each(&order);
-    json_end(order.json);
-    return order.failed ? COMMAND_WRONG : COMMAND_WELL;
 }
 
 /* ---- Trim ------------------------------------------------------------------------------------ */
@@ -177,43 +161,15 @@ static void trim(struct order *order, const struct who *who, int fd, const char 
 
 int command_trim(const struct call *call)
 {
-    return order_command(call, trim);
-}
+    struct gs_share_options options;
+    struct order order = {.options = &options, .tell = trim};
 
-/* ---- Collect --------------------------------------------------------------------------------- */
-
-static void write_collected(struct json *json, const void *answer)
-{
-    const struct gs_collected *collected = answer;
-
-    json_number(json, "given_blocks", collected->given);
-    json_number(json, "given_bytes", collected->given_bytes);
-    json_number(json, "ended_blocks", collected->ended);
-    json_number(json, "ended_bytes", collected->ended_bytes);
-    json_number(json, "held_blocks", collected->limbo);
-    json_number(json, "held_bytes", collected->limbo_bytes);
-}
-
-static void collect(struct order *order, const struct who *who, int fd, const char *silent)
-{
-    union gs_wire_message message;
-    struct gs_wire_done done = {.more = 0};
-    const struct gs_collected *collected = &done.collected;
-    char reason[128] = "", given[SHOWN], ended[SHOWN], limbo[SHOWN];
-
-    gs_wire_start(&message, GS_WIRE_ORDER, 1);
-    message.order.kind = GS_ORDER_COLLECT;
-    if (!silent[0])
-        order_ask(fd, &message, &done, reason, sizeof reason);
-    order_say(
-        order, who, silent[0] ? silent : reason, write_collected, collected,
-        "%llu closed, %s, go back to their processes; %llu freed, %s, are held no more; %llu freed, %s, are still held",
-        (unsigned long long)collected->given, show_size(collected->given_bytes, given),
-        (unsigned long long)collected->ended, show_size(collected->ended_bytes, ended),
-        (unsigned long long)collected->limbo, show_size(collected->limbo_bytes, limbo));
-}
-
-int command_collect(const struct call *call)
-{
-    return order_command(call, collect);
+    if (strcmp(call->argv[0], "all") != 0 && (order.only = call_pid(call, call->argv[0])) <= 0)
+        return COMMAND_USAGE;
+    if (!command_share_options(&options))
+        return COMMAND_WRONG;
+    order.json = call_json(call, true);
+    order_each(&order);
+    json_end(order.json);
+    return order.failed ? COMMAND_WRONG : COMMAND_WELL;
 }

@@ -1,5 +1,5 @@
 /*
- * Commands by which processes are told to do something (trim, collect, set, sleep): each that is
+ * Commands by which processes are told to do something (trim, set, sleep): each that is
  * meant is connected to and asked who it is, and then it is told.
  */
 #ifndef GS_SHIM_COMMAND_ORDER_H
@@ -32,8 +32,5 @@ typedef void order_write_fn(struct json *json, const void *answer);
 void order_say(struct order *order, const struct who *who, const char *silent,
                order_write_fn *write, const void *answer, const char *format, ...)
     __attribute__((format(printf, 6, 7)));
-
-/* gpushim NAME PID|all [--json]: its exit status. */
-int order_command(const struct call *call, __typeof__(((struct order *)0)->tell) tell);
 
 #endif

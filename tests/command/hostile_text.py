@@ -110,7 +110,7 @@ def prove_names(folder):
         owner.do(f'alloc {96 * MIB}')
         owner.do('free 2')
         for arguments in (('stats',), ('stats', pid), ('stats', str(quiet.pid)), ('top',), ('who',), ('who', str(importer.pid)),
-                          ('who', handle), ('trim', pid), ('collect', pid), ('set', pid, 'pool.decay=60 min')):
+                          ('who', handle), ('trim', pid), ('set', pid, 'pool.decay=60 min')):
             tell(folder, name, *arguments)
         label = shown(name).replace(b'\\', b'\\\\').replace(b'"', b'\\"')
         done = run(folder, 'export', '--prometheus')

@@ -23,8 +23,8 @@ WRONG = [
     ('who', '-1', "who does not know '-1'"), ('ls', 'a b', "ls does not know 'b'"),
     ('doctor', '12x', "'12x' is no process id"), ('doctor', '99999999999999', ".* is no process id"),
     ('doctor', '-' + 60000 * 'aq' + ' x', "'x' is no process id"), # letters of one word without end
-    ('trim', '', r'trim: PID\|all is missing'), ('trim', 'x', "'x' is no process id"), ('collect', '', r'collect: PID\|all is missing'),
-    ('collect', 'all 1', "collect does not know '1'"), ('collect', '-1', "collect does not know '-1'"),
+    ('trim', '', r'trim: PID\|all is missing'), ('trim', 'x', "'x' is no process id"),
+    ('trim', 'all 1', "trim does not know '1'"), ('trim', '-1', "trim does not know '-1'"),
     ('set', '1', 'set: SECTION.KEY=VALUE is missing'), ('set', 'x log=info', "'x' is no process id"),
     ('set', '1 log=info log=off', "set does not know 'log=off'"),
     ('sleep', '', r'sleep: PID\|CGROUP... is missing'), ('swap', '1', 'swap: .* is missing'),

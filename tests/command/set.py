@@ -148,6 +148,21 @@ def prove_hostile(folder, holder):
     changes(folder, holder, 'log', 'warning', 'warning')
 
 
+def prove_answers(folder):
+    """Who hangs up and who refuses a value is said to."""
+    holder, me = start(folder), str(os.getpid())
+    [path] = wire.sockets(folder)
+    for answer, word in ((None, 'hangs up'), (wire.done(5, 6, outcome=1), 'does not change pool.decay while it runs'),
+                         (wire.done(5, 6, outcome=2), 'does not take this value for pool.decay')):
+        with wire.Between(folder, path, {wire.ORDER: answer}):
+            run = gpushim(folder, 'set', me, 'pool.decay=3 s')
+            check(run.returncode == 1 and not run.stdout and word in run.stderr, f'{word}: {run}')
+            run = gpushim(folder, 'set', me, 'pool.decay=3 s', '--json')
+            [row] = json.loads(run.stdout)['rows']
+            check(run.returncode == 1 and word in row['silent'] and 'before' not in row, f'in JSON too: {run}')
+    holder.end()
+
+
 def as_nobody(do):
     """What `do` returns in a process of another user, as text."""
     reader, writer = os.pipe()
@@ -172,7 +187,7 @@ def prove_other_users(folder):
     holder = start(folder, GPUSHIM_SHARE_UIDS=str(NOBODY))
     [path] = wire.sockets(folder)
     refused = f'[({wire.REFUSE}, {struct.pack("<II", wire.OTHER_USER, 0)!r})]'
-    for text in (wire.order(wire.SET, 4, b'log'), wire.order(wire.COLLECT), wire.order(wire.SLEEP, verb=1)):
+    for text in (wire.order(wire.SET, 4, b'log'), wire.order(wire.SLEEP, verb=1)):
         check(as_nobody(lambda text=text: wire.say(path, text)) == refused, f'{text} of another user is refused')
     changes(folder, holder, 'log', 'warning', 'warning')
     command = for_everybody(folder, GPUSHIM)
@@ -191,7 +206,7 @@ def main():
         prove_wrong(folder, holder)
         prove_hostile(folder, holder)
         holder.end()
-    for prove in (prove_decay, prove_limbo_and_log, prove_other_users):
+    for prove in (prove_decay, prove_limbo_and_log, prove_answers, prove_other_users):
         if prove is prove_other_users and os.geteuid() != 0:
             continue  # only root can be two users
         with tempfile.TemporaryDirectory(prefix='gpushim-set-') as folder:

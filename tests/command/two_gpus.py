@@ -111,10 +111,10 @@ def prove_statuses(folder):
     await_that(lambda: of(folder, one), 'it answers')
     cases = [(('stats',), 0), (('stats', pid), 0), (('stats', '1'), 1), (('who',), 0), (('who', pid), 0), (('who', '1'), 1),
              (('who', '0x10'), 1), (('who', '00' * 64), 1), (('trim', pid), 0), (('trim', '1'), 1), (('trim', 'all'), 0),
-             (('collect', pid), 0), (('collect', '1'), 1), (('set', pid, 'pool.decay=3 s'), 0),
+             (('set', pid, 'pool.decay=3 s'), 0),
              (('set', '1', 'pool.decay=3 s'), 1), (('ls',), 0), (('ls', 'nobody'), 1), (('doctor', '4194304'), 1),
              (('version',), 0), (('config',), 0), (('report', '/dev/null'), 1), (('stats', 'x'), 2), (('ls', 'a', 'b'), 2)]
-    stopped = [(('trim', pid), 1), (('trim', 'all'), 1), (('collect', pid), 1), (('set', pid, 'pool.decay=3 s'), 1),
+    stopped = [(('trim', pid), 1), (('trim', 'all'), 1), (('set', pid, 'pool.decay=3 s'), 1),
                (('ls',), 1), (('stats', pid), 0), (('who', pid), 0)]
     for some in (cases, stopped):
         for arguments, status in some:
@@ -124,7 +124,7 @@ def prove_statuses(folder):
                 told = json.loads(run.stdout) if form and run.stdout else {'version': version, 'time': '2026-11-23T21:04:48Z'}
                 check(told['version'] == version and re.fullmatch(r'\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ', told['time']),
                       f'{arguments}: its version and the time: {run.stdout}')
-                if some is stopped and arguments[0] in ('trim', 'collect', 'set'):
+                if some is stopped and arguments[0] in ('trim', 'set'):
                     said = json.loads(run.stdout)['rows'] if form else []
                     check([row['silent'] for row in said] == ['does not answer'] * len(form) and
                           (form or 'does not answer' in run.stdout + run.stderr), f'{arguments} {form} says why: {run}')

@@ -12,7 +12,7 @@ HEADER = (pathlib.Path(__file__).parents[2] / 'core/share/wire.h').read_text(enc
 VERSION = int(re.search(r'#define GS_WIRE_VERSION (\d+)', HEADER)[1])
 NUMBER = {name: int(number) for name, number in re.findall(r'M\(GS_WIRE_(\w+), (\d+), ', HEADER)}
 REFUSE, QUERY, REPORT, ORDER, DONE = (NUMBER[name] for name in ('REFUSE', 'QUERY', 'REPORT', 'ORDER', 'DONE'))
-SET, COLLECT, SLEEP, UNNAME = 1, 2, 3, 4  # kinds of ORDER
+SET, SLEEP, UNNAME = 1, 2, 3  # kinds of ORDER
 ABOUT_BLOCK, ABOUT_ADDRESS, ABOUT_NAME, ABOUT_NEXT_NAME, ABOUT_MACHINE = 1, 2, 3, 4, 6  # of QUERY
 OTHER_USER, OUT_OF_PLACE = 2, 8  # reasons of a REFUSE
 
