@@ -23,12 +23,6 @@
 #define DRIVER_FILE "/proc/driver/nvidia/version" /* "... Kernel Module  570.124.06  ..." */
 #define NAME_SIZE   96
 
-/* For gpushim doctor, which reads it of a file: who speaks the same protocol shares, whatever the
- * build. */
-#define TEXT(number)   #number
-#define SPEAKS(number) "libgpushim speaks protocol " TEXT(number) "\n"
-__attribute__((used)) static const char speaks[] = SPEAKS(GS_WIRE_VERSION);
-
 static struct {
     pid_t process; /* whose it is: not a child's */
     bool wanted;

@@ -73,12 +73,12 @@ const struct command commands[] = {
     {"doctor", RUNS(command_doctor), "what stands in the way of the library here, or in a process", "[PID]", 0, 1,
      {TAKES_PID},
      "Looks for what stands in the way of the library: the driver and its GPUs, the folder of the sockets, the broker, "
-     "limits, LD_PRELOAD, and processes that use CUDA without the library. With PID, in that process. Each line is ok, "
+     "LD_PRELOAD, and processes that use CUDA without the library. With PID, in that process. Each line is ok, "
      "warn or FAIL, with the way out after ->; the last sums up. Ends with 1 if one is FAIL.",
      {{"all", 'a', NULL, TAKES_TEXT, "all lines, whole; else as much as a screen of 30 lines has, what is wrong first"},
       {"quiet", 'q', NULL, TAKES_TEXT, "only what is FAIL"},
       {"cluster", 0, NULL, TAKES_TEXT,
-       "also memory between machines: the agent and its lease of the directory, the channel and the domain of IMEX"},
+       "also memory between machines: the agent and its lease of the directory, the channel of IMEX"},
       LIST_JSON},
      {{"gpushim doctor", "before the first program"},
       {"gpushim doctor 4711", "why that one has not the library"},

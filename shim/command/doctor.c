@@ -17,8 +17,7 @@
 #define LINES   30  /* and how much that is */
 
 static void (*const subjects[])(struct doctor *) = {
-    doctor_driver, doctor_folder,  doctor_broker,  doctor_sockets,
-    doctor_limits, doctor_library, doctor_preload, doctor_processes,
+    doctor_driver, doctor_folder, doctor_sockets, doctor_library, doctor_preload, doctor_processes,
 };
 
 void doctor_put(struct doctor *doctor, const struct doctor_row *row)

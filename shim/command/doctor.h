@@ -53,12 +53,10 @@ void doctor_say(struct doctor *doctor, enum doctor_state state, const char *subj
 /* The driver is asked in a child: it may wait for ever, or end its process. */
 void doctor_driver(struct doctor *doctor); /* doctor_driver.c */
 void doctor_folder(struct doctor *doctor); /* doctor_folder.c */
-void doctor_broker(struct doctor *doctor);
 void doctor_sockets(struct doctor *doctor);
 void doctor_library(struct doctor *doctor); /* doctor_preload.c */
 void doctor_preload(struct doctor *doctor);
-void doctor_limits(struct doctor *doctor); /* doctor_process.c */
-void doctor_processes(struct doctor *doctor);
+void doctor_processes(struct doctor *doctor); /* doctor_process.c */
 void doctor_process(struct doctor *doctor, pid_t pid);
 
 /* With --cluster: the agent's lease, its directory, IMEX. */
@@ -66,27 +64,12 @@ void doctor_cluster(struct doctor *doctor);
 
 /* ---- Shared by them ------------------------------------------------------------------------- */
 
-/* Files of the library that are, or would be, in one process: different ones. */
-#define DOCTOR_COPIES 4
-struct doctor_copies {
-    unsigned count;
-    struct {
-        char path[PATH_MAX];
-        uint64_t device, inode;
-    } of[DOCTOR_COPIES];
-};
-void doctor_add_copy(struct doctor_copies *copies, const char *path, uint64_t device,
-                     uint64_t inode);
-
 /* Looks at the value of LD_PRELOAD, or at the file that has the same for all programs; `proc` is
  * the folder /proc/PID of whom it is about, "" of a process that is started here. */
 void doctor_look_at_preload(struct doctor *doctor, const char *subject, const char *value,
                             const char *proc);
 /* Whether the process has put up a socket in the folder, and whether it answers. */
 void doctor_look_for_socket(struct doctor *doctor, pid_t pid);
-/* "NAME, version 0.1, protocol 19" of a library's file; whether that is the protocol of this
- * program. */
-bool doctor_tell_library(const char *path, const char *name, char ret_text[DOCTOR_TEXT]);
 
 /*
  * The driver, and NVIDIA's library of management, as gpushim doctor asks them: found while it runs,

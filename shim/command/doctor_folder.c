@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include "core/share/directory.h"
-#include "shim/broker_place.h"
 #include "shim/command/ask.h"
 #include "shim/command/doctor.h"
 #include "shim/command/health.h"
@@ -15,26 +14,8 @@
 #include "shim/command/users.h"
 
 #define WHY_SIZE 128
-#define SILENCES 8 /* kinds of them; more count with the last */
 
 /* ---- The folder ----------------------------------------------------------------------------- */
-
-/* Why a place is none where something lies there. */
-static void say_places(struct doctor *doctor)
-{
-    char reason[GS_REASON_SIZE], path[GS_FOLDER_SIZE];
-
-    for (unsigned n = 0; gs_directory_place(&doctor->options, n, path); n++) {
-        int directory = gs_directory_open_place(&doctor->options, n, false, reason);
-
-        if (directory < 0 && errno != ENOENT && access(path, F_OK) == 0)
-            doctor_say(
-                doctor, DOCTOR_WARN, "folder",
-                "give it to the user who runs the programs, with mode 0700, or name another in GPUSHIM_SHARE_DIR",
-                "cannot be used: %s", reason);
-        gs_fd_drop(directory);
-    }
-}
 
 void doctor_folder(struct doctor *doctor)
 {
@@ -43,7 +24,6 @@ void doctor_folder(struct doctor *doctor)
     if (!doctor->config->share.enable)
         doctor_say(doctor, DOCTOR_WARN, "folder", "set share.enable = on to share with others",
                    "sharing is switched off (share.enable)");
-    say_places(doctor);
     snprintf(name, sizeof name, "doctor.%d", (int)getpid());
     if (gs_directory_try(&doctor->options, name, path,
                          reason)) /* as the library's first use does */
@@ -58,58 +38,24 @@ void doctor_folder(struct doctor *doctor)
 
 /* ---- Who answers there ---------------------------------------------------------------------- */
 
-/* Those of whom the same is to be said. */
-struct silence {
-    bool broker, stopped;
-    char first[64], why[WHY_SIZE];
-    unsigned count;
-};
-
 /* Who is asked, and what came of it. */
 struct asking {
     struct doctor *doctor;
     pid_t only; /* 0: all */
     bool seen;  /* it has a socket */
     unsigned answered, brokers;
-    struct silence silent[SILENCES];
-    unsigned silences;
 };
 
-static void note_silent(struct asking *asking, const struct who *who, const char *name,
-                        const char *why)
+static void say_silent(const struct asking *asking, const struct who *who, const char *name,
+                       const char *why)
 {
-    const bool is_broker = ask_is_broker(name);
-    struct silence *of = asking->silent;
+    char whom[WHO_TEXT];
 
-    while (of < asking->silent + asking->silences &&
-           (of->broker != is_broker || of->stopped != who->stopped || strcmp(of->why, why) != 0))
-        of++;
-    if (of == asking->silent + SILENCES)
-        of--;
-    if (of == asking->silent + asking->silences) {
-        *of = (struct silence){.broker = is_broker, .stopped = who->stopped};
-        asking->silences++;
-        snprintf(of->why, sizeof of->why, "%s", why);
-        if (who->pid)
-            snprintf(of->first, sizeof of->first, "process %ld", who->pid);
-        else
-            snprintf(of->first, sizeof of->first, "the process of socket %.40s", name);
-    }
-    of->count++;
-}
-
-static void say_silent(const struct asking *asking)
-{
-    for (const struct silence *of = asking->silent; of < asking->silent + asking->silences; of++) {
-        char more[32] = "";
-
-        if (of->count > 1)
-            snprintf(more, sizeof more, " (and %u more)", of->count - 1);
-        doctor_say(asking->doctor, DOCTOR_WARN, of->broker ? "broker" : "sockets",
-                   of->stopped ? "let it go on (kill -CONT), or end it"
-                               : "run the same version of the library in all processes that share",
-                   "%s%s %s%s", of->first, more, of->why, of->stopped ? ": it is stopped" : "");
-    }
+    doctor_say(asking->doctor, DOCTOR_WARN, ask_is_broker(name) ? "broker" : "sockets",
+               who->stopped ? "let it go on (kill -CONT), or end it"
+                            : "run the same version of the library in all processes that share",
+               "%s, at %.40s, %s%s", who_text(who, whom), name, why,
+               who->stopped ? ": it is stopped" : "");
 }
 
 /* To who asks why it does nothing. */
@@ -138,7 +84,7 @@ static void ask_one(void *arg, int fd, const char *name, struct who *who)
     error = ask(fd, UINT32_MAX, 0, &answer, NULL);
     if (error || answer.head.type != GS_WIRE_REPORT) {
         ask_silence(why, sizeof why, error, &answer);
-        note_silent(asking, who, name, why);
+        say_silent(asking, who, name, why);
         return;
     }
     asking->answered++;
@@ -154,7 +100,6 @@ void doctor_sockets(struct doctor *doctor)
     struct asking asking = {.doctor = doctor};
 
     ask_each(&doctor->options, NULL, ask_one, &asking);
-    say_silent(&asking);
     doctor_say(doctor, DOCTOR_OK, "sockets", "",
                "%u processes answer in the protocol of this version (%d), %u of them brokers%s",
                asking.answered, GS_WIRE_VERSION, asking.brokers,
@@ -167,7 +112,6 @@ void doctor_look_for_socket(struct doctor *doctor, pid_t pid)
     char why[QUIET_WHY];
 
     ask_each(&doctor->options, NULL, ask_one, &asking);
-    say_silent(&asking);
     quiet_say(pid, &doctor->options, why);
     if (asking.answered)
         doctor_say(doctor, DOCTOR_OK, "socket", "", "it answers in the folder");
@@ -176,34 +120,9 @@ void doctor_look_for_socket(struct doctor *doctor, pid_t pid)
                    "it has none in the folder that is seen here: it %s", why);
 }
 
-/* ---- The broker's program ------------------------------------------------------------------- */
-
-void doctor_broker(struct doctor *doctor)
-{
-    const char *named = doctor->config->share.broker.text;
-    const bool installed = strcmp(named, "installed") == 0;
-    char path[PATH_MAX], remedy[DOCTOR_TEXT], own[PATH_MAX];
-
-    if (doctor->config->share.strategy != GS_CONFIG_SHARE_STRATEGY_BROKER)
-        return;
-    if (installed ? gs_broker_find(doctor->library, path, sizeof path) : access(named, X_OK) == 0) {
-        doctor_say(doctor, DOCTOR_OK, "broker", "", "its program is %s", installed ? path : named);
-        return;
-    }
-    library_own_folder(own);
-    snprintf(remedy, sizeof remedy,
-             "set share.broker (GPUSHIM_SHARE_BROKER) to its path, such as %.400s/gpushim-broker",
-             own);
-    doctor_say(doctor, DOCTOR_FAIL, "broker", remedy,
-               "share.strategy is broker, and its program is neither where share.broker says "
-               "nor installed as %s, nor with the library",
-               GS_BROKER_PROGRAM);
-}
-
 /* ---- Other machines -------------------------------------------------------------------------- */
 
 #define CHANNELS "/dev/nvidia-caps-imex-channels"
-#define NODES    "/etc/nvidia-imex/nodes_config.cfg"
 
 static void say_health(void *arg, bool good, const char *what, const char *found)
 {
@@ -248,29 +167,10 @@ static void look_at_channels(struct doctor *doctor)
             "there is none in " CHANNELS ": memory stays on this machine");
 }
 
-static void look_at_domain(struct doctor *doctor)
-{
-    FILE *file = fopen(NODES, "re");
-    char line[256];
-    unsigned nodes = 0;
-
-    while (file && fgets(line, sizeof line, file))
-        nodes += line[0] > ' ' && line[0] != '#';
-    if (file)
-        fclose(file);
-    if (nodes)
-        doctor_say(doctor, DOCTOR_OK, "IMEX domain", "", "%u nodes in " NODES, nodes);
-    else
-        doctor_say(doctor, DOCTOR_WARN, "IMEX domain",
-                   "see nvidia-imex, where memory is to leave this machine",
-                   "no nodes are named in " NODES);
-}
-
 void doctor_cluster(struct doctor *doctor)
 {
     if (!health_tell(&doctor->options, say_health, doctor))
         doctor_say(doctor, DOCTOR_WARN, "agent", "start gpushim-agent beside the broker",
                    "no gpushim-agent runs here: nothing is shared with other machines");
     look_at_channels(doctor);
-    look_at_domain(doctor);
 }

@@ -18,21 +18,9 @@ static bool is_library(const char *path)
     return strncmp(basename(path), "libgpushim", strlen("libgpushim")) == 0;
 }
 
-void doctor_add_copy(struct doctor_copies *copies, const char *path, uint64_t device,
-                     uint64_t inode)
-{
-    for (unsigned i = 0; i < copies->count; i++)
-        if (copies->of[i].device == device && copies->of[i].inode == inode)
-            return; /* the dynamic linker loads it once */
-    if (copies->count == DOCTOR_COPIES)
-        return;
-    snprintf(copies->of[copies->count].path, PATH_MAX, "%s", path);
-    copies->of[copies->count].device = device;
-    copies->of[copies->count++].inode = inode;
-}
-
-static void look_at_one(struct doctor *doctor, const char *subject, const char *name,
-                        const char *proc, struct doctor_copies *copies)
+/* Whether it is the library. */
+static bool look_at_one(struct doctor *doctor, const char *subject, const char *name,
+                        const char *proc)
 {
     const bool ours = is_library(name);
     char path[PATH_MAX], remedy[DOCTOR_TEXT] = "take it out", gone[96];
@@ -43,7 +31,7 @@ static void look_at_one(struct doctor *doctor, const char *subject, const char *
     if (strchr(name, '$') || !strchr(name, '/')) {
         doctor_say(doctor, DOCTOR_WARN, subject, "name the whole path of the file",
                    "%.200s: which file that is only the dynamic linker knows", name);
-        return;
+        return ours;
     }
     snprintf(path, sizeof path, "%s%s%s", proc,
              !proc[0]         ? ""
@@ -63,30 +51,20 @@ static void look_at_one(struct doctor *doctor, const char *subject, const char *
         doctor_say(doctor, ours ? DOCTOR_FAIL : DOCTOR_WARN, subject, remedy,
                    "%.300s %s; programs run without it", name, wrong);
     else if (ours)
-        doctor_add_copy(copies, name, info.st_dev, info.st_ino);
+        doctor_say(doctor, DOCTOR_OK, subject, "", "has the library, %s", name);
+    return ours;
 }
 
 void doctor_look_at_preload(struct doctor *doctor, const char *subject, const char *value,
                             const char *proc)
 {
-    struct doctor_copies *copies = command_need(calloc(1, sizeof *copies));
     char *text = command_need(strdup(value)), *save = NULL;
-    unsigned named = 0;
+    bool has = false;
 
-    for (char *name = strtok_r(text, " :\t\n", &save); name;
-         name = strtok_r(NULL, " :\t\n", &save)) {
-        look_at_one(doctor, subject, name, proc, copies);
-        named += is_library(name);
-    }
-    if (copies->count > 1)
-        doctor_say(doctor, DOCTOR_FAIL, subject, "name one of them alone",
-                   "it has two copies of the library: %.200s and %.200s", copies->of[0].path,
-                   copies->of[1].path);
-    else if (copies->count == 1)
-        doctor_say(doctor, DOCTOR_OK, subject, "", "has the library, %s", copies->of[0].path);
-    else if (!named)
+    for (char *name = strtok_r(text, " :\t\n", &save); name; name = strtok_r(NULL, " :\t\n", &save))
+        has |= look_at_one(doctor, subject, name, proc);
+    if (!has)
         doctor_say(doctor, DOCTOR_OK, subject, "", "does not have the library");
-    free(copies);
     free(text);
 }
 
@@ -106,27 +84,13 @@ void doctor_preload(struct doctor *doctor)
 
 /* ---- The library ---------------------------------------------------------------------------- */
 
-bool doctor_tell_library(const char *path, const char *name, char ret_text[DOCTOR_TEXT])
-{
-    char version[LIBRARY_VERSION], speaks[32] = "of an unknown protocol";
-    const unsigned protocol = library_protocol_of(path);
-
-    library_version_of(path, version);
-    if (protocol)
-        snprintf(speaks, sizeof speaks, "protocol %u", protocol);
-    snprintf(ret_text, DOCTOR_TEXT, "%.400s, version %s, %s", name,
-             version[0] ? version : "unknown", speaks);
-    return protocol == GS_WIRE_VERSION;
-}
-
 void doctor_library(struct doctor *doctor)
 {
     static const char remedy[] =
         "install the command and the library from the same package or build";
-    char told[DOCTOR_TEXT];
+    char version[LIBRARY_VERSION];
     struct run_file file;
     const char *wrong;
-    bool same;
 
     if (!doctor->library[0]) {
         doctor_say(
@@ -136,12 +100,13 @@ void doctor_library(struct doctor *doctor)
     }
     run_file_read(doctor->library, &file);
     wrong = run_file_wrong(&file);
-    same = doctor_tell_library(doctor->library, doctor->library, told);
+    library_version_of(doctor->library, version);
     if (wrong)
         doctor_say(doctor, DOCTOR_FAIL, "library", remedy, "%s %s", doctor->library, wrong);
-    else if (!same)
-        doctor_say(doctor, DOCTOR_FAIL, "library", remedy, "%.500s; this program speaks %d", told,
-                   GS_WIRE_VERSION);
+    else if (strcmp(version, GS_VERSION) != 0)
+        doctor_say(doctor, DOCTOR_WARN, "library", remedy,
+                   "%s is of version %s, this program of " GS_VERSION, doctor->library,
+                   version[0] ? version : "unknown");
     else
-        doctor_say(doctor, DOCTOR_OK, "library", "", "%s", told);
+        doctor_say(doctor, DOCTOR_OK, "library", "", "%s, version %s", doctor->library, version);
 }

@@ -1,13 +1,11 @@
 /* gpushim doctor: processes that use CUDA, of all; or one process, and what keeps the library
  * out. */
 #include <dirent.h>
-#include <elf.h>
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include "core/share/alive.h"
@@ -15,22 +13,18 @@
 #include "shim/command/doctor.h"
 #include "shim/command/users.h"
 
-#define FD_NEEDED 64   /* below it what a program and its sockets have leaves none */
-#define FD_GOOD   1024 /* with fewer, a program that shares much makes descriptors again and again */
-
 /* What a process has mapped that matters here. */
 struct maps {
     int error; /* it may not be looked at */
     bool cuda;
-    bool replaced; /* a file of the library: none has that name any more, or another has */
-    struct doctor_copies copies;
+    char library[PATH_MAX], another[PATH_MAX]; /* of the same name; "": none */
 };
 
 /* ---- Looking at one ------------------------------------------------------------------------- */
 
 static bool begins(const char *path, const char *name)
 {
-    return path[0] == '/' && strncmp(basename(path), name, strlen(name)) == 0;
+    return strncmp(basename(path), name, strlen(name)) == 0;
 }
 
 static void read_maps(pid_t pid, struct maps *ret_maps)
@@ -44,22 +38,16 @@ static void read_maps(pid_t pid, struct maps *ret_maps)
     file = fopen(name, "re");
     errno = file ? 0 : errno;
     while (file && getline(&line, &size, file) > 0) {
-        unsigned long long inode;
-        unsigned major, minor;
-        char *deleted;
-        int at = 0;
+        const char *path = strchr(line, '/');
 
         line[strcspn(line, "\n")] = 0;
-        if (sscanf(line, "%*x-%*x %*s %*x %x:%x %llu %n", &major, &minor, &inode, &at) != 3 || !at)
+        ret_maps->cuda |= path && begins(path, "libcuda.so");
+        if (!path || !begins(path, LIBRARY))
             continue;
-        ret_maps->cuda |= begins(line + at, "libcuda.so");
-        if (!begins(line + at, "libgpushim.so"))
-            continue;
-        deleted = strstr(line + at, " (deleted)");
-        ret_maps->replaced |= deleted != NULL;
-        if (deleted)
-            *deleted = 0;
-        doctor_add_copy(&ret_maps->copies, line + at, (uint64_t)major << 32 | minor, inode);
+        if (!ret_maps->library[0])
+            snprintf(ret_maps->library, PATH_MAX, "%s", path);
+        else if (strcmp(ret_maps->library, path) != 0)
+            snprintf(ret_maps->another, PATH_MAX, "%s", path);
     }
     if (!file || ferror(file))
         ret_maps->error = errno ? errno : EACCES;
@@ -68,44 +56,35 @@ static void read_maps(pid_t pid, struct maps *ret_maps)
     free(line);
 }
 
-/* What it has of the library, in words behind "it", and the way out; OK: the one beside this
- * program, or another build that speaks the same protocol, and so shares with it. */
-static enum doctor_state judge(const struct doctor *doctor, pid_t pid, const struct maps *maps,
+/* What it has of the library, in words behind "it", and the way out. */
+static enum doctor_state judge(const struct doctor *doctor, const struct maps *maps,
                                char ret_found[DOCTOR_TEXT], char ret_remedy[DOCTOR_TEXT])
 {
-    const char *copy = maps->copies.of[0].path;
-    char path[PATH_MAX], told[DOCTOR_TEXT];
-    bool same;
+    static const char gone[] = " (deleted)";
+    const size_t length = strlen(maps->library);
 
     ret_remedy[0] = 0;
-    if (maps->copies.count == 0) {
+    if (!length) {
         snprintf(ret_found, DOCTOR_TEXT,
                  maps->cuda ? "uses CUDA without the library"
                             : "runs without the library; it has no libcuda");
         snprintf(ret_remedy, DOCTOR_TEXT,
-                 "start it with gpushim run, or LD_PRELOAD=%.500s, if it is to have it",
+                 "start it with gpushim run, or LD_PRELOAD=%.400s, if it is to have it; nothing is "
+                 "preloaded into what is setuid or has capabilities",
                  doctor->library[0] ? doctor->library : LIBRARY);
         return maps->cuda ? DOCTOR_FAIL : DOCTOR_WARN;
     }
-    if (maps->copies.count > 1) {
-        snprintf(ret_found, DOCTOR_TEXT, "has two copies of the library: %.200s and %.200s", copy,
-                 maps->copies.of[1].path);
+    if (maps->another[0]) {
+        snprintf(ret_found, DOCTOR_TEXT, "has two copies of the library: %.200s and %.200s",
+                 maps->library, maps->another);
         snprintf(ret_remedy, DOCTOR_TEXT, "name one of them in its LD_PRELOAD, and start it again");
         return DOCTOR_FAIL;
     }
-    snprintf(path, sizeof path, "/proc/%d/root%.4000s", (int)pid, copy);
-    same = doctor_tell_library(path, copy, told) && !maps->replaced;
-    snprintf(ret_found, DOCTOR_TEXT, "has the library, %.200s%s", copy,
+    snprintf(ret_found, DOCTOR_TEXT, "has the library, %.400s%s", maps->library,
              maps->cuda ? " and libcuda" : "; no libcuda so far");
-    if (same || !doctor->library[0]) /* a row says that there is none */
+    if (length < sizeof gone || strcmp(maps->library + length + 1 - sizeof gone, gone) != 0)
         return DOCTOR_OK;
-    if (maps->replaced)
-        snprintf(ret_found, DOCTOR_TEXT, "has %.400s, which was replaced since", copy);
-    else
-        snprintf(ret_found, DOCTOR_TEXT, "has another build, %.400s; here %d", told,
-                 GS_WIRE_VERSION);
-    snprintf(ret_remedy, DOCTOR_TEXT,
-             "start it again with the library of the others: sharing takes the same protocol");
+    snprintf(ret_remedy, DOCTOR_TEXT, "its file was replaced: start it again with the new one");
     return DOCTOR_WARN;
 }
 
@@ -130,13 +109,13 @@ void doctor_processes(struct doctor *doctor)
         hidden += maps.error == EACCES || maps.error == EPERM;
         if (maps.error || !maps.cuda)
             continue;
-        state = judge(doctor, pid, &maps, found, remedy);
+        state = judge(doctor, &maps, found, remedy);
         with += state == DOCTOR_OK;
         if (state == DOCTOR_OK)
             continue;
         who_fill(&who, pid, 0, "");
         snprintf(subject, sizeof subject, "process %d", (int)pid);
-        doctor_say(doctor, maps.copies.count ? state : DOCTOR_WARN, subject, remedy, "(%s) %s",
+        doctor_say(doctor, maps.library[0] ? state : DOCTOR_WARN, subject, remedy, "(%s) %s",
                    who.command, found);
     }
     doctor_say(doctor, all ? DOCTOR_OK : DOCTOR_WARN, "processes",
@@ -144,34 +123,6 @@ void doctor_processes(struct doctor *doctor)
                "%u use CUDA with this library; %u may not be looked at by this user", with, hidden);
     if (all)
         closedir(all);
-}
-
-/* ---- Descriptors ---------------------------------------------------------------------------- */
-
-static void say_descriptors(struct doctor *doctor, uint64_t limit, const char *where)
-{
-    const unsigned long long most = limit;
-
-    if (limit < FD_NEEDED)
-        doctor_say(doctor, DOCTOR_FAIL, "descriptors", "raise it: ulimit -n 32768",
-                   "%s may have %llu open: too few to share with several processes", where, most);
-    else if (limit < FD_GOOD)
-        doctor_say(
-            doctor, DOCTOR_WARN, "descriptors",
-            "raise it: ulimit -n 32768 (LimitNOFILE= of systemd, --ulimit nofile= of containers)",
-            "%s may have %llu open: an eighth is kept for shared pieces, and opening more than that again and "
-            "again is slow",
-            where, most);
-    else
-        doctor_say(doctor, DOCTOR_OK, "descriptors", "",
-                   "%s may have %llu open; an eighth is kept for shared pieces, "
-                   "the most (4096) from 32768 on",
-                   where, most);
-}
-
-void doctor_limits(struct doctor *doctor)
-{
-    say_descriptors(doctor, gs_fd_limit(), "a process here");
 }
 
 /* ---- One process ---------------------------------------------------------------------------- */
@@ -211,33 +162,6 @@ static bool say_who(const struct subject *subject)
     return there && gs_alive_runs(subject->pid);
 }
 
-/* Whether AT_SECURE is set, where the dynamic linker takes no LD_PRELOAD with a path; not, where
- * that may not be looked at. */
-static bool is_secure(const struct subject *subject)
-{
-    Elf64_auxv_t each;
-    bool secure = false;
-    char path[64];
-    FILE *file;
-
-    path_in(subject, "auxv", path);
-    file = fopen(path, "re");
-    while (file && fread(&each, sizeof each, 1, file) == 1 && each.a_type != AT_NULL)
-        secure |= each.a_type == AT_SECURE && each.a_un.a_val != 0;
-    if (file)
-        fclose(file);
-    return secure;
-}
-
-static void say_setuid(const struct subject *subject)
-{
-    if (is_secure(subject))
-        doctor_say(
-            subject->doctor, DOCTOR_FAIL, "setuid",
-            "take the capabilities (setcap -r) or the setuid bit from its file, or run it as its user, or without the library",
-            "it was started with more rights than its caller: the dynamic linker preloads nothing into it");
-}
-
 static void say_program(const struct subject *subject)
 {
     char link[64], path[PATH_MAX];
@@ -272,7 +196,7 @@ static void say_libraries(const struct subject *subject)
         doctor_say(subject->doctor, DOCTOR_WARN, "libraries", "ask as its user, or as root",
                    "what it has loaded may not be looked at: %s", strerror(maps.error));
     } else {
-        state = judge(subject->doctor, subject->pid, &maps, found, remedy);
+        state = judge(subject->doctor, &maps, found, remedy);
         doctor_say(subject->doctor, state, "libraries", remedy, "it %s", found);
     }
 }
@@ -309,16 +233,12 @@ static void say_options(const struct subject *subject)
 void doctor_process(struct doctor *doctor, pid_t pid)
 {
     struct subject subject = {.doctor = doctor, .pid = pid};
-    struct rlimit files;
 
     who_fill(&subject.who, pid, 0, "");
     if (!say_who(&subject))
         return;
-    say_setuid(&subject);
     say_program(&subject);
     say_options(&subject);
     say_libraries(&subject);
-    if (prlimit(pid, RLIMIT_NOFILE, NULL, &files) == 0)
-        say_descriptors(doctor, files.rlim_cur, "it");
     doctor_look_for_socket(doctor, pid);
 }

@@ -91,9 +91,10 @@ void library_complain(void)
 
 #define LIBRARY_MOST (UINT64_C(256) << 20) /* bytes; none is as large */
 
-/* What stands in the file between `begin` and a newline, if it begins with a digit; else "". */
-static void find_number(const char *path, const char *begin, char ret_number[LIBRARY_VERSION])
+/* What it says when it is run as a program (shim/lookup) begins with its name and the number. */
+void library_version_of(const char *path, char ret_version[LIBRARY_VERSION])
 {
+    static const char begin[] = "libgpushim ";
     struct stat info;
     int fd = gs_regular_open(AT_FDCWD, path, 0, &info);
     char *bytes = fd >= 0 && (uint64_t)info.st_size <= LIBRARY_MOST
@@ -102,31 +103,17 @@ static void find_number(const char *path, const char *begin, char ret_number[LIB
     const size_t size = bytes ? gs_regular_read(fd, bytes, (size_t)info.st_size, 0) : 0;
     const char *at = bytes;
 
-    ret_number[0] = 0;
-    while (at && !ret_number[0] &&
-           (at = memmem(at, size - (size_t)(at - bytes), begin, strlen(begin)))) {
+    ret_version[0] = 0;
+    while (at && !ret_version[0] &&
+           (at = memmem(at, size - (size_t)(at - bytes), begin, sizeof begin - 1))) {
         size_t length = 0;
 
-        for (at += strlen(begin);
+        for (at += sizeof begin - 1;
              length < LIBRARY_VERSION - 1 && at[length] > ' ' && at[length] <= '~';)
             length++;
         if (*at >= '0' && *at <= '9' && at[length] == '\n')
-            snprintf(ret_number, LIBRARY_VERSION, "%.*s", (int)length, at);
+            snprintf(ret_version, LIBRARY_VERSION, "%.*s", (int)length, at);
     }
     gs_fd_drop(fd);
     free(bytes);
-}
-
-/* What it says when it is run as a program begins so (shim/lookup). */
-void library_version_of(const char *path, char ret_version[LIBRARY_VERSION])
-{
-    find_number(path, "libgpushim ", ret_version);
-}
-
-unsigned library_protocol_of(const char *path)
-{
-    char number[LIBRARY_VERSION];
-
-    find_number(path, "libgpushim speaks protocol ", number); /* shim/say.c */
-    return (unsigned)strtoul(number, NULL, 10);
 }

@@ -69,8 +69,5 @@ void library_complain(void);
 /* What the file says that it is, "0.1.0"; "" where it cannot be told. */
 #define LIBRARY_VERSION 32
 void library_version_of(const char *path, char ret_version[LIBRARY_VERSION]);
-/* The protocol that it speaks with others (GS_WIRE_VERSION of its build); 0: that cannot be
- * told. */
-unsigned library_protocol_of(const char *path);
 
 #endif
