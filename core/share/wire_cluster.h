@@ -79,6 +79,10 @@ struct gs_wire_machine {
     uint64_t leases, bytes; /* and of these of freed blocks: */
     uint64_t limbo, limbo_bytes;
     uint64_t age_ns; /* of its oldest lease */
+    /* Of the agent: for how long it has its lease of the directory still, and what is wrong with
+     * that; "": nothing. */
+    uint64_t lease_ns;
+    char directory[384];
 };
 
 #endif

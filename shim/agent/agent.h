@@ -122,6 +122,7 @@ struct agent {
     struct links links;
     struct leases leases;
     struct source wake, listener;
+    char trouble[DIRECTORY_REASON]; /* what is wrong with the directory; "": nothing */
     struct peer *peers;
     /* The broker. */
     struct source broker; /* fd -1: none */
@@ -207,7 +208,7 @@ void exporter_link_down(struct agent *agent, struct peer *peer);
 unsigned exporter_end_all(struct agent *agent, const unsigned char machine[GS_MACHINE_SIZE]);
 void exporter_broker_gone(struct agent *agent);
 
-/* told.c: answers; or has a machine forgotten. */
+/* told.c: answers, for people; or has a machine forgotten. */
 void told_ask(struct agent *agent, const struct gs_wire_query *query);
 
 /* holders.c */

@@ -2,7 +2,6 @@
 #include "shim/agent/jobs.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,7 +12,6 @@
 #include <uthash.h>
 
 #include "core/base/clock.h"
-#include "shim/command/health.h"
 
 #define RETRY_NS (GS_NS_PER_S / 2)
 
@@ -28,7 +26,7 @@ struct job {
 struct jobs {
     const struct directory_options *options;
     struct directory *directory; /* the thread's own */
-    int folder, wake;
+    int wake;
     pthread_t thread;
     /* Protects all below; no operation of the directory is called with it held. */
     pthread_mutex_t lock;
@@ -79,26 +77,6 @@ struct jobs_event *jobs_take(struct jobs *jobs)
     return event;
 }
 
-/* For people, after each word to the directory: the file appears whole. Where it cannot be written
- * nothing is told. */
-static void write_health(struct jobs *jobs)
-{
-    char text[DIRECTORY_REASON + 128];
-    const bool heard = jobs_is_good(jobs) && !jobs->takes_nothing;
-    int fd = openat(jobs->folder, HEALTH_NAME ".new",
-                    O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
-    int size;
-
-    if (fd < 0)
-        return;
-    size = snprintf(text, sizeof text, HEALTH_HEAD "lease ok %llu\ndirectory %s %s\n",
-                    (unsigned long long)jobs->good_until_ns, heard ? "ok" : "fail",
-                    heard ? "the agent is heard by it" : directory_head(jobs->directory)->reason);
-    if (write(fd, text, (size_t)size) == size)
-        renameat(jobs->folder, HEALTH_NAME ".new", jobs->folder, HEALTH_NAME);
-    close(fd);
-}
-
 /* Told when it changes, and the first time: it answers, and takes what is written (etcd without
  * room does not). */
 static void tell_state(struct jobs *jobs)
@@ -117,7 +95,6 @@ static void tell_state(struct jobs *jobs)
                  directory_head(jobs->directory)->reason);
     }
     post(jobs, event);
-    write_health(jobs);
 }
 
 /* ---- The thread ----------------------------------------------------------------------------- */
@@ -212,7 +189,6 @@ static void *work(void *arg)
 
         if (now >= due) {
             keep_lease(jobs);
-            write_health(jobs);
             due = gs_now_ns() + (jobs_is_good(jobs) && jobs->was_good ? every : RETRY_NS);
             if (due > now + every)
                 due = now + every;
@@ -281,14 +257,20 @@ void jobs_ask(struct jobs *jobs, const char *key)
     put(jobs, &jobs->asks, new_job(key, NULL, 0));
 }
 
-bool jobs_is_good(struct jobs *jobs)
+uint64_t jobs_left_ns(struct jobs *jobs)
 {
-    bool good;
+    const uint64_t now = gs_now_ns();
+    uint64_t until;
 
     pthread_mutex_lock(&jobs->lock);
-    good = gs_now_ns() < jobs->good_until_ns;
+    until = jobs->good_until_ns;
     pthread_mutex_unlock(&jobs->lock);
-    return good;
+    return until > now ? until - now : 0;
+}
+
+bool jobs_is_good(struct jobs *jobs)
+{
+    return jobs_left_ns(jobs) > 0;
 }
 
 bool jobs_has_tried(struct jobs *jobs)
@@ -301,8 +283,7 @@ bool jobs_has_tried(struct jobs *jobs)
     return tried;
 }
 
-struct jobs *jobs_start(const struct directory_options *options, int folder, int wake,
-                        char *ret_reason)
+struct jobs *jobs_start(const struct directory_options *options, int wake, char *ret_reason)
 {
     struct jobs *jobs = calloc(1, sizeof *jobs);
     pthread_condattr_t steady;
@@ -310,7 +291,6 @@ struct jobs *jobs_start(const struct directory_options *options, int folder, int
     if (!jobs)
         return NULL;
     jobs->options = options;
-    jobs->folder = folder;
     jobs->wake = wake;
     jobs->last = &jobs->first;
     pthread_mutex_init(&jobs->lock, NULL);
@@ -330,7 +310,6 @@ void jobs_end(struct jobs *jobs)
     pthread_cond_signal(&jobs->more);
     pthread_mutex_unlock(&jobs->lock);
     pthread_join(jobs->thread, NULL);
-    unlinkat(jobs->folder, HEALTH_NAME, 0);
     if (jobs_is_good(jobs))
         directory_head(jobs->directory)->ops->give_up(jobs->directory);
 }

@@ -32,11 +32,9 @@ struct jobs_event {
     unsigned char value[DIRECTORY_VALUE];
 };
 
-/* `folder`: of the sockets, where it writes how the directory is, for people
- * (shim/command/health.h). `wake`: an eventfd that is written to when something has come. NULL, and
- * the reason. The options and what they point to stay until the end. */
-struct jobs *jobs_start(const struct directory_options *options, int folder, int wake,
-                        char *ret_reason);
+/* `wake`: an eventfd that is written to when something has come. NULL, and the reason. The options
+ * and what they point to stay until the end. */
+struct jobs *jobs_start(const struct directory_options *options, int wake, char *ret_reason);
 /* Gives the lease back, waiting for what is under way: some DIRECTORY_WAIT_S for each endpoint.
  * What is here stays until the process's end. */
 void jobs_end(struct jobs *jobs);
@@ -47,8 +45,9 @@ void jobs_write(struct jobs *jobs, const char *key, const void *value, size_t si
 void jobs_ask(struct jobs *jobs, const char *key);
 /* What has come, for the caller to free; NULL: nothing more. */
 struct jobs_event *jobs_take(struct jobs *jobs);
-/* Whether the lease was kept alive so lately that nobody can have seen it die. By this machine's
- * steady clock. */
+/* For how long the lease lives still, by this machine's steady clock: it was kept alive so lately
+ * that nobody can have seen it die. */
+uint64_t jobs_left_ns(struct jobs *jobs);
 bool jobs_is_good(struct jobs *jobs);
 /* Whether it was asked for a lease at all, since the agent began. */
 bool jobs_has_tried(struct jobs *jobs);

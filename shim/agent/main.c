@@ -60,6 +60,8 @@ static void on_event(struct agent *agent, const struct jobs_event *event)
         exporter_write_all(agent);
         break;
     case JOBS_STATE:
+        snprintf(agent->trouble, sizeof agent->trouble, "%.383s",
+                 event->good ? "" : (const char *)event->value);
         if (event->good)
             AGENT_LOG(agent, GS_LOG_INFO, "the directory answers");
         else
@@ -339,7 +341,7 @@ static bool start(struct agent *agent)
     if (!loop_add(agent->epoll, &agent->wake, EPOLLIN) ||
         !loop_add(agent->epoll, &agent->listener, EPOLLIN))
         return complain("the kernel has no room to wait") != NULL;
-    agent->jobs = jobs_start(&agent->options.directory, folder, agent->wake.fd, reason);
+    agent->jobs = jobs_start(&agent->options.directory, agent->wake.fd, reason);
     return agent->jobs || complain(reason);
 }
 

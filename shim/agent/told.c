@@ -85,6 +85,9 @@ void told_ask(struct agent *agent, const struct gs_wire_query *query)
 
     gs_wire_start(&answer, GS_WIRE_REPORT, query->head.request);
     answer.report.machine.client = query->number;
+    answer.report.machine.lease_ns = jobs_left_ns(agent->jobs);
+    snprintf(answer.report.machine.directory, sizeof answer.report.machine.directory, "%s",
+             agent->trouble);
     if (query->name[0])
         forget(agent, query->name, &answer.report.machine);
     else

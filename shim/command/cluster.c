@@ -3,20 +3,15 @@
  * agents, what may be opened on other machines, what is, and which machines have leases. And
  * `gpushim cluster forget MACHINE`, by which an operator says that a machine is gone for good.
  */
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "core/base/clock.h"
-#include "core/base/regular.h"
 #include "core/base/text.h"
-#include "core/share/directory.h"
 #include "shim/command/ask.h"
 #include "shim/command/command.h"
-#include "shim/command/health.h"
 #include "shim/command/json.h"
 #include "shim/command/show.h"
 
@@ -47,6 +42,16 @@ static void print_broker(const struct gs_wire_machine *told, long pid)
         "here; %u machines have something of it",
         pid, agent, (unsigned long long)told->shared, (unsigned long long)told->opened,
         show_size(told->opened_bytes, size), told->machines);
+    if (told->lease_ns)
+        command_say("  lease: the agent's lease of the directory has %.1f s left",
+                    (double)told->lease_ns / (double)GS_NS_PER_S);
+    else if (told->has_agent)
+        command_say(
+            "  lease, WRONG: the agent has no lease of the directory: nothing is opened from "
+            "other machines or handed out to them until it has");
+    if (told->has_agent)
+        command_say("  directory%s: %s", told->directory[0] ? ", WRONG" : "",
+                    told->directory[0] ? told->directory : "the agent is heard by it");
 }
 
 static void print_machine(const struct gs_wire_machine *told, const char *id)
@@ -66,6 +71,8 @@ static void write_broker(struct json *json, const struct gs_wire_machine *told, 
     json_number(json, "pid", (uint64_t)pid);
     json_number(json, "agent_pid", told->has_agent ? told->agent_pid : 0);
     json_bool(json, "has_agent", told->has_agent != 0);
+    json_thousandths(json, "lease_seconds", told->lease_ns / 1000000);
+    json_text(json, "directory", told->directory[0] ? told->directory : NULL);
     json_number(json, "shared_blocks", told->shared);
     json_number(json, "opened_blocks", told->opened);
     json_number(json, "opened_bytes", told->opened_bytes);
@@ -102,6 +109,7 @@ static int ask_machine(int fd, uint32_t index, const char *forget,
     if (!error && ret_answer->head.type != GS_WIRE_REPORT)
         return -ENOMSG;
     ret_answer->report.machine.name[GS_MACHINE_NAME_SIZE - 1] = 0;
+    ret_answer->report.machine.directory[sizeof ret_answer->report.machine.directory - 1] = 0;
     return error;
 }
 
@@ -172,11 +180,6 @@ static void look_at(void *arg, int fd, const char *name, struct who *who)
     }
 }
 
-static void tell_health(void *arg, bool good, const char *what, const char *found)
-{
-    command_say("%s%s: %s", what, good ? "" : ", WRONG", found);
-}
-
 static int say_forgotten(const struct cluster *cluster)
 {
     if (cluster->machines && !cluster->failed)
@@ -205,8 +208,6 @@ int command_cluster(const struct call *call)
     wrong = ask_each(&options, NULL, look_at, &cluster);
     if (cluster.forget)
         return say_forgotten(&cluster);
-    if (!cluster.json)
-        health_tell(&options, tell_health, NULL);
     if (!json_end(cluster.json))
         return COMMAND_WRONG;
     if (!cluster.brokers && !cluster.json)
@@ -214,72 +215,4 @@ int command_cluster(const struct call *call)
             "%s",
             wrong ? wrong : "no broker runs here: memory stays on this machine (share.strategy)");
     return cluster.failed || wrong ? COMMAND_WRONG : COMMAND_WELL;
-}
-
-/* ---- The agent's word ------------------------------------------------------------------------ */
-
-#define HEALTH_MAX 8192
-
-static bool read_file(int folder, char ret_text[HEALTH_MAX])
-{
-    struct stat info;
-    int fd = gs_regular_open(folder, HEALTH_NAME, O_NOFOLLOW, &info);
-    size_t got = 0;
-
-    if (fd < 0)
-        return false;
-    if (gs_user_is_own(info.st_uid) || info.st_uid == 0)
-        got = gs_regular_read(fd, ret_text, HEALTH_MAX - 1, 0);
-    close(fd);
-    ret_text[got] = 0;
-    return strncmp(ret_text, HEALTH_HEAD, strlen(HEALTH_HEAD)) == 0;
-}
-
-/* The lease of the directory, by this machine's steady clock. */
-static void say_lease(const char *until, health_row_fn *row, void *arg)
-{
-    const uint64_t until_ns = strtoull(until, NULL, 10), now = gs_now_ns();
-    char text[160];
-
-    if (until_ns > now)
-        snprintf(text, sizeof text, "the agent's lease of the directory has %.1f s left",
-                 (double)(until_ns - now) / (double)GS_NS_PER_S);
-    else
-        snprintf(text, sizeof text,
-                 "the agent has no lease of the directory: nothing is opened from other machines "
-                 "or handed out to them until it has; or it does not run");
-    row(arg, until_ns > now, "lease", text);
-}
-
-static void say_all(char *text, health_row_fn *row, void *arg)
-{
-    char *rest = NULL;
-
-    for (char *line = strtok_r(text, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest)) {
-        char *state = strchr(line, ' '), *found = state ? strchr(state + 1, ' ') : NULL;
-
-        if (!found)
-            continue; /* not a line of ours */
-        *state++ = *found++ = 0;
-        if (strcmp(line, "lease") == 0)
-            say_lease(found, row, arg);
-        else if (strcmp(line, "directory") == 0)
-            row(arg, strcmp(state, "ok") == 0, line, found);
-    }
-}
-
-unsigned health_tell(const struct gs_share_options *options, health_row_fn *row, void *arg)
-{
-    char reason[GS_REASON_SIZE], text[HEALTH_MAX];
-    unsigned place = 0, found = 0;
-    int folder;
-
-    while ((folder = gs_directory_next(options, &place, reason)) >= 0) {
-        if (read_file(folder, text)) {
-            found++;
-            say_all(text + strlen(HEALTH_HEAD), row, arg);
-        }
-        close(folder);
-    }
-    return found;
 }

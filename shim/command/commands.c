@@ -77,8 +77,6 @@ const struct command commands[] = {
      "warn or FAIL, with the way out after ->; the last sums up. Ends with 1 if one is FAIL.",
      {{"all", 'a', NULL, TAKES_TEXT, "all lines, whole; else as much as a screen of 30 lines has, what is wrong first"},
       {"quiet", 'q', NULL, TAKES_TEXT, "only what is FAIL"},
-      {"cluster", 0, NULL, TAKES_TEXT,
-       "also memory between machines: the agent and its lease of the directory, the channel of IMEX"},
       LIST_JSON},
      {{"gpushim doctor", "before the first program"},
       {"gpushim doctor 4711", "why that one has not the library"},

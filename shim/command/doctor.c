@@ -172,8 +172,6 @@ int command_doctor(const struct call *call)
         doctor_process(&doctor, (pid_t)pid);
     for (size_t i = 0; !pid && i < sizeof subjects / sizeof *subjects; i++)
         subjects[i](&doctor);
-    if (call_has(call, "cluster"))
-        doctor_cluster(&doctor);
     json = call_json(call, true);
     json ? write_rows(&doctor, json, quiet) : say_rows(&doctor, call_has(call, "all"), quiet);
     free(doctor.rows);

@@ -59,9 +59,6 @@ void doctor_preload(struct doctor *doctor);
 void doctor_processes(struct doctor *doctor); /* doctor_process.c */
 void doctor_process(struct doctor *doctor, pid_t pid);
 
-/* With --cluster: the agent's lease, its directory, IMEX. */
-void doctor_cluster(struct doctor *doctor);
-
 /* ---- Shared by them ------------------------------------------------------------------------- */
 
 /* Looks at the value of LD_PRELOAD, or at the file that has the same for all programs; `proc` is

@@ -253,21 +253,6 @@ static void say_gpu(struct doctor *doctor, const struct doctor_cuda *cuda,
                modes[probed->mode].found ? modes[probed->mode].found : probe_said);
 }
 
-/* Whether its memory can leave the machine, tried as the library does where that is asked for. */
-static void say_reach(struct doctor *doctor, const struct doctor_cuda *cuda,
-                      struct gs_device *probed, const struct gs_log *log, const char *subject)
-{
-    gs_device_reach(&cuda->core, log, probed);
-    if ((unsigned)probed->properties.requestedHandleTypes & CU_MEM_HANDLE_TYPE_FABRIC)
-        doctor_say(doctor, DOCTOR_OK, subject, "",
-                   "its memory can be opened on other machines of its NVLink domain");
-    else
-        doctor_say(
-            doctor, DOCTOR_WARN, subject,
-            "have nvidia-imex run, with a channel that this process may open, or set share.reach = machine",
-            "%s", probe_said[0] ? probe_said : "its memory stays on this machine");
-}
-
 static void doctor_gpus(struct doctor *doctor, const struct doctor_cuda *cuda)
 {
     static int level = GS_LOG_INFO;
@@ -286,9 +271,6 @@ static void doctor_gpus(struct doctor *doctor, const struct doctor_cuda *cuda)
         probe_said[0] = 0;
         gs_device_probe(&cuda->core, &log, device, false, false, &probed);
         say_gpu(doctor, cuda, &probed, subject);
-        probe_said[0] = 0;
-        if (doctor->config->share.reach == GS_CONFIG_SHARE_REACH_CLUSTER)
-            say_reach(doctor, cuda, &probed, &log, subject);
     }
 }
 

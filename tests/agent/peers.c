@@ -43,7 +43,7 @@ static void start_jobs(void)
 
     snprintf(place, sizeof place, "folder:%s", folder_new("directory"));
     directory.place = place;
-    agent.jobs = jobs_start(&directory, agent.leases.folder, eventfd(0, EFD_CLOEXEC), reason);
+    agent.jobs = jobs_start(&directory, eventfd(0, EFD_CLOEXEC), reason);
     cr_assert_not_null(agent.jobs, "%s", reason);
 }
 

@@ -221,9 +221,7 @@ def abilities():
             ({'SOFTCUDA_WITHOUT': 'rdma'}, 'ok', 'all of the library; no GPUDirect RDMA$'),
             ({'SOFTCUDA_MEMORY': '1M'}, 'warn', 'it is full now'),
             # Reported, and then refused.
-            ({'SOFTCUDA_FAULTS': 'cuMemExportToShareableHandle:*:801'}, 'FAIL', 'cuMemExportToShareableHandle'),
-            ({'GPUSHIM_SHARE_REACH': 'cluster'}, 'warn', r'a fabric handle is refused \(driver error 800\)'),
-            ({'GPUSHIM_SHARE_REACH': 'cluster', 'SOFTCUDA_FABRIC': scratch}, 'ok', 'can be opened on other machines')):
+            ({'SOFTCUDA_FAULTS': 'cuMemExportToShareableHandle:*:801'}, 'FAIL', 'cuMemExportToShareableHandle')):
         Asked(str(settings), settings=settings).has(state, 'GPU 0', found)
 
 
@@ -261,18 +259,6 @@ def folders():
     if left != [f'gpushim-{os.geteuid()}']:
         faults.append(f'{left} were left behind')
     Asked('no sharing', settings={'GPUSHIM_SHARE_ENABLE': '0'}).has('warn', 'folder', 'switched off', 'share.enable')
-
-
-def health():
-    """The agent's word is root's, or this user's."""
-    path = os.path.join(folder, 'agent.health')
-    with open(path, 'w', encoding='utf-8') as file:
-        file.write('gpushim-agent 1\ndirectory ok found-by-this-test\n')
-    Asked('an agent', '--cluster').has('ok', 'directory', '^found-by-this-test$').lacks('agent')
-    if os.geteuid() == 0:
-        os.chown(path, NOBODY, NOBODY)
-        Asked("a stranger's word", '--cluster').has('warn', 'agent', 'no gpushim-agent runs here').lacks('directory')
-    os.unlink(path)
 
 
 def listen(name):
@@ -479,7 +465,7 @@ def moved():
 with tempfile.TemporaryDirectory(prefix='gpushim-doctor-') as scratch:
     folder = os.path.join(scratch, 'run')
     os.mkdir(folder, 0o700)
-    for case in (good_case, no_driver, bad_drivers, abilities, management, folders, health, sockets, brokers,
+    for case in (good_case, no_driver, bad_drivers, abilities, management, folders, sockets, brokers,
                  filters, preloads, processes, odd_processes, quiet, moved):
         case()
 end_with_faults()

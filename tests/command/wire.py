@@ -27,7 +27,7 @@ def query(index=0, device=0, about=0, number=0, instance=b'', name=b''):
 
 def machine(*fields):
     """What a REPORT says about machines."""
-    return struct.pack('<QII3QII16s32s5Q', *fields).ljust(552, b'\0')
+    return struct.pack('<QII3QII16s32s6Q384s', *fields).ljust(552, b'\0')
 
 
 def order(kind, value=0, name=b'', verb=0):
