@@ -10,27 +10,14 @@ import subprocess
 import tempfile
 import time
 
-from holder import GPUSHIM, MIB, OWN, Holder, await_that, check, clean, end_with_faults, for_everybody, gpushim
+from holder import GPUSHIM, OWN, Holder, await_that, check, clean, end_with_faults, for_everybody, gpushim
+from sleepers import LIVE, fill, has, run, says
 
 NOBODY = 65534
-LIVE = 100 * MIB
-
-FILL = 'ctypes.memset(held[-1].value, 0x5a, {size})'
-LOOK = 'print("right" if ctypes.string_at(held[-1].value, {size}) == b"Z" * {size} else "wrong")'
 HELD = '''
 cuda.softcuda_hold(1)
 assert cuda.cuMemsetD8Async(held[-1], ctypes.c_ubyte(0x5a), ctypes.c_size_t(1), None) == 0
 '''
-FREE = '''
-free, total = ctypes.c_size_t(), ctypes.c_size_t()
-assert cuda.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total)) == 0
-print(free.value)
-'''
-
-
-def run(one, code):
-    return one.do('do ' + code.strip().encode().hex())
-
 
 def answers(folder, one):
     found = gpushim(folder, 'stats', str(one.pid), '--json')
@@ -45,20 +32,13 @@ def start(folder, **settings):
     """One that can be asked, with 100 MiB that have contents."""
     one = Holder(folder, **{'SOFTCUDA_MEMORY': '256M', 'GPUSHIM_DEBUG_RECLAIM_FROM_PEERS': 'on', **settings})
     one.do(f'alloc {LIVE}')
-    run(one, FILL.format(size=LIVE))
+    fill(one, 0x5a, 'held[-1]')
     await_that(lambda: answers(folder, one), 'a process that holds enough can be asked')
     return one
 
 
 def is_right(one, when):
-    check(run(one, LOOK.format(size=LIVE)) == 'right', f'the contents are right {when}')
-
-
-def says(folder, status, arguments, *words):
-    run_of = gpushim(folder, *arguments)
-    check(run_of.returncode == status and all(word in run_of.stdout + run_of.stderr for word in words) and
-          bool(run_of.stderr) == bool(status), f'{arguments} ends with {status} and {words}: {run_of}')
-    return run_of
+    check(has(one, 0x5a, 'held[-1]'), f'the contents are right {when}')
 
 
 def prove_it(folder):
@@ -111,7 +91,8 @@ def prove_it_of_own_memory(folder):
     one = Holder(folder, SOFTCUDA_MEMORY='256M', GPUSHIM_DEBUG_RECLAIM_FROM_PEERS='on', GPUSHIM_SLEEP_AFTER='1 ms',
                  GPUSHIM_SLEEP_WAKE='use', GPUSHIM_LOG='debug')
     run(one, f'import os; os.dup2(os.open("{log}", os.O_WRONLY | os.O_CREAT, 0o600), 2)')
-    run(one, OWN.format(size=LIVE) + FILL.format(size=LIVE))
+    run(one, OWN.format(size=LIVE))
+    fill(one, 0x5a, 'held[-1]')
     await_that(lambda: 'awake already' in gpushim(folder, 'wake', str(one.pid)).stderr, 'it can be asked')
     says(folder, 0, ('sleep', str(one.pid)), '100.0 MiB off the GPU, 100.0 MiB kept on the host')
     says(folder, 0, ('wake', str(one.pid)), 'awake')
@@ -122,7 +103,7 @@ def prove_it_of_own_memory(folder):
     with open(log, encoding='utf-8') as file:
         check(re.search('the GPU full: 1[0-9][0-9] MiB that lay idle were given back', file.read()), 'and how much it gave')
     other.end()
-    check(run(one, READ.format(size=LIVE)) == 'right', 'and its next call wakes it')
+    is_right(one, 'and its next call wakes it')
     one.end()
 
 
@@ -184,8 +165,9 @@ def prove_a_swap(folder):
 
 
 def prove_one_order_at_a_time(folder):
-    """What comes while it is at another one is not taken for done."""
-    one = start(folder)
+    """What comes while it is at another one is not taken for done, also where that takes longer than others wait for an
+    answer."""
+    one = start(folder, GPUSHIM_DEBUG_TIMEOUT='100 ms')
     pid = str(one.pid)
     threads = lambda: len(os.listdir(f'/proc/{pid}/task'))
     before = threads()
@@ -193,25 +175,11 @@ def prove_one_order_at_a_time(folder):
     with subprocess.Popen([GPUSHIM, 'sleep', pid], env=clean(folder), stdout=subprocess.DEVNULL) as first:
         await_that(lambda: threads() > before, 'it begins')
         says(folder, 1, ('wake', pid), pid, 'another order')
+        time.sleep(1)
         run(one, 'cuda.softcuda_hold(0)')
     check(first.returncode == 0 and state(folder, one) == 'asleep', 'the first order is done')
     says(folder, 0, ('wake', pid), 'awake, in')
     is_right(one, 'after both')
-    one.end()
-
-
-def prove_it_takes_long(folder):
-    """Longer than others wait for an answer."""
-    one = start(folder, GPUSHIM_DEBUG_TIMEOUT='100 ms')
-    pid = str(one.pid)
-    run(one, HELD)
-    with subprocess.Popen([GPUSHIM, 'sleep', pid], env=clean(folder), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                          text=True) as order:
-        time.sleep(1)
-        run(one, 'cuda.softcuda_hold(0)')
-        told = order.communicate()[0]
-    check(order.returncode == 0 and 'asleep, in' in told, f'what came of it is told: {told}')
-    says(folder, 0, ('wake', pid), 'awake, in')
     one.end()
 
 
@@ -253,13 +221,6 @@ assert library.gpushim_tag(None) == 0
     one.end()
 
 
-READ = '''
-host = (ctypes.c_ubyte * {size})()
-assert cuda.cuMemcpyDtoH_v2(host, held[-1], ctypes.c_size_t({size})) == 0
-print("right" if bytes(host) == b"Z" * {size} else "wrong")
-'''
-
-
 def tries(one, size):
     """Whether it gets so much."""
     return run(one, f'print(cuda.cuMemAlloc_v2(ctypes.byref(ctypes.c_uint64()), ctypes.c_size_t({size})))') == '0'
@@ -276,7 +237,7 @@ def prove_by_itself(folder):
     check(state(folder, third) == 'running', 'the third has its memory')
     for turn in range(3):
         for one in (first, second, third):
-            check(run(one, READ.format(size=LIVE)) == 'right', f'the contents are right in turn {turn}')
+            is_right(one, f'in turn {turn}')
     check('asleep' in (state(folder, one) for one in (first, second, third)), 'one of them sleeps at any time')
     for one in (first, second, third):
         one.end()
@@ -310,7 +271,7 @@ def prove_who_asked_has_it_first(folder):
     run(one, WATCH)
     run(other, TAKE)
     check(float(run(one, 'watcher.join(); print(took[0])')) >= 0.25e9, 'it is a moment later that it wakes')
-    check(run(one, READ.format(size=LIVE)) == 'right', 'as it was')
+    is_right(one, 'as it was')
     one.end()
     other.end()
 
@@ -381,7 +342,7 @@ def prove_what_is_wrong(folder):
 
 
 for prove in (prove_it, prove_it_of_own_memory, prove_it_is_told, prove_a_group, prove_a_file, prove_a_swap, prove_one_order_at_a_time,
-              prove_it_takes_long, prove_who_asks_late, prove_a_tag, prove_by_itself,
+              prove_who_asks_late, prove_a_tag, prove_by_itself,
               prove_who_asked_has_it_first,
               prove_who_does_not_sleep, prove_who_calls_is_not_idle, prove_what_stays, prove_what_is_wrong):
     with tempfile.TemporaryDirectory() as name:

@@ -6,17 +6,12 @@ comes back as one memory.
 import os
 import tempfile
 
-from holder import MIB, Holder, await_that, check, end_with_faults, gpushim
+from holder import GPUSHIM, MIB, Holder, await_that, check, end_with_faults, gpushim
+import sleepers
+from sleepers import READ, run
 
-LARGE, SMALL = 100 * MIB, MIB  # of several pieces, and beside others
+LARGE, SMALL = sleepers.LIVE, MIB  # of several pieces, and beside others
 
-FILL = ('assert cuda.cuMemsetD8_v2({block}, ctypes.c_ubyte({value}), ctypes.c_size_t({size})) == 0 and '
-        'cuda.cuCtxSynchronize() == 0')
-READ = '''
-host = (ctypes.c_ubyte * {size})()
-status = cuda.cuMemcpyDtoH_v2(host, {block}, ctypes.c_size_t({size}))
-print(bytes(host) == bytes([{value}]) * {size} if status == 0 else status)
-'''
 TRY = '''
 pointer = ctypes.c_uint64()
 status = cuda.cuIpcOpenMemHandle_v2(ctypes.byref(pointer), Handle.from_buffer_copy(bytes.fromhex('{handle}')), 1)
@@ -25,16 +20,12 @@ print(status)
 '''
 
 
-def run(one, code, **values):
-    return one.do('do ' + code.format(**values).strip().encode().hex())
-
-
 def fill(one, value, block='held[0]', size=LARGE):
-    run(one, FILL, block=block, value=value, size=size)
+    sleepers.fill(one, value, block, size)
 
 
 def has(one, value, block='opened[0]', size=LARGE):
-    return run(one, READ, block=block, value=value, size=size) == 'True'
+    return sleepers.has(one, value, block, size)
 
 
 def asked(folder, one):
@@ -51,10 +42,7 @@ def start(folder, sizes=(LARGE,), **settings):
 
 
 def says(folder, status, command, ones, *words, options=()):
-    ran = gpushim(folder, command, *(str(one.pid) for one in ones), *options)
-    check(ran.returncode == status and all(word in ran.stdout + ran.stderr for word in words) and bool(ran.stderr) == bool(status),
-          f'{command} {[one.pid for one in ones]} ends with {status} and {words}: {ran}')
-    return ran.stdout
+    return sleepers.says(folder, status, (command, *(str(one.pid) for one in ones), *options), *words).stdout
 
 
 def sleep_whole(folder, ones):
@@ -301,7 +289,7 @@ def prove_each_call_fails(folder):
 
 def prove_with_a_broker(folder):
     """What is left with a broker stays, and is right."""
-    one, other = pair(folder, GPUSHIM_SHARE_STRATEGY='broker')
+    one, other = pair(folder, GPUSHIM_SHARE_STRATEGY='broker', GPUSHIM_SHARE_BROKER=GPUSHIM + '-broker')
     says(folder, 0, 'sleep', (one, other), 'shared stay')
     says(folder, 0, 'wake', (one, other))
     fill(one, 12)
