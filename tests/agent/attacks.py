@@ -17,7 +17,7 @@ import threading
 
 sys.path.insert(0, os.path.dirname(__file__))
 from caller import HELLO, LISTED, context_of, message
-from liar import ENDED, KEPT, RECALL, TAKE, TAKEN, Exporter, Liar, hash_of, proof_of, published, take
+from liar import ENDED, KEPT, RECALL, TAKE, TAKEN, Exporter, Liar, exports, hash_of, proof_of, published, take
 from machines import MIB, PATIENT_S, await_that, check, faults, skip, with_machines
 
 CROWD, NAMES = sys.argv[6], sys.argv[7:]
@@ -264,7 +264,7 @@ def one_handle(cluster, machines, a, b):
 def recalls_without_end(cluster, machines, a, b):
     two = machines[1]
     liar = Exporter(cluster, 1)
-    before = set(os.listdir(f'{cluster.folder}/directory/exports'))
+    before = exports(cluster)
     handle = a.do(f'share(alloc({MIB}, 0x47))')
     raw = bytes.fromhex(handle)
     recall = message(RECALL, raw[8:32]) * 4096

@@ -224,7 +224,7 @@ Test(agent_directory, etcd_what_nobody_keeps_goes_and_is_told)
 
 static void path_of(const char *name, char ret[sizeof place + 64])
 {
-    snprintf(ret, sizeof place + 64, "%s/%s", place + strlen("folder:"), name);
+    snprintf(ret, sizeof place + 64, "%s/gpushim/%s", place + strlen("folder:"), name);
 }
 
 /* Who ended without a word finds nothing of what it wrote when it is back, nor where people cleared
@@ -247,7 +247,7 @@ Test(agent_directory, folder_who_comes_back_has_nothing_there)
         cr_assert_not(keep(a));
         directory_head(a)->ops->close(a);
     }
-    path_of("leases/two", path);
+    path_of("leases.two", path);
     cr_assert_eq(unlink(path), 0);
     cr_assert(keep(b) && !keep(b));
     cr_assert_eq(get(b, "exports/y", value), DIRECTORY_NONE);
@@ -259,7 +259,9 @@ Test(agent_directory, folder_who_comes_back_has_nothing_there)
 Test(agent_directory, folder_what_is_no_file_is_passed_over)
 {
     struct directory_options one = options_of("one"), two = options_of("two");
-    static const char *const names[] = {"agents/f", "exports/f", "leases/f"};
+    static const char *const names[] = {"agents/f", "exports/f"}, *const files[] = {"agents.f",
+                                                                                    "exports.f",
+                                                                                    "leases.f"};
     struct directory *a, *b;
     char value[DIRECTORY_VALUE + 1], path[sizeof place + 64];
 
@@ -268,16 +270,16 @@ Test(agent_directory, folder_what_is_no_file_is_passed_over)
     b = open_one(&two);
     keep(a);
     for (int i = 0; i < 3; i++) {
-        path_of(names[i], path);
+        path_of(files[i], path);
         cr_assert_eq(mkfifo(path, 0600), 0);
     }
-    path_of("agents/d", path);
+    path_of("agents.d", path);
     cr_assert_eq(mkdir(path, 0700), 0);
     write_one(a, "agents/one", "here");
     for (int i = 0; i < 2; i++)
         cr_assert_neq(get(b, names[i], value), DIRECTORY_FOUND, "%s", names[i]);
     cr_assert_neq(get(b, "agents/d", value), DIRECTORY_FOUND);
-    cr_assert_neq(get(b, "exports/../leases/one", value), DIRECTORY_FOUND,
+    cr_assert_neq(get(b, "exports/../../gpushim/leases.one", value), DIRECTORY_FOUND,
                   "a key stays in its folder");
     cr_assert_not(keep(a), "its lease lives on");
     directory_head(a)->ops->give_up(a);
@@ -292,11 +294,11 @@ Test(agent_directory, folder_no_link_leads_it_elsewhere)
     FILE *file;
 
     set_up("folder");
+    a = open_one(&one);
     path_of("victim", victim);
     file = fopen(victim, "w");
     cr_assert(file && fputs("precious", file) > 0 && fclose(file) == 0);
-    a = open_one(&one);
-    path_of("leases/.one", path);
+    path_of(".one", path);
     cr_assert_eq(symlink(victim, path), 0);
     keep(a);
     write_one(a, "agents/one", "here");
@@ -312,10 +314,10 @@ Test(agent_directory, folder_those_of_others_are_not_taken)
     char path[sizeof place + 64], reason[DIRECTORY_REASON] = "";
 
     set_up("folder");
-    path_of("exports", path);
+    snprintf(path, sizeof path, "%s/gpushim", place + strlen("folder:"));
     cr_assert(mkdir(path, 0700) == 0 && chmod(path, 0770) == 0);
     cr_assert_null(directory_open(&one, reason));
-    cr_assert(strstr(reason, "exports is user") && strstr(reason, "0770"), "%s", reason);
+    cr_assert(strstr(reason, "gpushim is user") && strstr(reason, "0770"), "%s", reason);
     cr_assert(rmdir(path) == 0 && symlink("/tmp", path) == 0);
     cr_assert_null(directory_open(&one, reason), "nor where a link leads");
     cr_assert_eq(unlink(path), 0);

@@ -29,8 +29,8 @@ def before_it_is_published(one, two, a, b):
 
 def before_it_is_heard_of(cluster, one, two, a, b):
     """The exporter's machine knows nothing of the importer's, until it has hung up on it."""
-    folder = f'{cluster.folder}/directory/agents'
-    own = next(name for name in os.listdir(folder) if b'm2\0' in contents(f'{folder}/{name}'))
+    folder = f'{cluster.folder}/directory/gpushim'
+    own = next(name for name in os.listdir(folder) if name.startswith('agents.') and b'm2\0' in contents(f'{folder}/{name}'))
     text = contents(f'{folder}/{own}')
     os.unlink(f'{folder}/{own}')
     one.kill('agent')
@@ -42,9 +42,9 @@ def before_it_is_heard_of(cluster, one, two, a, b):
     b.say(f'open_({handle!r})')
     one.await_word('does not know its machine', said + 1)
     two.await_word(WAITS, waits + 1)
-    with open(f'{folder}/new', 'wb') as file:
+    with open(f'{folder}/.new', 'wb') as file:
         file.write(text)
-    os.rename(f'{folder}/new', f'{folder}/{own}')
+    os.rename(f'{folder}/.new', f'{folder}/{own}')
     there = b.hear()
     check(isinstance(there, int), f'who is heard of only then opens: {there}, {one.said()[-900:]} {two.said()[-900:]}')
     b.do(f'close({there})')

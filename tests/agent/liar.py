@@ -20,7 +20,7 @@ class Liar:
     """One more machine in the directory, that this test plays."""
 
     def __init__(self, cluster, port):
-        self.port, self.folder = port, f'{cluster.folder}/directory'
+        self.port, self.folder = port, f'{cluster.folder}/directory/gpushim'
         self.machine, self.boot = os.urandom(16), os.urandom(16)
         self.context = context_of(cluster)
         with open(f'{cluster.folder}/cert.pem', encoding='ascii') as file:
@@ -28,13 +28,13 @@ class Liar:
         self.listen_at(1)
 
     def listen_at(self, port):
-        self.write(f'agents/{self.machine.hex()}', struct.pack('<II32s64s32s16s', VERSION, port, b'liar', b'127.0.0.1',
+        self.write(f'agents.{self.machine.hex()}', struct.pack('<II32s64s32s16s', VERSION, port, b'liar', b'127.0.0.1',
                                                                self.print, self.boot))
 
     def write(self, name, value):
-        with open(f'{self.folder}/leases/.new', 'wb') as file:
+        with open(f'{self.folder}/.new', 'wb') as file:
             file.write(self.machine.hex().encode() + b'\n' + value)
-        os.rename(f'{self.folder}/leases/.new', f'{self.folder}/{name}')
+        os.rename(f'{self.folder}/.new', f'{self.folder}/{name}')
 
     def call(self):
         """A link on which it has said who it is, and was believed."""
@@ -87,12 +87,12 @@ class Exporter:
 
     def replace(self, name, sealed=None):
         """An export in the directory is the liar's from now on."""
-        self.liar.write(f'exports/{name}', self.liar.machine + (sealed or sealed_of(self.liar.folder, name)))
+        self.liar.write(name, self.liar.machine + (sealed or sealed_of(self.liar.folder, name)))
 
 
 def sealed_of(folder, name):
     """What the directory has of an export, behind its owner and its machine."""
-    with open(f'{folder}/exports/{name}', 'rb') as file:
+    with open(f'{folder}/{name}', 'rb') as file:
         return file.read().split(b'\n', 1)[1][16:]
 
 
@@ -126,8 +126,13 @@ class Seal:
         return nonce + out.raw
 
 
+def exports(cluster):
+    """The names in the directory of what is shared."""
+    return {name for name in os.listdir(f'{cluster.folder}/directory/gpushim') if name.startswith('exports.')}
+
+
 def published(cluster, before):
-    """The name in the directory of what was shared since."""
-    folder, names = f'{cluster.folder}/directory/exports', []
-    await_that(lambda: names.extend(set(os.listdir(folder)) - before) or names, 'it is published')
+    """That of what was shared since."""
+    names = []
+    await_that(lambda: names.extend(exports(cluster) - before) or names, 'it is published')
     return names[0]

@@ -15,7 +15,7 @@ import threading
 
 sys.path.insert(0, os.path.dirname(__file__))
 from caller import HELLO, LISTED, VERSION, message
-from liar import ENDED, KEPT, RECALL, REFUSED, TAKEN, Exporter, Liar, Seal, proof_of, published, sealed_of, take
+from liar import ENDED, KEPT, RECALL, REFUSED, TAKEN, Exporter, Liar, Seal, exports, proof_of, published, sealed_of, take
 from machines import MIB, Program, await_that, check, skip, with_machines
 
 DRIVER = 5  # GS_REFUSED_DRIVER
@@ -92,7 +92,7 @@ def check_exporter(cluster, machines, a, b):
         return lambda take: message(REFUSED, take[48:56] + struct.pack('<II', reason, error))
 
     def shared():
-        before = set(os.listdir(f'{cluster.folder}/directory/exports'))
+        before = exports(cluster)
         handle = c.do(f'share(alloc({MIB}, 0x46))')
         return handle, published(cluster, before)
 
@@ -118,7 +118,7 @@ def check_exporter(cluster, machines, a, b):
         """What comes of an open whose seal the liar has changed, with the handle, of which it has the proof too."""
         handle, name = shared()
         raw = bytes.fromhex(handle)
-        seal = Seal(raw, sealed_of(f'{cluster.folder}/directory', name))
+        seal = Seal(raw, sealed_of(liar.liar.folder, name))
         liar.answer = taken(lambda take: proof_of(raw, take, liar.importer, liar.liar.machine))
         liar.replace(name, seal.forged(*change(*seal.fields)))
         return importer.do(f'open_({handle!r})')
@@ -152,8 +152,7 @@ def check_silent(three, one, a, b, two):
     await_that(lambda: got.append(b.do(f'open_({handle!r})')) or isinstance(got[-1], int), 'it opens while that answers')
     b.do(f'close({got[-1]})')
     other = c.do(f'share(alloc({MIB}, 0x44))')
-    name = three.cluster.folder + '/directory/exports'
-    await_that(lambda: len(os.listdir(name)) >= 2, 'it is published')
+    await_that(lambda: len(exports(three.cluster)) >= 2, 'it is published')
     three.agent.send_signal(signal.SIGSTOP)
     waiting.say(f'open_({other!r})')
     for i in range(3):
