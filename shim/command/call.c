@@ -357,7 +357,7 @@ static void offer(const char *word, const char *before, const char *candidate, c
     printf("%s%s\t%s\n", before, text, about);
 }
 
-static void offer_pids(const char *word, const char *before)
+static void offer_pids(const char *word)
 {
     DIR *processes = opendir("/proc");
     const struct dirent *entry;
@@ -368,14 +368,14 @@ static void offer_pids(const char *word, const char *before)
             !figures_has_library(strtol(entry->d_name, NULL, 10)))
             continue;
         command_read_of(strtol(entry->d_name, NULL, 10), "comm", name, sizeof name);
-        offer(word, before, entry->d_name, name);
+        offer(word, "", entry->d_name, name);
     }
     if (processes)
         closedir(processes);
 }
 
 /* Names with a = behind them, or behind it the values that the option may have. */
-static void offer_values(const char *word, const char *before, bool live)
+static void offer_values(const char *word, bool live)
 {
     static const char *const switches[] = {"on", "off", NULL};
 
@@ -388,80 +388,47 @@ static void offer_values(const char *word, const char *before, bool live)
             continue;
         gs_option_name(option, name);
         strcat(name, "=");
-        if (strncmp(word + strlen(before), name, strlen(name)) != 0) {
-            offer(word, before, name, option->help);
+        if (strncmp(word, name, strlen(name)) != 0) {
+            offer(word, "", name, option->help);
             continue;
         }
         for (; values && *values; values++) {
             char all[2 * GS_OPTION_NAME_SIZE + 64];
 
             snprintf(all, sizeof all, "%s%s", name, *values);
-            offer(word, before, all, "");
+            offer(word, "", all, "");
         }
     }
 }
 
-struct offering {
-    const char *word, *before;
-};
-
-static void offer_name(void *arg, const char *name, const char *process)
+static void offer_name(void *word, const char *name, const char *process)
 {
-    const struct offering *offering = arg;
-
-    offer(offering->word, offering->before, name, process);
+    offer(word, "", name, process);
 }
 
-static void offer_what_it_takes(enum command_takes takes, const char *word, const char *before)
+static void offer_what_it_takes(enum command_takes takes, const char *word)
 {
-    struct offering offering = {word, before};
-
     if (takes == TAKES_FILE)
         printf(":file\n");
     if (takes == TAKES_PID_OR_ALL)
-        offer(word, before, "all", "of this user; for root, of everybody");
+        offer(word, "", "all", "of this user; for root, of everybody");
     if (takes == TAKES_PID || takes == TAKES_PID_OR_ALL)
-        offer_pids(word, before);
+        offer_pids(word);
     if (takes == TAKES_OPTION || takes == TAKES_SETTING)
-        offer_values(word, before, takes == TAKES_SETTING);
+        offer_values(word, takes == TAKES_SETTING);
     if (takes == TAKES_NAME)
-        ls_names(offer_name, &offering);
+        ls_names(offer_name, (void *)word);
     if (takes == TAKES_GENERATE)
-        offer(word, before, "generate", "");
+        offer(word, "", "generate", "");
     if (takes == TAKES_FORGET)
-        offer(word, before, "forget", "a machine that is gone for good");
+        offer(word, "", "forget", "a machine that is gone for good");
     for (size_t i = 0; takes == TAKES_COMMAND && i < command_count; i++)
-        offer(word, before, commands[i].name, commands[i].line);
-}
-
-/* In --NAME=VALUE and -LVALUE, the value. False: the word is none of these. */
-static bool offer_value(const struct command *command, const struct reading *reading,
-                        const char *word)
-{
-    const char *equals = strchr(word, '=');
-    const struct command_option *row = NULL;
-    char before[256];
-
-    for (unsigned i = 0; word[1] == '-' && equals && i < reading->count; i++)
-        if (strncmp(word + 2, reading->options[i].name, (size_t)(equals - word - 2)) == 0 &&
-            !reading->options[i].name[equals - word - 2])
-            row = reading->rows[i];
-    if (word[1] != '-' && word[1] && word[2]) {
-        row = row_of(command, reading, word[1]);
-        equals = word + 1;
-    }
-    if (!row || !row->argument)
-        return false;
-    snprintf(before, sizeof before, "%.*s", (int)(equals + 1 - word), word);
-    offer_what_it_takes(row->takes, word, before);
-    return true;
+        offer(word, "", commands[i].name, commands[i].line);
 }
 
 static void offer_options(const struct command *command, const struct reading *reading,
                           const char *word)
 {
-    if (offer_value(command, reading, word))
-        return;
     for (unsigned i = 0; i < reading->count; i++) {
         const struct command_option *row = reading->rows[i];
 
@@ -491,7 +458,7 @@ static void complete(const struct command *command, const struct reading *readin
     others = argc - 2 - optind;
     options = strcmp(argv[optind], "--") != 0;
     if (row)
-        offer_what_it_takes(row->takes, word, "");
+        offer_what_it_takes(row->takes, word);
     else if (command->takes[0] == TAKES_PROGRAM && others > 0)
         printf(":program %d\n", optind + 1);
     else if (options && word[0] == '-')
@@ -499,7 +466,7 @@ static void complete(const struct command *command, const struct reading *readin
     else if (command->takes[0] == TAKES_PROGRAM)
         printf(":program %d\n", argc - 1);
     else if (others < 2 && (unsigned)others < command->most)
-        offer_what_it_takes(command->takes[others], word, "");
+        offer_what_it_takes(command->takes[others], word);
 }
 
 int call_complete(int argc, char **argv)
@@ -509,7 +476,7 @@ int call_complete(int argc, char **argv)
     if (argc < 2)
         return COMMAND_USAGE;
     if (argc == 2) {
-        offer_what_it_takes(TAKES_COMMAND, argv[1], "");
+        offer_what_it_takes(TAKES_COMMAND, argv[1]);
         offer(argv[1], "", "--help", "which commands there are");
         offer(argv[1], "", "--version", "of this program, and of the library");
         return COMMAND_WELL;

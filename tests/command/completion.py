@@ -64,8 +64,8 @@ TOLD = [(['conf'], ['config']), (['config', '--'], ['--check', '--json', '--orig
         (['config', '--check', 'some'], ['some.conf']), (['trim', 'a'], ['all']), (['help', 'sta'], ['stats']),
         (['set', '1', 'pool.f'], []), (['config', '--ch', 'some'], ['some.conf']), (['config', '--', '--js'], []),
         (['nonsense', '--js'], []), (['run', '--', 'cat', 'so'], ['some.conf'])]
-BASH = [(['run', '-o', 'pool.free='], ['deferred', 'native']), (['run', '--set=debug.user_vmm=of'], ['off']),
-        (['run', '-opool.dec'], ['-opool.decay=']), (['run', './so'], ['./some.conf'])]
+BASH = [(['run', '-o', 'pool.free='], ['deferred', 'native']), (['run', '--set', 'debug.user_vmm=of'], ['off']),
+        (['run', './so'], ['./some.conf'])]
 FISH = [(['run', '-o', 'pool.free='], ['pool.free=deferred', 'pool.free=native'])]
 
 
