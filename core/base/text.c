@@ -3,6 +3,8 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 void gs_text_add(struct gs_text *text, const char *format, ...)
 {
@@ -28,4 +30,16 @@ void gs_text_hex(const unsigned char *bytes, size_t size, char *ret_digits)
         ret_digits[2 * i + 1] = digits[bytes[i] & 15];
     }
     ret_digits[2 * size] = 0;
+}
+
+bool gs_text_unhex(const char *digits, unsigned char *ret_bytes, size_t size)
+{
+    if (strlen(digits) != 2 * size || strspn(digits, "0123456789abcdef") != 2 * size)
+        return false;
+    for (size_t i = 0; i < size; i++) {
+        const char two[3] = {digits[2 * i], digits[2 * i + 1], 0};
+
+        ret_bytes[i] = (unsigned char)strtoul(two, NULL, 16);
+    }
+    return true;
 }

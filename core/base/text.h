@@ -14,6 +14,9 @@ struct gs_text {
 /* `size` bytes as hex digits, of which there are twice as many, and a zero. */
 void gs_text_hex(const unsigned char *bytes, size_t size, char *ret_digits);
 
+/* The reverse. False: it is not that. */
+bool gs_text_unhex(const char *digits, unsigned char *ret_bytes, size_t size);
+
 /* As printf, behind what is there. */
 void gs_text_add(struct gs_text *text, const char *format, ...)
     __attribute__((format(printf, 2, 3)));

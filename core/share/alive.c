@@ -6,6 +6,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/auxv.h>
 #include <sys/stat.h>
@@ -120,6 +121,35 @@ uint64_t gs_alive_stack(pid_t pid)
         if (entries[i] == AT_RANDOM)
             return entries[i + 1];
     return 0;
+}
+
+pid_t gs_alive_pid_of(int pidfd)
+{
+    char name[32], text[1024];
+    const char *line;
+    bool opened;
+    ssize_t size;
+    int pid = 0;
+
+    snprintf(name, sizeof name, "fdinfo/%d", pidfd);
+    size = read_file(getpid(), name, text, sizeof text - 1, &opened);
+    text[size > 0 ? size : 0] = 0;
+    line = strstr(text, "\nPid:");
+    return line && sscanf(line, "\nPid: %d", &pid) == 1 && pid > 0 ? pid : 0;
+}
+
+uint64_t gs_alive_started(pid_t pid)
+{
+    char text[1024];
+    const char *at;
+    bool opened;
+    ssize_t size = read_file(pid, "stat", text, sizeof text - 1, &opened);
+
+    text[size > 0 ? size : 0] = 0;
+    at = strrchr(text, ')'); /* the name before it may hold anything */
+    for (int i = 0; at && i < 20; i++)
+        at = strchr(at + 1, ' ');
+    return at ? strtoull(at, NULL, 10) : 0;
 }
 
 pid_t gs_alive_own_pid(void)

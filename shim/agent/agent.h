@@ -148,8 +148,6 @@ extern const unsigned char agent_nobody[GS_MACHINE_SIZE];  /* zeros: this machin
 extern const unsigned char agent_unknown[GS_MACHINE_SIZE]; /* whose leases nobody knows */
 
 /* keys.c */
-/* The reverse of gs_text_hex; false: it is not that. */
-bool agent_unhex(const char *text, unsigned char *ret_bytes, size_t size);
 /* agents/..., exports/... */
 void agent_key(const char *prefix, const unsigned char bytes[16], char ret_key[DIRECTORY_KEY]);
 

@@ -6,31 +6,12 @@
  */
 #include "shim/agent/agent.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
 #include <utlist.h>
 
 #include "core/share/alive.h"
-
-/* As this process sees him: 0: it does not. */
-static pid_t pid_of(int pidfd)
-{
-    char path[64], line[128];
-    long pid = 0;
-    FILE *file;
-
-    snprintf(path, sizeof path, "/proc/self/fdinfo/%d", pidfd);
-    file = fopen(path, "re");
-    while (file && fgets(line, sizeof line, file)) {
-        if (sscanf(line, "Pid: %ld", &pid) == 1)
-            break;
-    }
-    if (file)
-        fclose(file);
-    return pid > 0 ? (pid_t)pid : 0;
-}
 
 static bool is_same(const struct process *process, const struct process *other)
 {
@@ -78,7 +59,7 @@ static void end(struct agent *agent, struct holder *holder)
 static void on_new(struct agent *agent, uint64_t number, int pidfd)
 {
     const struct process broker = broker_process(agent),
-                         process = process_of(pidfd < 0 ? 0 : pid_of(pidfd));
+                         process = process_of(gs_alive_pid_of(pidfd));
     struct holder *holder = add(agent, pidfd, process, broker), *old;
     unsigned char key[GS_MACHINE_SIZE];
 

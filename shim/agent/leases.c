@@ -15,6 +15,7 @@
 
 #include "core/base/clock.h"
 #include "core/base/regular.h"
+#include "core/share/alive.h"
 #include "core/share/instance.h"
 
 #ifndef SYS_pidfd_open
@@ -422,25 +423,9 @@ void leases_each_note(const struct leases *leases, enum leases_mark mark,
 
 struct process process_of(pid_t pid)
 {
-    char path[64], text[1024];
-    struct process process = {.pid = pid};
-    const char *at;
-    FILE *file;
-    size_t got;
+    const uint64_t started = pid > 0 ? gs_alive_started(pid) : 0;
 
-    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
-    file = pid > 0 ? fopen(path, "re") : NULL;
-    got = file ? fread(text, 1, sizeof text - 1, file) : 0;
-    if (file)
-        fclose(file);
-    text[got] = 0;
-    at = strrchr(text, ')'); /* names may have anything in them */
-    for (int i = 0; at && i < 20; i++)
-        at = strchr(at + 1, ' ');
-    if (!at)
-        return (struct process){0};
-    process.started = strtoull(at, NULL, 10);
-    return process;
+    return started ? (struct process){.pid = pid, .started = started} : (struct process){0};
 }
 
 int process_open(const struct process *process, bool *ret_unknown)

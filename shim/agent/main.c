@@ -268,7 +268,7 @@ static bool read_machine_id(unsigned char ret_id[GS_MACHINE_SIZE])
     FILE *file = fopen("/etc/machine-id", "re");
     char text[HEX_SIZE(GS_MACHINE_SIZE)];
     bool good =
-        file && fgets(text, sizeof text, file) && agent_unhex(text, ret_id, GS_MACHINE_SIZE);
+        file && fgets(text, sizeof text, file) && gs_text_unhex(text, ret_id, GS_MACHINE_SIZE);
 
     if (file)
         fclose(file);
@@ -284,14 +284,14 @@ static bool find_ids(struct agent *agent)
     const uint32_t uid = geteuid();
     char boot[GS_BOOT_SIZE];
 
-    if (options->machine_id ? !agent_unhex(options->machine_id, id, GS_MACHINE_SIZE)
+    if (options->machine_id ? !gs_text_unhex(options->machine_id, id, GS_MACHINE_SIZE)
                             : !read_machine_id(id))
         return complain("this machine has no id: /etc/machine-id, 32 hex digits") != NULL;
     memcpy(id + GS_MACHINE_SIZE, &uid, sizeof uid);
     seal_hash("gpushim-agent", 13, "gpushim machine", id, sizeof id, hash);
     memcpy(agent->machine, hash, GS_MACHINE_SIZE);
     gs_boot_id(boot);
-    if (!agent_unhex(options->boot_id ? options->boot_id : boot, agent->boot, GS_BOOT_BYTES))
+    if (!gs_text_unhex(options->boot_id ? options->boot_id : boot, agent->boot, GS_BOOT_BYTES))
         return complain("the kernel's boot has no id that can be read") != NULL;
     return true;
 }

@@ -116,7 +116,7 @@ static void learn(struct agent *agent, const struct jobs_event *event)
     bool is_new;
 
     memcpy(&known, event->value, sizeof known);
-    if (agent_unhex(event->key + strlen(JOBS_AGENTS), machine, sizeof machine) &&
+    if (gs_text_unhex(event->key + strlen(JOBS_AGENTS), machine, sizeof machine) &&
         is_sound(agent, &known, event->size, machine))
         peer = peers_find(agent, machine, true);
     if (!peer)

@@ -177,20 +177,6 @@ bool ask_is_broker(const char *name)
            (name[length] == 0 || (name[length] == '.' && strlen(name) < GS_BROKER_NAME_SIZE));
 }
 
-/* Of a process that there is a pidfd of. */
-static long pid_of(int pidfd)
-{
-    char name[32], text[1024];
-    const char *line;
-    long pid;
-
-    snprintf(name, sizeof name, "fdinfo/%d", pidfd);
-    command_read_of(getpid(), name, text, sizeof text);
-    line = strstr(text, "\nPid:");
-    pid = line ? strtol(line + strlen("\nPid:"), NULL, 10) : 0;
-    return pid > 0 ? pid : 0;
-}
-
 /* Where the process runs, if that is another control group than this one's: the last part of its
  * path, by which runtimes of containers name theirs. "" where it is the same, or not to be seen. */
 static const char *container_of(long pid)
@@ -299,7 +285,7 @@ bool who_counts_alike(const struct who *who)
 void who_fill_told(struct who *who, const struct who *teller, int pidfd, bool saw, uint64_t told,
                    const char *name)
 {
-    long pid = pid_of(pidfd);
+    long pid = gs_alive_pid_of(pidfd);
 
     if (!pid && saw && who_counts_alike(teller))
         pid = (long)told;

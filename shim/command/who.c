@@ -10,6 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "core/base/text.h"
 #include "shim/command/ask.h"
 #include "shim/command/command.h"
 #include "shim/command/json.h"
@@ -240,25 +241,6 @@ static void write_sharer(struct json *json, const struct sharer *sharer)
 
 /* ---- What is asked for ---------------------------------------------------------------------- */
 
-static int digit(char c)
-{
-    const char *at = c ? strchr("0123456789abcdef", c | 0x20) : NULL;
-
-    return at ? (int)(at - "0123456789abcdef") : -1;
-}
-
-static bool read_handle(const char *text, unsigned char ret_bytes[GS_IPC_HANDLE_SIZE])
-{
-    for (size_t i = 0; i < GS_IPC_HANDLE_SIZE; i++) {
-        int high = digit(text[2 * i]), low = high < 0 ? -1 : digit(text[2 * i + 1]);
-
-        if (low < 0)
-            return false;
-        ret_bytes[i] = (unsigned char)(high << 4 | low);
-    }
-    return !text[(size_t)2 * GS_IPC_HANDLE_SIZE];
-}
-
 static bool who_is_block(const char *text, struct gs_wire_query *ret_query)
 {
     unsigned char bytes[GS_IPC_HANDLE_SIZE];
@@ -266,7 +248,7 @@ static bool who_is_block(const char *text, struct gs_wire_query *ret_query)
     char *end;
 
     *ret_query = (struct gs_wire_query){.about = GS_ABOUT_ADDRESS};
-    if (read_handle(text, bytes)) {
+    if (gs_text_unhex(text, bytes, sizeof bytes)) {
         /* One that is none of ours is no block's: who_block says so. */
         if (gs_ipc_handle_read(bytes, &handle) == GS_OK) {
             memcpy(ret_query->instance, handle.instance, sizeof handle.instance);
@@ -275,7 +257,7 @@ static bool who_is_block(const char *text, struct gs_wire_query *ret_query)
         ret_query->about = GS_ABOUT_BLOCK;
         return true;
     }
-    if (text[0] != '0' || (text[1] | 0x20) != 'x' || digit(text[2]) < 0)
+    if (text[0] != '0' || (text[1] | 0x20) != 'x')
         return false;
     errno = 0;
     ret_query->number = strtoull(text, &end, 16);

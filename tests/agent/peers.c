@@ -92,7 +92,7 @@ Test(agent_peers, who_has_gone_is_forgotten)
         find_machine(id, 8);
     }
     cr_assert_eq(HASH_COUNT(agent.peers), 99);
-    cr_assert(agent_unhex("00000000000000000000000000000002", machine, sizeof machine));
+    cr_assert(gs_text_unhex("00000000000000000000000000000002", machine, sizeof machine));
     memcpy(model.key.machine, machine, sizeof machine);
     cr_assert(leases_add(&agent.leases, &model));
     agent.forget_ns = 10;
@@ -408,12 +408,12 @@ Test(agent_peers, digits_are_as_many_as_there_are_bytes_and_nothing_else)
     unsigned char bytes[3] = {9, 9, 9};
     char key[DIRECTORY_KEY];
 
-    cr_assert(agent_unhex("0aff", bytes, 2));
+    cr_assert(gs_text_unhex("0aff", bytes, 2));
     cr_assert(bytes[0] == 10 && bytes[1] == 255 && bytes[2] == 9);
     for (const char **text =
              (const char *[]){"", "0af", "0aff0", "0aff00", "0aFF", "0afg", " 0af", "0x0a", NULL};
          *text; text++)
-        cr_assert(!agent_unhex(*text, bytes, 2), "'%s'", *text);
+        cr_assert(!gs_text_unhex(*text, bytes, 2), "'%s'", *text);
     agent_key("a/", (const unsigned char[16]){0, 1, 254, [15] = 16}, key);
     cr_assert_str_eq(key, "a/0001fe00000000000000000000000010");
 }

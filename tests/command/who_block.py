@@ -53,7 +53,7 @@ def one_block(folder):
     first.do(f'open {handle}')
     second.do(f'open {handle}')
     second.do(f'open {other}')
-    by_handle = blocks(folder, handle.upper())
+    by_handle = blocks(folder, handle)
     holders = {row['pid']: row for row in by_handle[0]['holders']}
     check(sorted(holders) == sorted([first.pid, second.pid]), f'both have it: {by_handle}')
     check(not any(row['stopped'] for row in holders.values()), f'nobody is stopped: {by_handle}')
