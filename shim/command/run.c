@@ -82,22 +82,18 @@ static int find_program(const char *name, char ret_path[PATH_MAX])
     return !error ? 0 : error == -ENOENT ? NOT_FOUND : CANNOT_START;
 }
 
-/* Returns only where it cannot. A text that does not say who runs it is the shell's, as execvp has
- * it. */
-static int start(const char *path, int argc, char **argv)
+/* Returns only where it cannot. What does not say who runs it is the shell's, as execvp has it. */
+static int start(const char *path, char **argv)
 {
-    char *shell[argc + 2], quoted[GS_QUOTE_SIZE];
+    char quoted[GS_QUOTE_SIZE];
     struct run_file file;
     int error;
 
     execv(path, argv);
     error = errno;
     run_file_read(path, &file);
-    if (error == ENOEXEC && file.kind == RUN_TEXT) {
-        shell[0] = (char *)"/bin/sh";
-        shell[1] = (char *)path;
-        memcpy(shell + 2, argv + 1, (size_t)argc * sizeof *argv);
-        execv(shell[0], shell);
+    if (error == ENOEXEC && file.kind == RUN_OTHER) {
+        execvp(path, argv);
         error = errno;
     }
     if (error == ENOENT && file.interpreter[0])
@@ -299,7 +295,7 @@ static int run(const struct call *call, bool records)
     }
     if (records)
         say_what_comes_next();
-    return start(path, call->argc, call->argv);
+    return start(path, call->argv);
 }
 
 int command_run(const struct call *call)

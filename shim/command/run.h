@@ -15,8 +15,7 @@ enum run_kind {
     RUN_UNREADABLE, /* it may run all the same */
     RUN_ELF,
     RUN_SCRIPT, /* begins with #! */
-    RUN_TEXT,   /* neither, and empty or text: shells run it by /bin/sh */
-    RUN_BINARY, /* none of these */
+    RUN_OTHER,  /* neither: /bin/sh runs it */
 };
 
 /* The kernel reads no more than this of a script's first line. */

@@ -60,13 +60,6 @@ static void read_line(char *line, struct run_file *ret)
     snprintf(ret->argument, sizeof ret->argument, "%s", end + strspn(end, blanks));
 }
 
-static bool is_text(const char *bytes, size_t size)
-{
-    const char *newline = memchr(bytes, '\n', size);
-
-    return !memchr(bytes, 0, newline ? (size_t)(newline - bytes) : size);
-}
-
 static void read_start(int fd, struct run_file *ret)
 {
     union {
@@ -76,7 +69,7 @@ static void read_start(int fd, struct run_file *ret)
     size_t size = gs_regular_read(fd, start.bytes, RUN_INTERPRETER_SIZE, 0);
     const unsigned char *ident = start.elf.e_ident;
 
-    ret->kind = is_text(start.bytes, size) ? RUN_TEXT : RUN_BINARY;
+    ret->kind = RUN_OTHER;
     if (size >= 2 && memcmp(start.bytes, "#!", 2) == 0) {
         ret->kind = RUN_SCRIPT;
         read_line(start.bytes + 2, ret);
@@ -223,7 +216,7 @@ static bool runs(const struct run_file *script, char ret_path[PATH_MAX])
 {
     if (strcmp(basename(script->interpreter), "env") == 0)
         return run_file_find(script->argument, ret_path) == 0;
-    snprintf(ret_path, PATH_MAX, "%s", script->kind == RUN_TEXT ? "/bin/sh" : script->interpreter);
+    snprintf(ret_path, PATH_MAX, "%s", script->kind == RUN_OTHER ? "/bin/sh" : script->interpreter);
     return *ret_path;
 }
 
@@ -234,7 +227,7 @@ void run_check(const char *path)
     struct run_file file;
 
     run_file_read(path, &file);
-    if (file.kind == RUN_SCRIPT || file.kind == RUN_TEXT) {
+    if (file.kind == RUN_SCRIPT || file.kind == RUN_OTHER) {
         if (!runs(&file, interpreter))
             return;
         script = path;
