@@ -15,28 +15,22 @@
 #include "core/base/regular.h"
 #include "shim/command/command.h"
 
-#define MAPS_LINE  (PATH_MAX + 128)
-#define IMAGES_MAX 512 /* files whose functions are named */
-#define OVER_MAX   64  /* modules that begin below an address, of which one may reach over it */
+#define MAPS_LINE (PATH_MAX + 128)
+#define OVER_MAX  64 /* modules that begin below an address, of which one may reach over it */
 
 struct module {
     uint64_t start, end, offset;
     const char *path; /* in the trace's text */
     int length;
     bool tried;
-    const struct functions *functions;
+    struct functions *functions; /* the first module's of the file; NULL: none are known so far */
+    size_t first;                /* that module */
 };
 
 struct trace_modules {
     const struct trace *trace;
     struct module *modules; /* by their beginnings */
     size_t count, room;
-    struct image {
-        const char *path; /* as a module's */
-        int length;
-        struct functions *functions;
-    } images[IMAGES_MAX];
-    size_t image_count;
 };
 
 /* ---- /proc/PID/maps ------------------------------------------------------------------------- */
@@ -84,6 +78,14 @@ struct trace_modules *trace_modules_make(const struct trace *trace)
     }
     if (modules->count)
         qsort(modules->modules, modules->count, sizeof *modules->modules, by_start);
+    for (size_t i = 0; i < modules->count; i++) { /* those of a file lie one behind the other */
+        struct module *module = &modules->modules[i];
+
+        module->first = i && module->length == module[-1].length &&
+                                memcmp(module->path, module[-1].path, (size_t)module->length) == 0
+                            ? module[-1].first
+                            : i;
+    }
     return modules;
 }
 
@@ -91,8 +93,8 @@ void trace_modules_free(struct trace_modules *modules)
 {
     if (!modules)
         return;
-    for (size_t i = 0; i < modules->image_count; i++)
-        functions_free(modules->images[i].functions);
+    for (size_t i = 0; i < modules->count; i++)
+        functions_free(modules->modules[i].functions);
     free(modules->modules);
     free(modules);
 }
@@ -123,24 +125,15 @@ static struct module *find_module(const struct trace_modules *modules, uint64_t 
 /* A file that several modules are of is read once. */
 static const struct functions *functions_of(struct trace_modules *modules, struct module *module)
 {
-    struct image *image = modules->images;
     char path[PATH_MAX];
 
-    if (module->tried || module->path[0] != '/' || module->length >= PATH_MAX)
-        return module->functions;
-    module->tried = true;
-    while (image < modules->images + modules->image_count &&
-           (image->length != module->length ||
-            memcmp(image->path, module->path, (size_t)module->length) != 0))
-        image++;
-    if (image == modules->images + IMAGES_MAX)
-        return NULL;
-    if (image == modules->images + modules->image_count) {
+    module = &modules->modules[module->first];
+    if (!module->tried && module->path[0] == '/' && module->length < PATH_MAX) {
         snprintf(path, sizeof path, "%.*s", module->length, module->path);
-        *image = (struct image){module->path, module->length, functions_make(path)};
-        modules->image_count += image->functions != NULL;
+        module->functions = functions_make(path);
     }
-    return module->functions = image->functions;
+    module->tried = true;
+    return module->functions;
 }
 
 /* ---- A place -------------------------------------------------------------------------------- */

@@ -1,6 +1,7 @@
 /* Whose processes there may be to ask (users.h). */
 #include "shim/command/users.h"
 
+#include <argz.h>
 #include <dirent.h>
 #include <fcntl.h>
 #include <grp.h>
@@ -115,22 +116,15 @@ void user_back(void)
 
 char **quiet_environment(long pid)
 {
-    char **entries = NULL, *text = command_need(malloc(ENVIRONMENT_MOST + 1));
-    const size_t got = command_read_of(pid, "environ", text, ENVIRONMENT_MOST + 1);
-    size_t count = 0;
+    char *text = command_need(malloc(ENVIRONMENT_MOST + 1)), **entries = NULL;
+    size_t size = command_read_of(pid, "environ", text, ENVIRONMENT_MOST + 1);
 
-    for (size_t i = 0; i < got; i++)
-        count += text[i] == 0;
-    if (got) {
-        char *at;
+    size += size && text[size - 1]; /* with the zero behind what was cut */
+    if (size) {
+        const size_t count = argz_count(text, size);
 
-        entries = command_need(malloc((count + 2) * sizeof *entries + got + 1));
-        at = memcpy(entries + count + 2, text, got);
-
-        at[got] = 0;
-        for (size_t i = 0; i <= count; i++, at += strlen(at) + 1)
-            entries[i] = at; /* behind the last zero there is an empty one */
-        entries[count + 1] = NULL;
+        entries = command_need(malloc((count + 1) * sizeof *entries + size));
+        argz_extract(memcpy(entries + count + 1, text, size), size, entries);
     }
     free(text);
     return entries;
