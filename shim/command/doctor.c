@@ -84,43 +84,23 @@ static unsigned put_row(const struct doctor_row *row, size_t columns, bool says)
            (row->remedy[0] ? wrap("                        -> ", row->remedy, columns, says) : 0);
 }
 
-/* What is told first where not all has room: what fails, what warns, what is ok; of warnings of
- * processes, which may be many, two come before that. */
-static int rank_of(const struct doctor_row *row, unsigned *processes)
-{
-    if (row->state != DOCTOR_WARN)
-        return row->state == DOCTOR_FAIL ? 0 : 2;
-    return strncmp(row->subject, "process ", 8) == 0 && (*processes)++ >= 2 ? 3 : 1;
-}
-
-static bool is_wanted(const struct doctor_row *row, bool quiet)
-{
-    return !quiet || row->state == DOCTOR_FAIL;
-}
-
+/* What fails comes first, then what warns, as far as there is room. */
 static void say_rows(const struct doctor *doctor, bool all, bool quiet)
 {
     const size_t columns = all || quiet ? SIZE_MAX : COLUMNS;
-    unsigned left = all || quiet ? UINT_MAX : LINES - 2, many[DOCTOR_FAIL + 1] = {0}, untold = 0,
-             processes;
-    bool *told = command_need(calloc(doctor->count + 1, sizeof *told));
+    unsigned left = all || quiet ? UINT_MAX : LINES - 2, many[DOCTOR_FAIL + 1] = {0}, untold = 0;
 
-    for (int rank = 0; rank <= 3; rank++)
-        for (size_t i = processes = 0; i < doctor->count; i++) {
-            const struct doctor_row *row = &doctor->rows[i];
-            const unsigned lines = put_row(row, columns, false);
+    for (int state = DOCTOR_FAIL; state >= (quiet ? DOCTOR_FAIL : DOCTOR_OK); state--)
+        for (const struct doctor_row *row = doctor->rows; row < doctor->rows + doctor->count;
+             row++) {
+            const unsigned lines = (int)row->state == state ? put_row(row, columns, false) : 0;
+            const bool fits = lines <= left;
 
-            if (rank_of(row, &processes) != rank)
-                continue;
-            many[row->state]++;
-            told[i] = lines <= left;
-            left -= told[i] ? lines : 0;
-            untold += !told[i];
+            many[state] += lines > 0;
+            untold += !fits;
+            if (lines && fits)
+                left -= put_row(row, columns, true);
         }
-    for (size_t i = 0; i < doctor->count; i++)
-        if (told[i] && is_wanted(&doctor->rows[i], quiet))
-            put_row(&doctor->rows[i], columns, true);
-    free(told);
     if (untold)
         command_say("and %u more (gpushim doctor --all)", untold);
     if (!quiet)
@@ -135,7 +115,7 @@ static void say_rows(const struct doctor *doctor, bool all, bool quiet)
 static void write_rows(const struct doctor *doctor, struct json *json, bool quiet)
 {
     for (size_t i = 0; i < doctor->count; i++)
-        if (is_wanted(&doctor->rows[i], quiet))
+        if (!quiet || doctor->rows[i].state == DOCTOR_FAIL)
             write_row(json, &doctor->rows[i]);
     json_end(json);
 }

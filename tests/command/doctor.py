@@ -92,7 +92,7 @@ class Asked:
     def compare(self, rows):
         """Both ways say the same; what others do on the machine meanwhile is apart."""
         def own(rows):
-            return [row[:2] for row in rows if not row[1].startswith(self.others)]
+            return sorted(row[:2] for row in rows if not row[1].startswith(self.others))
         if own(rows) != own(self.rows):
             faults.append(f'{self.what}: as text {own(rows)}, as JSON {own(self.rows)}')
 
