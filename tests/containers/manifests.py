@@ -59,8 +59,10 @@ def newest():
     return int(kubernetes_validate.latest_version().split('.')[1])
 
 
-def versions_of(manifest):
-    return [f'1.{minor}' for minor in range(OLDEST_OF.get(manifest['kind'], OLDEST), newest() + 1)]
+def versions_of(manifests):
+    """Those that have all of a file's kinds: what belongs together is used together."""
+    oldest = max(OLDEST_OF.get(manifest['kind'], OLDEST) for manifest in manifests)
+    return [f'1.{minor}' for minor in range(oldest, newest() + 1)]
 
 
 def mistakes(manifest):
@@ -72,9 +74,10 @@ def mistakes(manifest):
 
 
 def check_schemas(name):
-    for manifest in manifests_of(name):
+    manifests = manifests_of(name)
+    versions = versions_of(manifests)
+    for manifest in manifests:
         what = f'{name}: {manifest["kind"]} {manifest["metadata"]["name"]}'
-        versions = versions_of(manifest)
         check(len(versions) > 1, f'{what}: versions {versions}')
         for version in versions:
             why = refusal(manifest, version)
