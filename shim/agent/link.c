@@ -379,7 +379,6 @@ static void take_turn(struct link *link)
 {
     struct links *links = link->links;
 
-    link->is_due = false;
     link->turn = LINK_TURN;
     if (!link->is_dead && !link->ssl &&
         !tls_begin(link)) /* who says nothing costs no more than its place */
@@ -404,34 +403,11 @@ static void on_ready(struct source *source, uint32_t events)
 
     if (!link->is_dead && (link->is_held || is_behind(link)) && events & (EPOLLHUP | EPOLLERR))
         link_fail(link->links, link, "it has hung up");
-    else if (link_is_caller(link))
-        link->is_due = true;
     else
         take_turn(link);
 }
 
 /* ---- Each round ------------------------------------------------------------------------------ */
-
-static struct link *next_caller(const struct links *links)
-{
-    struct link *link = links->all;
-
-    while (link && !link->is_due)
-        link = link->next;
-    return link;
-}
-
-/* Who had one goes to the end of the line. */
-static void callers_turn(struct links *links)
-{
-    struct link *link;
-
-    for (int i = 0; i < LINK_CALLERS && (link = next_caller(links)); i++) {
-        DL_DELETE(links->all, link);
-        DL_APPEND(links->all, link);
-        take_turn(link);
-    }
-}
 
 /* One that is to fail now; NULL: none is. */
 static struct link *due(const struct links *links, uint64_t now_ns)
@@ -448,7 +424,6 @@ void links_look(struct links *links, uint64_t now_ns)
 {
     struct link *link;
 
-    callers_turn(links);
     while ((link = due(links, now_ns)))
         link_fail(links, link, link->doom ? link->doom : "it did not say in time who it is");
     while ((link = links->dead)) {

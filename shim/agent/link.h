@@ -8,10 +8,9 @@
  * that is dead says so once, by `down`, and is freed when the loop comes round.
  *
  * Each has one turn a round of the loop: LINK_TURN bytes are read, whatever lies there, and the
- * rest stays in the kernel until the others have had theirs. Of those that call and have not said
- * who they are LINK_CALLERS have a turn, the one that had it longest ago first. Who was called
- * reads nothing more of a caller that does not read the answers; the caller reads always, so the
- * two never wait for each other.
+ * rest stays in the kernel until the others have had theirs. Who was called reads nothing more of a
+ * caller that does not read the answers; the caller reads always, so the two never wait for each
+ * other.
  */
 #ifndef GS_SHIM_AGENT_LINK_H
 #define GS_SHIM_AGENT_LINK_H
@@ -29,7 +28,6 @@
 #define LINK_ANSWERS     (64u << 10) /* unsent to a caller: it is not read from */
 #define LINK_TURN        (16u << 10)
 #define LINK_UNKNOWN     (16u << 10) /* bytes of who has not said who it is, then it is hung up on */
-#define LINK_CALLERS     8
 
 struct link;
 
@@ -49,7 +47,6 @@ struct link {
     bool is_ready; /* its owner knows who is there; till then it has LINK_BEGIN_S */
     bool is_held;  /* its messages wait */
     bool is_dead;
-    bool is_due;      /* it has something, and waits for its turn */
     const char *doom; /* why it fails when the loop comes round; NULL: it does not */
     uint64_t made_ns;
     unsigned char fingerprint[LINK_FINGERPRINT]; /* of who is there */
@@ -98,8 +95,7 @@ void link_close(struct links *links, struct link *link);
 void link_fail(struct links *links, struct link *link, const char *why);
 /* Goes on with messages that waited: any link may be closed meanwhile, and what is said be done. */
 void link_release(struct links *links, struct link *link);
-/* Once a round of the loop: callers have their turn; those end that did not begin or cannot go on;
- * the dead are freed. */
+/* Once a round of the loop: those end that did not begin or cannot go on; the dead are freed. */
 void links_look(struct links *links, uint64_t now_ns);
 /* A listening socket, or -1 with the reason. *port: 0 is any, and is told. */
 int link_listen(const char *address, unsigned *port, char ret_reason[LINK_REASON]);

@@ -413,45 +413,6 @@ Test(agent_link, who_gives_way)
     cr_assert(!link_to_give_way(&ours, &callers) && callers == 0);
 }
 
-/* Each has its turn, however many there are and however they trickle. */
-Test(agent_link, callers_have_turns)
-{
-    enum { MANY = 3 * LINK_CALLERS };
-    struct link *calls[MANY];
-    int fds[MANY];
-
-    set_up();
-    for (int i = 0; i < MANY; i++) {
-        fds[i] = plain_call();
-        called = NULL;
-        while (!called)
-            step();
-        calls[i] = called;
-    }
-    for (int round = 0; round < 3; round++) {
-        unsigned heard = 0;
-
-        for (int i = 0; i < MANY; i++)
-            cr_assert(write(fds[i], &"\26\3\1\77\377"[round], 1) == 1);
-        epoll_wait(ours.epoll, &(struct epoll_event){0}, 1, 1000);
-        for (int turns = 0; turns < MANY / LINK_CALLERS; turns++) {
-            unsigned now = 0;
-
-            step();
-            for (int i = 0; i < MANY; i++)
-                now += calls[i]->heard > (size_t)round;
-            cr_assert_leq(now - heard, LINK_CALLERS, "in a round");
-            heard = now;
-        }
-        while (heard < MANY) { /* what the kernel said late */
-            step();
-            heard = 0;
-            for (int i = 0; i < MANY; i++)
-                heard += calls[i]->heard > (size_t)round;
-        }
-    }
-}
-
 Test(agent_link, an_address_that_is_none_is_said)
 {
     char reason[LINK_REASON] = "";
