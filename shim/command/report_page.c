@@ -177,39 +177,22 @@ static void write_figure(struct json *json, const struct trace_event *event)
     json_close(json, ']');
 }
 
-/* Where there are too many, the most of each kind of so many of a device that follow each other. */
+/* Where there are too many, one of so many of each device. */
 static void write_figures(struct page *page)
 {
-    static struct trace_event most[TRACE_DEVICES];
-    static size_t held[TRACE_DEVICES];
     const struct trace *trace = &page->report->trace;
-    size_t count = 0, together;
+    size_t count = 0, seen[TRACE_DEVICES] = {0}, every;
 
     for (size_t i = 0; i < trace->count; i++)
         count += trace->events[i].op == GS_TRACE_FIGURES;
-    together = count / MOST_FIGURES + 1;
-    memset(held, 0, sizeof held);
+    every = count / MOST_FIGURES + 1;
     json_open(&page->json, "figures", '[');
     for (size_t i = 0; i < trace->count; i++) {
         const struct trace_event *event = &trace->events[i];
-        struct trace_event *sum = &most[event->device];
 
-        if (event->op != GS_TRACE_FIGURES)
-            continue;
-        if (held[event->device] == 0)
-            *sum = *event;
-        trace_raise(&sum->figures.live, event->figures.live);
-        trace_raise(&sum->figures.cached, event->figures.cached);
-        trace_raise(&sum->figures.retired, event->figures.retired);
-        trace_raise(&sum->figures.limbo, event->figures.limbo);
-        if (++held[event->device] == together) {
-            write_figure(&page->json, sum);
-            held[event->device] = 0;
-        }
+        if (event->op == GS_TRACE_FIGURES && seen[event->device]++ % every == 0)
+            write_figure(&page->json, event);
     }
-    for (unsigned i = 0; i < TRACE_DEVICES; i++)
-        if (held[i])
-            write_figure(&page->json, &most[i]);
     json_close(&page->json, ']');
 }
 

@@ -26,7 +26,8 @@ static uint64_t stack_of(const struct trace_event *event)
     return event->frame_count && !stack ? 1 : stack;
 }
 
-void trace_raise(uint64_t *most, uint64_t now)
+/* It is no less from now on. */
+static void raise_to(uint64_t *most, uint64_t now)
 {
     if (now > *most)
         *most = now;
@@ -164,7 +165,7 @@ static void follow_piece(struct follower *follower, const struct trace_event *ev
     if (event->op == GS_TRACE_PIECE_GONE)
         return;
     follower->reserved[event->device] += event->size;
-    trace_raise(&memory->devices[event->device].reserved_peak, follower->reserved[event->device]);
+    raise_to(&memory->devices[event->device].reserved_peak, follower->reserved[event->device]);
     begin_block(follower, &follower->pieces, memory->pieces, &memory->piece_count, event, at);
 }
 
@@ -184,9 +185,9 @@ static void follow(struct follower *follower, const struct trace_event *event, s
     else if (event->op == GS_TRACE_PIECE_MADE || event->op == GS_TRACE_PIECE_GONE)
         follow_piece(follower, event, at);
     else if (event->op == GS_TRACE_FIGURES) {
-        trace_raise(&sums->cached_peak, event->figures.cached);
-        trace_raise(&sums->retired_peak, event->figures.retired);
-        trace_raise(&sums->limbo_peak, event->figures.limbo);
+        raise_to(&sums->cached_peak, event->figures.cached);
+        raise_to(&sums->retired_peak, event->figures.retired);
+        raise_to(&sums->limbo_peak, event->figures.limbo);
     }
 }
 

@@ -123,9 +123,6 @@ struct trace_holder {
 struct trace_holder *trace_holders(const struct trace_memory *memory, unsigned device, size_t event,
                                    size_t *ret_count);
 
-/* *most is no less from now on. */
-void trace_raise(uint64_t *most, uint64_t now);
-
 /* Whether it is there from this event on. */
 bool trace_is_there(const struct trace_block *block, size_t event);
 
