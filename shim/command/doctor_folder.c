@@ -63,7 +63,8 @@ static void say_asleep(const struct asking *asking, const struct who *who,
 
     snprintf(remedy, sizeof remedy, "gpushim wake %ld", who->pid);
     if (report->asleep.ns)
-        doctor_say(asking->doctor, asking->only ? DOCTOR_WARN : DOCTOR_OK, "asleep", remedy,
+        doctor_say(asking->doctor, asking->only ? DOCTOR_WARN : DOCTOR_OK, "asleep",
+                   asking->only ? remedy : "",
                    "process %ld has been for %s: %s off the GPU, and its calls wait", who->pid,
                    show_age(report->asleep.ns, age), show_size(report->asleep.bytes, size));
 }

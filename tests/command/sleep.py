@@ -80,6 +80,8 @@ def prove_it_is_told(folder):
     check(asleep['reserved_bytes'] <= before['reserved_bytes'] - LIVE, f'the GPU holds less: {asleep}')
     check(metrics()['gpushim_away_bytes'] >= LIVE and metrics()['gpushim_asleep_seconds'] >= 1, 'by the metrics')
     check(f'gpushim wake {pid}' in gpushim(folder, 'doctor', pid).stdout, 'doctor has the way out')
+    found = [row for row in json.loads(gpushim(folder, 'doctor', '--json').stdout)['rows'] if row['subject'] == 'asleep']
+    check([(row['state'], row['remedy']) for row in found] == [('ok', None)], f'where nobody asks about it that is well: {found}')
     says(folder, 0, ('wake', pid), 'awake')
     check(rows['stats']()['reserved_bytes'] >= LIVE and rows['who']()['asleep_seconds'] == 0, 'and it is back')
     one.end()
