@@ -1,8 +1,8 @@
 /* Connections between agents (link.h): sockets, and OpenSSL upon them. */
 #include "shim/agent/tls.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
+#include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <stdio.h>
@@ -61,23 +61,22 @@ static struct link *new_link(struct links *links, int fd, const struct link_even
     return link;
 }
 
+/* 0: it is no address of numbers. */
 static socklen_t address_of(const char *text, unsigned port, struct sockaddr_storage *ret_address)
 {
-    struct sockaddr_in *four = (struct sockaddr_in *)ret_address;
-    struct sockaddr_in6 *six = (struct sockaddr_in6 *)ret_address;
+    static const struct addrinfo numbers = {.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV,
+                                            .ai_socktype = SOCK_STREAM};
+    struct addrinfo *found;
+    char service[8];
+    socklen_t size;
 
-    memset(ret_address, 0, sizeof *ret_address);
-    if (inet_pton(AF_INET, text, &four->sin_addr) == 1) {
-        four->sin_family = AF_INET;
-        four->sin_port = htons((uint16_t)port);
-        return sizeof *four;
-    }
-    if (inet_pton(AF_INET6, text, &six->sin6_addr) == 1) {
-        six->sin6_family = AF_INET6;
-        six->sin6_port = htons((uint16_t)port);
-        return sizeof *six;
-    }
-    return 0;
+    snprintf(service, sizeof service, "%u", port);
+    if (getaddrinfo(text, service, &numbers, &found) != 0)
+        return 0;
+    size = found->ai_addrlen;
+    memcpy(ret_address, found->ai_addr, size);
+    freeaddrinfo(found);
+    return size;
 }
 
 struct link *link_connect(struct links *links, const char *address, unsigned port,
@@ -106,18 +105,13 @@ struct link *link_connect(struct links *links, const char *address, unsigned por
     return link;
 }
 
-static void note_caller(struct link *link, const struct sockaddr_storage *from)
+static void note_caller(struct link *link, const struct sockaddr *from, socklen_t size)
 {
-    const struct sockaddr_in *four = (const struct sockaddr_in *)from;
-    const struct sockaddr_in6 *six = (const struct sockaddr_in6 *)from;
-    const bool is_six = from->ss_family == AF_INET6;
-    char address[INET6_ADDRSTRLEN] = "?";
+    char address[LINK_ADDRESS - 8] = "?", port[8] = "?";
 
-    inet_ntop(from->ss_family,
-              is_six ? (const void *)&six->sin6_addr : (const void *)&four->sin_addr, address,
-              sizeof address);
-    snprintf(link->peer, sizeof link->peer, "%.45s:%u", address,
-             (unsigned)ntohs(is_six ? six->sin6_port : four->sin_port));
+    getnameinfo(from, size, address, sizeof address, port, sizeof port,
+                NI_NUMERICHOST | NI_NUMERICSERV);
+    snprintf(link->peer, sizeof link->peer, "%s:%s", address, port);
 }
 
 struct link *link_accept(struct links *links, int fd, const struct link_events *events)
@@ -127,7 +121,7 @@ struct link *link_accept(struct links *links, int fd, const struct link_events *
     struct link *link = new_link(links, fd, events, false);
 
     if (link && getpeername(fd, (struct sockaddr *)&from, &size) == 0)
-        note_caller(link, &from);
+        note_caller(link, (struct sockaddr *)&from, size);
     return link;
 }
 
