@@ -21,10 +21,6 @@
      "sets an option of the library (gpushim.conf(5), 'gpushim config'); those of [general] by their key alone"}, \
         {"no-enable", 0, NULL, TAKES_TEXT, "-o enable=off"},                                                      \
         {"no-share", 0, NULL, TAKES_TEXT, "-o share.enable=off"},                                                 \
-        {"no-single-stream", 0, NULL, TAKES_TEXT, "-o debug.single_stream=off"},                                  \
-        {"no-pool-cross", 0, NULL, TAKES_TEXT, "-o debug.pool_cross=off"},                                        \
-        {"no-reclaim-from-peers", 0, NULL, TAKES_TEXT, "-o debug.reclaim_from_peers=off"},                        \
-        {"no-user-vmm", 0, NULL, TAKES_TEXT, "-o debug.user_vmm=off"},                                            \
         {"record-stacks", 0, "N", TAKES_TEXT, "records with N return addresses of each call"},                    \
         {"print", 0, NULL, TAKES_TEXT,                                                                            \
          "prints the variables that it would set, a line each, and starts nothing"}

@@ -390,13 +390,7 @@ const char *trace_call_name(const struct trace_event *event)
     static const char *const names[] = {[GS_TRACE_ALLOC] = "cuMemAlloc",
                                         [GS_TRACE_FREE] = "cuMemFree",
                                         [GS_TRACE_ALLOC_ASYNC] = "cuMemAllocAsync",
-                                        [GS_TRACE_FREE_ASYNC] = "cuMemFreeAsync",
-                                        [GS_TRACE_PIECE_MADE] = "piece made",
-                                        [GS_TRACE_PIECE_GONE] = "piece given back",
-                                        [GS_TRACE_EXPORTED] = "exported",
-                                        [GS_TRACE_OPENED] = "opened",
-                                        [GS_TRACE_CLOSED] = "closed",
-                                        [GS_TRACE_FIGURES] = "figures"};
+                                        [GS_TRACE_FREE_ASYNC] = "cuMemFreeAsync"};
 
     return names[event->op];
 }

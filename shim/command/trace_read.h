@@ -63,7 +63,7 @@ bool trace_is_alloc(const struct trace_event *event);
 bool trace_is_free(const struct trace_event *event);
 bool trace_did(const struct trace_event *event);
 
-const char *trace_call_name(const struct trace_event *event);    /* "cuMemAlloc" */
+const char *trace_call_name(const struct trace_event *event);    /* "cuMemAlloc", of a call */
 const char *trace_outcome_name(const struct trace_event *event); /* "cached" */
 
 /*
