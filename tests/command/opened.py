@@ -94,6 +94,8 @@ def prove_at_a_broker(folder):
     owner = Holder(folder, **BROKER)
     handle, = shared(owner, MIB)
     await_that(lambda: any(row['broker'] and row['blocks'] for row in rows(folder, 'who')), 'it is left with the broker')
+    text = gpushim(folder, 'who').stdout
+    check(re.search(rf'^  from pid {owner.pid} \(.*: 1 blocks left here$', text, re.M), f'who tells by whom: {text}')
     early, late = Holder(folder, **NOW), Holder(folder, **NOW)
     early.do(f'open {handle}')
     owner.end()
