@@ -87,6 +87,7 @@ Test(config_file, old_names_are_understood_and_say_so, .timeout = 60)
     /* No limit, and what is none. */
     PARSE("[pool]\ncache_share = 0\n");
     cr_assert_eq(config.pool.cache_limit.bytes, UINT64_MAX);
+    cr_assert_eq(complaints.count, 1, "of the name alone");
     PARSE("[pool]\ncache_share = 101\n");
     cr_assert_eq(complaints.count, 2);
     cr_assert_not_null(strstr(complaints.lines[1], "pool.cache_limit = \"101 %\" is too large"));

@@ -506,3 +506,16 @@ Test(growing, fewer_addresses_serve_until_they_are_all_used)
     MUST(gs_core_alloc(f.core, 2 * MIB, &other));
     end();
 }
+
+Test(growing, no_fewer_than_a_64th_of_the_addresses_are_taken)
+{
+    prepare("1G");
+    fixture_start(&f);
+    MUST(gs_core_free(f.core, must_alloc(&f, 512)));
+    softcuda_reset();
+    cr_assert_eq(softcuda_fail("cuMemAddressReserve", 0, CUDA_ERROR_OUT_OF_MEMORY), 0);
+    cr_assert_eq(gs_core_alloc(f.core, 2 * MIB, &other), GS_NOT_OFFERED);
+    cr_assert_eq(softcuda_calls("cuMemAddressReserve"), 7, "2048, 1024, 512, 256, 128, 64, 32 MiB");
+    softcuda_reset();
+    end();
+}
