@@ -135,12 +135,10 @@ def prove_figures(one):
 
 
 def prove_orders(one):
-    """trim, collect, set."""
+    """trim, set."""
     one.keep_unused()
     row = only(one.rows(f'gpushim trim {one.pid}'), pid=one.pid)
     check(row.get('given_bytes', 0) >= 64 * MIB, f'trim: {row}')
-    row = only(one.rows('gpushim collect all'), pid=one.pid)
-    check(row.get('silent') is None, f'collect: {row}')
     said = one.run(f'gpushim set {one.pid} pool.decay=10s').stdout
     check(said == f'pid {one.pid} (holder): pool.decay 1 min -> 10 s\n', f'set: {said!r}')
 
