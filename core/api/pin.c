@@ -3,10 +3,7 @@
 
 #include "core/process/context.h"
 
-#define PAGE_SHIFT     16
-#define PAGES_MOST     0xffff
-#define DMABUF_PAGE    UINT64_C(4096)
-#define GS_READ(place) __atomic_load_n(&(place), __ATOMIC_RELAXED)
+#define DMABUF_PAGE UINT64_C(4096)
 
 static uint64_t round_down(uint64_t address)
 {
@@ -31,56 +28,17 @@ static struct gs_reg_request request_of(const struct gs_pin *pin)
     };
 }
 
-/* The live block whose pages are all of the range, NULL: there is none. The devices map pages of
- * 64 KiB, so programs round their ranges out to them. Called with the arena's lock held. */
-static const struct gs_block *live_around(const struct gs_piece *piece, uint64_t base, uint64_t end)
+/* Whether the range is all in a live block's pages. The devices map pages of 64 KiB, so programs
+ * round their ranges out to them. Called with the arena's lock held. */
+static bool is_live(const struct gs_piece *piece, uint64_t base, uint64_t end)
 {
     const struct gs_block *block = gs_piece_find_locked(piece, round_down(base));
 
     for (; block && block->base < end; block = block->above)
         if (block->state == GS_BLOCK_LIVE && round_down(block->base) <= base &&
             end <= round_up(block->base + block->entry.size))
-            return block;
-    return NULL;
-}
-
-/*
- * A kept registration may be of memory that the program has freed since. That its pages are a live
- * block's is proven under the arena's lock, and noted with it: the block's pages, and how many
- * blocks of the piece had been freed by then. While that number stays the next hit needs no lock.
- *
- *   proof: frees (32 bits) | first page + 1 (16 bits) | pages (16 bits)
- *
- * All of it is of the piece in which the registration begins.
- */
-static unsigned proof_shift(const struct gs_span *span)
-{
-    unsigned bits = 64 - (unsigned)__builtin_clzll(span->size);
-
-    return bits > PAGE_SHIFT + 15 ? bits - 15 : PAGE_SHIFT; /* larger pages for huge pieces */
-}
-
-static uint64_t proof_of(const struct gs_span *span, const struct gs_block *block)
-{
-    unsigned shift = proof_shift(span);
-    uint64_t mask = (UINT64_C(1) << shift) - 1;
-    uint64_t base = round_down(block->base), first = base > span->base ? base - span->base : 0;
-    uint64_t end = round_up(gs_block_end(block)) - span->base;
-
-    first = (first + mask) >> shift; /* no more than the block's */
-    end >>= shift;
-    end = end > first ? end - first : 0;
-    return (uint64_t)GS_READ(span->frees) << 32 | (first + 1) << 16 |
-           (end < PAGES_MOST ? end : PAGES_MOST);
-}
-
-static bool is_proven(const struct gs_span *span, uint64_t proof, uint64_t base, uint64_t end)
-{
-    unsigned shift = proof_shift(span);
-    uint64_t first = (proof >> 16 & 0xffff) - 1, pages = proof & 0xffff;
-
-    return proof >> 32 == GS_READ(span->frees) && (base - span->base) >> shift >= first &&
-           (end - 1 - span->base) >> shift < first + pages;
+            return true;
+    return false;
 }
 
 /*
@@ -103,68 +61,24 @@ static void widen(struct gs_reg_request *request, const struct gs_piece *piece)
     }
 }
 
-/* The piece of a live block that has the range; its arena is locked. */
-static gs_status lock_live(struct gs_core *core, uint64_t base, uint64_t end,
-                           struct gs_piece **ret_piece, uint64_t *ret_proof)
-{
-    const struct gs_block *block;
-    gs_status status = gs_context_lock_piece(core, base, ret_piece);
-
-    if (status != GS_OK)
-        return status;
-    block = live_around(*ret_piece, base, end);
-    if (block) {
-        *ret_proof = proof_of(&(*ret_piece)->span, block);
-        return GS_OK;
-    }
-    gs_latch_release(&(*ret_piece)->arena->lock);
-    return GS_NOT_LIVE;
-}
-
-static void note_proof(struct gs_reg *reg, const struct gs_piece *piece, uint64_t proof)
-{
-    if (gs_reg_base(reg) >= piece->span.base)
-        gs_reg_prove(reg, proof);
-}
-
-/* Whether what is hit is of a live block. If not, it is given back. */
-static gs_status prove(struct gs_core *core, const struct gs_span *span, struct gs_reg *reg,
-                       const struct gs_reg_request *request)
-{
-    uint64_t end = request->base + request->size, proof;
-    struct gs_piece *piece;
-    gs_status status;
-
-    if (__builtin_expect(gs_reg_base(reg) >= span->base &&
-                             is_proven(span, gs_reg_proof(reg), request->base, end),
-                         1))
-        return GS_OK;
-    status = lock_live(core, request->base, end, &piece, &proof);
-    if (status == GS_OK) {
-        note_proof(reg, piece, proof);
-        gs_latch_release(&piece->arena->lock);
-    } else {
-        gs_regcache_release(core->regcache, reg);
-    }
-    return status;
-}
-
-/* The registration is entered under the arena's lock: from then on the piece stays. */
+/* Entered, or a kept one taken, under the arena's lock: what is kept may be of memory that the
+ * program has freed since, and from then on the piece stays. */
 static gs_status begin_arena(struct gs_core *core, struct gs_reg_request *request,
                              struct gs_reg **ret_reg, bool *ret_hit)
 {
     struct gs_piece *piece;
-    uint64_t proof;
     gs_status status;
 
     gs_single_drain(&core->single, "memory is registered");
-    status = lock_live(core, request->base, request->base + request->size, &piece, &proof);
+    status = gs_context_lock_piece(core, request->base, &piece);
     if (status != GS_OK)
         return status;
-    widen(request, piece);
-    status = gs_regcache_begin(core->regcache, request, ret_reg, ret_hit);
-    if (status == GS_OK)
-        note_proof(*ret_reg, piece, proof);
+    if (is_live(piece, request->base, request->base + request->size)) {
+        widen(request, piece);
+        status = gs_regcache_begin(core->regcache, request, ret_reg, ret_hit);
+    } else {
+        status = GS_NOT_LIVE;
+    }
     gs_latch_release(&piece->arena->lock);
     return status;
 }
@@ -240,9 +154,6 @@ gs_status gs_core_pin(struct gs_core *core, const struct gs_pin *pin, struct gs_
     if (pin->size == 0 || pin->base + pin->size < pin->base)
         return GS_NOT_OURS;
     if (span && span->kind == GS_SPAN_PIECE) {
-        *ret_reg = gs_regcache_hit(core->regcache, &request);
-        if (*ret_reg)
-            return prove(core, span, *ret_reg, &request);
         status = begin_arena(core, &request, ret_reg, &hit);
         if (status == GS_NOT_OURS) /* it went just now */
             span = NULL;

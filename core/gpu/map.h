@@ -37,7 +37,6 @@ struct gs_span {
         GS_SPAN_IMPORT = 2, /* another process's chunk, mapped here: core/share */
         GS_SPAN_OWN = 3,    /* the program's own mapping, in a map of such: core/process/own.c */
     } kind;
-    uint32_t frees; /* atomic; of a chunk: counts the blocks freed in it, and wraps */
 };
 
 struct gs_map_leaf {

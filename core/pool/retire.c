@@ -261,10 +261,6 @@ void gs_arena_unlive_locked(struct gs_arena *arena, struct gs_block *block)
     if (block->async)
         GS_ADD(arena->async.live, -block->size);
     block->state = GS_BLOCK_RETIRED;
-    GS_COUNT(block->piece->span.frees);
-    if (__builtin_expect(gs_block_crosses(block), 0))
-        for (struct gs_piece *piece = block->piece; (piece = gs_block_next_piece(block, piece));)
-            GS_COUNT(piece->span.frees);
     GS_SUB(arena->live, block->entry.size);
     if (block->export)
         arena->shared->guard.freed(arena->shared->guard.arg, block);

@@ -136,7 +136,6 @@ struct gs_reg *gs_reg_new_locked(struct gs_regcache *cache)
     GS_STORE(reg->flags, 0);
     GS_STORE(reg->handle, NULL);
     GS_STORE(reg->hits, 0);
-    GS_STORE(reg->proof, 0);
     reg->note[0] = reg->note[1] = 0;
     return reg;
 }

@@ -25,7 +25,7 @@
 
 /*
  * Atomic: what look-ups read without the lock (serial, key, range, id, next, uses, flags, view,
- * handle). All of these but uses, flags, hits, stamp, proof and view change under the lock only,
+ * handle). All of these but uses, flags, hits, stamp and view change under the lock only,
  * while the entry is not to be found (pending, or free).
  *
  * A hit and its release touch the first two cache lines, which no other entry shares.
@@ -39,7 +39,6 @@ struct gs_reg {
     struct gs_reg_key key;
     /* What its user reads and writes. */
     uint64_t view_base, view_end; /* the part that its one user uses; all of it if users share */
-    uint64_t proof;               /* gs_reg_proof */
     uint32_t stamp, hits;         /* the stamp is of the tick's low bits */
     void *handle;
     uint64_t note[2];

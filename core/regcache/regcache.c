@@ -408,11 +408,6 @@ void gs_reg_drop(struct gs_reg *reg)
     __atomic_fetch_or(&reg->flags, GS_REG_DROP, __ATOMIC_RELAXED);
 }
 
-uint64_t gs_reg_base(const struct gs_reg *reg)
-{
-    return GS_LOAD(reg->base);
-}
-
 uint64_t gs_reg_view(const struct gs_reg *reg)
 {
     return GS_LOAD(reg->view_base);
@@ -431,16 +426,6 @@ const struct gs_reg_key *gs_reg_key(const struct gs_reg *reg)
 bool gs_reg_kept(const struct gs_reg *reg)
 {
     return !(GS_LOAD(reg->flags) & GS_REG_UNKEPT);
-}
-
-uint64_t gs_reg_proof(const struct gs_reg *reg)
-{
-    return GS_LOAD(reg->proof);
-}
-
-void gs_reg_prove(struct gs_reg *reg, uint64_t proof)
-{
-    GS_STORE(reg->proof, proof);
 }
 
 uint64_t *gs_reg_note(struct gs_reg *reg)

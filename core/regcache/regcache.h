@@ -163,16 +163,11 @@ void gs_regcache_abandon(struct gs_regcache *cache,
 
 /* It is not kept after its use, as it was to be. */
 void gs_reg_drop(struct gs_reg *reg);
-/* Where it begins. */
-uint64_t gs_reg_base(const struct gs_reg *reg);
 /* Where the part begins that its one user asked for. */
 uint64_t gs_reg_view(const struct gs_reg *reg);
 void *gs_reg_handle(const struct gs_reg *reg);
 const struct gs_reg_key *gs_reg_key(const struct gs_reg *reg);
 bool gs_reg_kept(const struct gs_reg *reg);
-/* One word of what the owner of the memory has found out about it; 0 at first. Atomic. */
-uint64_t gs_reg_proof(const struct gs_reg *reg);
-void gs_reg_prove(struct gs_reg *reg, uint64_t proof);
 /* Two words for whoever has a lent registration in use; zero when it is made. */
 uint64_t *gs_reg_note(struct gs_reg *reg);
 
