@@ -140,7 +140,7 @@ void gs_core_destroy(struct gs_core *core)
             break;
         gs_core_context_gone(core, context->handle, gs_core_context_detach(core, context->handle));
     }
-    gs_context_end_dead(core);
+    gs_context_purge_dead(core);
     gs_share_destroy(core->share);
     gs_own_free(core->programs.own);
     gs_regcache_destroy(core->regcache);

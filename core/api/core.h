@@ -68,8 +68,7 @@ struct gs_block_info {
     CUdeviceptr base;
     size_t size;       /* bytes the program asked for */
     uint64_t id;       /* unique for each allocation and import of this process */
-    CUcontext context; /* that owns it, or that opened it; where that is dead, any of its device,
-                            NULL if there is none */
+    CUcontext context; /* that owns it, or that opened it */
     bool async;        /* allocated in stream order: its pool is the device's default pool */
     bool imported;
     bool sync_memops; /* the program set it; or it is imported */

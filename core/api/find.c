@@ -29,7 +29,6 @@ gs_status gs_core_find(struct gs_core *core, CUdeviceptr address, struct gs_bloc
     struct gs_arena *arena;
     const struct gs_block *block;
     gs_status status = gs_context_lock_piece(core, address, &piece);
-    CUdevice orphan_of = -1;
 
     if (status == GS_NOT_LIVE)
         return find_import(core, address, ret_info);
@@ -49,12 +48,8 @@ gs_status gs_core_find(struct gs_core *core, CUdeviceptr address, struct gs_bloc
             .sync_memops = block->memops == block->id,
             .default_pool = arena->device->default_pool,
         };
-        if (arena->dead)
-            orphan_of = arena->device->ordinal;
     }
     gs_latch_release(&arena->lock);
-    if (orphan_of >= 0)
-        ret_info->context = gs_context_of_device(core, orphan_of);
     return status;
 }
 

@@ -57,59 +57,6 @@ pass_waiting(struct gs_core *core, struct gs_arena *arena, struct gs_block *bloc
     return status == GS_CAPTURING ? GS_OK : status;
 }
 
-/* Behind what was submitted to a context so far. Nothing is asked of the driver here, so that it
- * may be while a capture is open: the event is recorded when the fence is looked at. False: the
- * context has ended meanwhile, or there was no host memory for its events. */
-static bool behind(struct gs_context *context, CUcontext handle, struct gs_fence *ret)
-{
-    struct gs_arena *arena = context->arenas[0];
-    bool is_there;
-
-    gs_latch_take(&arena->lock);
-    is_there = arena->context == handle && arena->events.line;
-    if (is_there)
-        *ret = gs_fence_next(&arena->events);
-    gs_latch_release(&arena->lock);
-    return is_there;
-}
-
-/* A block behind a fence that is not its context's. Its memory goes back by who looks next where
- * its context is dead. */
-static gs_status retire_elsewhere(struct gs_core *core, CUdeviceptr address,
-                                  const struct gs_fence *fence)
-{
-    struct gs_block *block;
-    gs_status status = lock_live(core, address, &block);
-
-    if (status != GS_OK)
-        return status;
-    if (!gs_arena_retire_elsewhere_locked(block->piece->arena, block, fence))
-        status = GS_NO_HOST_MEMORY;
-    gs_latch_release(&block->piece->arena->lock);
-    gs_context_purge_dead(core);
-    return status;
-}
-
-/* Stream-ordered memory whose context is dead: no work of that can touch it, and work of the
- * current one may. */
-static gs_status free_orphan(struct gs_core *core, CUdeviceptr address)
-{
-    struct gs_fence fence = {0};
-    struct gs_context *context;
-    gs_status status = gs_context_current_unprobed(core, &context);
-    CUcontext handle;
-
-    if (status == GS_OK) {
-        handle = context->handle;
-        if (core->options.free_native || !core->driver.ctx_record_event)
-            status = synchronize(core, handle);
-        else if (!behind(context, handle, &fence))
-            status = GS_NO_HOST_MEMORY;
-    }
-    return status == GS_OK || status == GS_NO_CONTEXT ? retire_elsewhere(core, address, &fence)
-                                                      : status;
-}
-
 /* The lock is held, and let go here. What an arena has beyond its limit goes to the driver. */
 static __attribute__((noinline)) void leave_surplus_locked(struct gs_core *core,
                                                            struct gs_arena *arena)
@@ -158,10 +105,6 @@ gs_status gs_core_free(struct gs_core *core, CUdeviceptr address)
     if (status != GS_OK)
         return status;
     arena = block->piece->arena;
-    if (__builtin_expect(arena->dead, 0)) {
-        gs_latch_release(&arena->lock);
-        return free_orphan(core, address);
-    }
     if (core->options.free_native || waits_locked(core, block))
         status = pass_waiting(core, arena, block);
     else
@@ -170,24 +113,14 @@ gs_status gs_core_free(struct gs_core *core, CUdeviceptr address)
     return status;
 }
 
-/*
- * The work of another context's stream is not behind the owning context's events: the block is
- * behind that one's first. On a driver without cuCtxRecordEvent this waits, and so does cuMemFree:
- * for all that was submitted in both contexts, where the driver alone would not in this call.
- */
+/* The work of another context's stream is not behind the owning context's events, and so is waited
+ * for. */
 __attribute__((noinline)) static gs_status free_elsewhere(struct gs_core *core, CUdeviceptr address,
-                                                          struct gs_context *context)
+                                                          CUcontext context)
 {
-    CUcontext handle = context->handle;
-    struct gs_fence fence;
-    gs_status status;
+    const gs_status status = synchronize(core, context);
 
-    if (!core->driver.ctx_record_event) {
-        status = synchronize(core, handle);
-        return status == GS_OK ? gs_core_free(core, address) : status;
-    }
-    return behind(context, handle, &fence) ? retire_elsewhere(core, address, &fence)
-                                           : GS_NO_HOST_MEMORY;
+    return status == GS_OK ? gs_core_free(core, address) : status;
 }
 
 gs_status gs_core_free_async(struct gs_core *core, CUdeviceptr address, CUstream stream)
@@ -207,11 +140,11 @@ gs_status gs_core_free_async(struct gs_core *core, CUdeviceptr address, CUstream
     if (status != GS_OK)
         return status;
     arena = block->piece->arena;
-    if (arena->context == context->handle && !arena->dead) {
+    if (arena->context == context->handle) {
         gs_arena_retire_stream_locked(arena, block, key);
         gs_latch_release(&arena->lock);
         return GS_OK;
     }
     gs_latch_release(&arena->lock);
-    return free_elsewhere(core, address, context);
+    return free_elsewhere(core, address, context->handle);
 }

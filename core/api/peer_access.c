@@ -109,8 +109,8 @@ static gs_status check_from(struct gs_core *core, struct gs_access_range range, 
         status = GS_NOT_LIVE;
     else if (device < 0 || device >= GS_DEVICES_MAX || device == piece->arena->device->ordinal)
         status = GS_OK;
-    else if (rule == FAR_TOLD || (rule == FAR_APART && !piece->arena->dead))
-        status = GS_UNREACHABLE; /* of a dead context's, there may be no other one of the device */
+    else if (rule == FAR_TOLD || rule == FAR_APART)
+        status = GS_UNREACHABLE;
     else if (rule == FAR_ENABLED)
         status = gs_peers_let_in(core, piece, block, from, device) ? GS_OK : GS_NOT_LIVE;
     else

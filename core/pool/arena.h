@@ -46,13 +46,6 @@ struct gs_epoch {
     uint64_t wait_ns; /* a full device waits for it so long at most; UINT64_MAX: without end */
 };
 
-/* Blocks freed in the order of another context's stream (core/pool/apart.c). */
-struct gs_apart {
-    struct gs_apart *next;
-    struct gs_fence fence; /* of that context */
-    struct gs_block_list blocks;
-};
-
 /* For what was recorded late (gs_arena_wait_oldest_locked), or freed in the order of a stream. */
 #define GS_LATER_WAIT_NS UINT64_C(10000000000)
 
@@ -170,7 +163,6 @@ struct gs_arena {
     struct gs_arena_epochs epochs;
     struct gs_arena_counts counts;
     struct gs_arena_order order;
-    struct gs_apart *apart;
     struct gs_arena_free free;
     struct gs_region small, large;
 } __attribute__((aligned(128))); /* arenas of several threads share no cache line */
@@ -381,17 +373,5 @@ void gs_arena_flush_stream_locked(struct gs_arena *arena, uint64_t stream_key);
 void gs_arena_forget_streams_locked(struct gs_arena *arena);
 /* Every stream's list but that of `keep` (0: every one) joins the open epoch. */
 void gs_arena_flush_streams_locked(struct gs_arena *arena, uint64_t keep);
-
-/* ---- Apart (apart.c) -------------------------------------------------------------------- */
-
-/* A live block was freed in the order of another context's stream, `fence` is behind that. False:
- * no host memory, nothing was changed. */
-bool gs_arena_retire_elsewhere_locked(struct gs_arena *arena, struct gs_block *block,
-                                      const struct gs_fence *fence);
-/* Takes back what passed; returns whether anything did. */
-bool gs_arena_poll_apart_locked(struct gs_arena *arena);
-/* The same, and lets the lock go while it waits for the first of it; false: there is nothing, or it
- * did not pass in time. */
-bool gs_arena_wait_apart_locked(struct gs_arena *arena, const struct gs_patience *patience);
 
 #endif

@@ -239,7 +239,7 @@ static struct gs_block *take_large_locked(struct gs_arena *arena, size_t need, s
 {
     struct gs_block *block = take_large_ready_locked(arena, need, size);
 
-    if (block || (!arena->epochs.oldest && !arena->epochs.open.first && !arena->apart))
+    if (block || (!arena->epochs.oldest && !arena->epochs.open.first))
         return block;
     gs_arena_look_locked(arena);
     return take_large_ready_locked(arena, need, size);

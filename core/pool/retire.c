@@ -346,7 +346,7 @@ void gs_arena_retire_more_locked(struct gs_arena *arena, struct gs_block *block)
 
 bool gs_arena_poll_locked(struct gs_arena *arena)
 {
-    bool any = __builtin_expect(arena->apart != NULL, 0) && gs_arena_poll_apart_locked(arena);
+    bool any = false;
 
     gs_latch_assert_held(&arena->lock);
     while (arena->epochs.oldest && !arena->leaving &&
@@ -441,11 +441,6 @@ void gs_arena_waited_locked(struct gs_arena *arena, struct gs_block_list *freed,
     list_join(&arena->epochs.open, freed);
 }
 
-void gs_arena_pass_locked(struct gs_arena *arena, struct gs_block *block)
-{
-    passed_locked(arena, block);
-}
-
 void gs_arena_context_over_locked(struct gs_arena *arena)
 {
     gs_latch_assert_held(&arena->lock);
@@ -455,5 +450,4 @@ void gs_arena_context_over_locked(struct gs_arena *arena)
         arena->epochs.oldest->fence = (struct gs_fence){0}; /* its event went with the context */
         oldest_passed_locked(arena);
     }
-    gs_arena_poll_apart_locked(arena);
 }

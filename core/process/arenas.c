@@ -63,7 +63,6 @@ size_t gs_core_cached(struct gs_core *core)
     cached_bytes += gs_share_would_go(core->share, (unsigned)current->ordinal);
     gs_lock_take(&core->lock);
     while ((arena = gs_next_pool_locked(core, &walk))) {
-        /* Beside stream-ordered memory that lives on, a dead one's is nobody's. */
         if (arena->device != current->device || arena->dead)
             continue;
         gs_latch_take(&arena->lock);

@@ -203,18 +203,9 @@ gs_single_arenas_fn gs_context_pass_arenas;
 /* A capture is about to begin: what was freed so far can be had again while it is open. */
 void gs_context_before_capture(struct gs_core *core);
 
-/*
- * A dead context has no work any more, but may have memory: what others hold, and what is not its
- * own. Stream-ordered memory is of its device's pool, by what the program sees, and lives on where
- * it is until it is freed (measured on an H200, of a destroyed context and of a reset). Nothing is
- * allocated beside it meanwhile.
- *
- * Gives back what is not held any more, or was freed. True: some was freed and waits for the GPU.
- * Takes all locks it needs; none is held.
- */
-bool gs_context_purge_dead(struct gs_core *core);
-/* For the end of core: what lives on there ends too. */
-void gs_context_end_dead(struct gs_core *core);
+/* A dead context has no work any more, but may have memory that others hold: gives back what is not
+ * held any more. Takes all locks it needs; none is held. */
+void gs_context_purge_dead(struct gs_core *core);
 
 /* Those that are not about to go; so many at most. Returns how many. */
 #define GS_CONTEXTS_SEEN 64

@@ -55,9 +55,8 @@ void gs_core_context_stays(struct gs_core *core, CUcontext handle, struct gs_con
     gs_lock_release(&core->lock);
 }
 
-/* Called with the arena's lock held: every live block is freed, as the driver does; stream-ordered
- * memory is its device's, and lives on. */
-static void free_all_locked(struct gs_arena *arena, bool async_too)
+/* Called with the arena's lock held: every live block is freed, as the driver does. */
+static void free_all_locked(struct gs_arena *arena)
 {
     gs_latch_assert_held(&arena->lock);
     for (int small = 0; small < 2; small++) {
@@ -65,7 +64,7 @@ static void free_all_locked(struct gs_arena *arena, bool async_too)
         struct gs_block *block = NULL;
 
         while ((block = gs_region_next_locked(region, block)))
-            if (block->state == GS_BLOCK_LIVE && (async_too || !block->async)) {
+            if (block->state == GS_BLOCK_LIVE) {
                 gs_arena_unlive_locked(arena, block);
                 gs_arena_retire_more_locked(arena, block);
             }
@@ -91,15 +90,13 @@ static void recycle_locked(struct gs_core *core, struct gs_context *context)
     __atomic_store_n(&core->gone.dead, core->gone.dead - 1, __ATOMIC_RELAXED);
 }
 
-/* Detaches onto a list what a dead arena can give; true: nothing is left. Sets *ret_waits where
- * something is behind other contexts' work. */
-static bool detach_dead(struct gs_arena *arena, struct gs_piece **released, bool *ret_waits)
+/* Detaches onto a list what a dead arena can give; true: nothing is left. */
+static bool detach_dead(struct gs_arena *arena, struct gs_piece **released)
 {
     struct gs_piece *detached, *last;
     bool empty;
 
     gs_latch_take(&arena->lock);
-    gs_arena_poll_apart_locked(arena);
     detached = gs_arena_detach_ready_locked(arena, 0);
     while (arena->guarded.spent) {
         struct gs_piece *spent = arena->guarded.spent;
@@ -110,7 +107,6 @@ static bool detach_dead(struct gs_arena *arena, struct gs_piece **released, bool
     }
     empty = __atomic_load_n(&arena->large.pieces, __ATOMIC_SEQ_CST) == 0 &&
             __atomic_load_n(&arena->small.pieces, __ATOMIC_SEQ_CST) == 0;
-    *ret_waits |= arena->apart != NULL;
     gs_latch_release(&arena->lock);
     if (detached) {
         for (last = detached; last->after;)
@@ -122,15 +118,14 @@ static bool detach_dead(struct gs_arena *arena, struct gs_piece **released, bool
 }
 
 /* A record is free for the next context once all its pieces are unmapped. */
-bool gs_context_purge_dead(struct gs_core *core)
+void gs_context_purge_dead(struct gs_core *core)
 {
     struct gs_piece *released = NULL;
     struct gs_context *next;
     struct gs_arena *arena;
-    bool waits = false;
 
     if (__atomic_load_n(&core->gone.dead, __ATOMIC_RELAXED) == 0)
-        return false;
+        return;
     gs_lock_take(&core->lock);
     for (struct gs_context *context = core->contexts; context; context = next) {
         bool empty = true;
@@ -139,34 +134,15 @@ bool gs_context_purge_dead(struct gs_core *core)
         if (!context->arenas[0]->dead)
             continue;
         for (unsigned at = 0; (arena = gs_context_next_pool(context, &at));)
-            empty &= detach_dead(arena, &released, &waits);
+            empty &= detach_dead(arena, &released);
         if (empty)
             recycle_locked(core, context);
     }
     gs_lock_release(&core->lock);
     if (released) {
         gs_pieces_unmap(core, released);
-        waits |= gs_context_purge_dead(core);
+        gs_context_purge_dead(core);
     }
-    return waits;
-}
-
-void gs_context_end_dead(struct gs_core *core)
-{
-    struct gs_arena_walk walk = {0};
-    struct gs_arena *arena;
-
-    gs_lock_take(&core->lock);
-    while ((arena = gs_next_pool_locked(core, &walk))) {
-        if (!arena->dead)
-            continue;
-        gs_latch_take(&arena->lock);
-        free_all_locked(arena, true);
-        gs_arena_context_over_locked(arena);
-        gs_latch_release(&arena->lock);
-    }
-    gs_lock_release(&core->lock);
-    gs_context_purge_dead(core);
 }
 
 /* Whether no other context of its device has memory of ours. The contexts' lock is held. */
@@ -230,7 +206,7 @@ void gs_core_context_gone(struct gs_core *core, CUcontext handle, struct gs_cont
         arena->dead = true;
         arena->leaving = false; /* it has gone */
         gs_fence_pool_forget(&arena->events);
-        free_all_locked(arena, false);
+        free_all_locked(arena);
         __atomic_store_n(&arena->async.high, arena->async.live, __ATOMIC_RELAXED);
         gs_arena_context_over_locked(arena);
         gs_latch_release(&arena->lock);

@@ -186,7 +186,7 @@ static bool look_at(struct gs_core *core, struct gs_arena *arena)
         gs_arena_flush_streams_locked(arena, 0);
     gs_arena_collect_locked(arena);
     used |= arena->free_bytes != free_before || arena->epochs.open.first || arena->epochs.oldest ||
-            arena->apart || gs_arena_touched_locked(arena);
+            gs_arena_touched_locked(arena);
     forget_peak_locked(arena);
     used |= arena->free_bytes != arena->kept.free_low;
     arena->kept.free_low = arena->free_bytes;
@@ -198,9 +198,10 @@ static bool look_at(struct gs_core *core, struct gs_arena *arena)
 
 static bool look(struct gs_core *core)
 {
-    bool used = gs_context_purge_dead(core);
     struct gs_arena *arena;
+    bool used = false;
 
+    gs_context_purge_dead(core);
     for (unsigned at = 0; (arena = gs_next_pool(core, NULL, &at));) {
         if (__atomic_load_n(&core->purge.ending, __ATOMIC_SEQ_CST))
             return false;

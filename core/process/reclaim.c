@@ -34,8 +34,6 @@ static void wait_for_all_locked(struct gs_arena *arena, const struct gs_patience
     gs_latch_assert_held(&arena->lock);
     while (left-- > 0 && gs_arena_wait_oldest_locked(arena, patience))
         continue;
-    while (gs_arena_wait_apart_locked(arena, patience))
-        continue;
 }
 
 /* While a capture is open, or on a driver without cuCtxRecordEvent, no event can be recorded behind
@@ -290,8 +288,7 @@ static gs_status purge_all(struct request *r)
     return grow(r);
 }
 
-/* Waits for this arena's epochs one by one, and then for what is apart, until the block can be
- * had. */
+/* Waits for this arena's epochs one by one, until the block can be had. */
 static gs_status wait_for_block(struct request *r)
 {
     struct gs_arena *arena = r->arena;
@@ -307,8 +304,7 @@ static gs_status wait_for_block(struct request *r)
     gs_latch_release(&arena->lock);
     while (more && gs_is_out(status) && left-- > 0) {
         gs_latch_take(&arena->lock);
-        more = gs_arena_wait_oldest_locked(arena, &r->patience) ||
-               gs_arena_wait_apart_locked(arena, &r->patience);
+        more = gs_arena_wait_oldest_locked(arena, &r->patience);
         gs_arena_settle_locked(arena);
         status = gs_arena_is_over_locked(arena, r->life)
                      ? GS_NO_CONTEXT

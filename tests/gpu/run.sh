@@ -162,7 +162,6 @@ needs_two_gpus()
 quiet='room/*|info/@(free_memory|freed_memory|memory_comes)*|lifetime/memory_comes*'
 quiet="$quiet|waits/@(an_allocation|physical|memory_freed|one_block)*|pools/a_trim*"
 quiet="$quiet|contexts/@(destroying_a_context_takes|each_device|free_memory|to_ask)*"
-quiet="$quiet|outlives/its_memory*"
 
 # conformance_once MODE JOBS FILTER: one log with a line "RESULT suite::test outcome" for each test and
 # the probes, added to what is there. The tap has how long each took, and lists those that the filter

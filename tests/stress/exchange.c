@@ -52,13 +52,11 @@ bool exchange_take(struct world *world, struct block *ret_block)
     return true;
 }
 
-void exchange_clear(struct world *leave_to)
+void exchange_clear(bool tidy)
 {
     for (unsigned i = 0; i < count; i++) {
-        if (leave_to) {
-            world_leave(leave_to, &offered[i].block);
+        if (!tidy && !offered[i].block.ordered)
             continue;
-        }
         MUST(cuEventSynchronize(offered[i].ready));
         MUST(cuEventDestroy(offered[i].ready));
         MUST(cuMemFree(offered[i].block.address));

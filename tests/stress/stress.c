@@ -54,7 +54,6 @@ static void visit(struct worker *worker)
     while (!stress_over()) {
         CUcontext context = stress_context(worker->device);
 
-        world_free_left(&worker->world);
         world_open(&worker->world);
         worker_live(&worker->world, VISIT_STEPS, stress_below(&worker->world.random, 2));
         if (stress_below(&worker->world.random, 2))
@@ -96,23 +95,6 @@ struct totals {
     unsigned eras, resets, contexts;
 };
 
-/* What it left in the era before. */
-static void free_left(struct worker *worker, CUcontext primary)
-{
-    bool other = worker->device != 0;
-    CUcontext own = NULL;
-
-    if (worker->world.lefts == 0)
-        return;
-    if (other)
-        own = stress_context(worker->device);
-    world_free_left(&worker->world);
-    if (other) {
-        MUST(cuCtxDestroy(own));
-        MUST(cuCtxSetCurrent(primary));
-    }
-}
-
 /* `threads` in the primary context, and beside them one that makes its own for each device. */
 static void era(uint64_t *random, CUdevice device, int devices, struct totals *totals)
 {
@@ -125,7 +107,6 @@ static void era(uint64_t *random, CUdevice device, int devices, struct totals *t
     for (unsigned i = 0; i < threads + visitors; i++) {
         struct worker *worker = &workers[i];
 
-        free_left(worker, context);
         memset(worker, 0, sizeof *worker);
         worker->tidy = tidy;
         worker->context = i < threads ? context : NULL;
@@ -145,7 +126,7 @@ static void era(uint64_t *random, CUdevice device, int devices, struct totals *t
         totals->contexts += workers[i].contexts;
     }
     stress_calls("ending the era");
-    exchange_clear(tidy ? NULL : &workers[0].world);
+    exchange_clear(tidy);
     if (tidy) {
         MUST(cuDevicePrimaryCtxRelease(device));
     } else { /* which takes what was retained with it */

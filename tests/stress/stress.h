@@ -19,8 +19,7 @@
  *
  * The time is divided into eras. In each, threads start and share the primary context; beside them
  * others make contexts and destroy them under their own running kernels. At an era's end either all
- * memory is freed or the primary context is reset with what is left in it; what outlives that is
- * freed in the next one.
+ * memory is freed or the primary context is reset with what is left in it.
  */
 #ifndef STRESS_H
 #define STRESS_H
@@ -67,10 +66,7 @@ struct world {
     uint64_t behind_ns; /* delays that were submitted since all streams were waited for */
     unsigned behind;    /* and kernels */
     unsigned thread;
-    bool shared; /* other threads are in the context as well */
-    CUdeviceptr
-        left[SLOTS + OFFERED]; /* stream-ordered: live when the context ended, and after it */
-    unsigned lefts;
+    bool shared;                      /* other threads are in the context as well */
     uint64_t blocks, checks, refused; /* counted for the last line; out of memory */
 };
 #define STRESS_PAGE ((size_t)256 << 10)
@@ -123,12 +119,6 @@ void world_open(struct world *world);
 /* Streams, events and pinned memory; the context stays and waits for nothing. */
 void world_close(struct world *world);
 
-/* What is forgotten ends with its context, but stream-ordered memory is its device's: that is freed
- * by world_free_left when the context has gone, in another one of the device, which is current.
- * Else a device would be full of it in the end, and no test of anything. */
-void world_leave(struct world *world, const struct block *block);
-void world_free_left(struct world *world);
-
 /* A new one in place of stream i, whose work goes on; what had its last work there is to be moved
  * before (world_order). */
 void world_new_stream(struct world *world, unsigned i);
@@ -168,8 +158,8 @@ void worker_live(struct world *world, unsigned steps, bool tidy);
 bool exchange_put(struct world *world, const struct block *block);
 /* One that another thread of the same context gave, its home a stream of this world. */
 bool exchange_take(struct world *world, struct block *ret_block);
-/* Frees what nobody took, or leaves it to the world (NULL: frees). The context is current, no
+/* Frees what nobody took; or else, of cuMemAlloc's, leaves it to the context, which is current. No
  * thread is under way. */
-void exchange_clear(struct world *leave_to);
+void exchange_clear(bool tidy);
 
 #endif

@@ -234,11 +234,8 @@ void worker_live(struct world *world, unsigned steps, bool tidy)
     if (life.capturing)
         capture_end(&life);
     for (unsigned i = 0; i < SLOTS; i++) {
-        if (!life.slot[i].words)
-            continue;
-        if (tidy)
+        /* Natively stream-ordered memory is its device's, and lives on. */
+        if (life.slot[i].words && (tidy || life.slot[i].ordered))
             end(&life, &life.slot[i]);
-        else
-            world_leave(world, &life.slot[i]);
     }
 }

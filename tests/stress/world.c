@@ -106,21 +106,6 @@ static void note_owner(const struct world *world, const struct block *block)
     __atomic_store_n(&owner->tag, block->tag, __ATOMIC_RELAXED);
 }
 
-void world_leave(struct world *world, const struct block *block)
-{
-    if (block->ordered)
-        world->left[world->lefts++] = block->address;
-}
-
-void world_free_left(struct world *world)
-{
-    while (world->lefts > 0) {
-        CUdeviceptr address = world->left[--world->lefts];
-
-        MUST(stress_below(&world->random, 2) ? cuMemFree(address) : cuMemFreeAsync(address, NULL));
-    }
-}
-
 bool world_refused(struct world *world, CUresult result)
 {
     if (result != CUDA_ERROR_OUT_OF_MEMORY)

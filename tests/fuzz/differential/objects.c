@@ -30,6 +30,8 @@ static bool leave(int slot)
             continue;
         if (!world_settle(i) || (world.block[i].kind == REGISTERED && block_free(i, -2)))
             return false;
+        if (world.block[i].kind == ASYNC && block_free(i, -1)) /* natively it lives on */
+            return false;
     }
     return true;
 }

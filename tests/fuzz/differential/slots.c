@@ -89,7 +89,7 @@ void context_gone(int slot)
 
     for (int i = 0; i < BLOCKS; i++) {
         struct block *block = &world.block[i];
-        bool stays = block->kind == ASYNC || block->kind == POOLED || block->kind == VMM;
+        bool stays = block->kind == POOLED || block->kind == VMM;
         if (block->live && block->context == slot && !stays)
             block_gone(i);
         else if (block->last.context == slot)

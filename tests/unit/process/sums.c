@@ -148,8 +148,6 @@ static size_t retired_of(const struct gs_arena *arena)
 
     for (const struct gs_epoch *epoch = arena->epochs.oldest; epoch; epoch = epoch->next)
         bytes += list_adds_up(&epoch->blocks);
-    for (const struct gs_apart *apart = arena->apart; apart; apart = apart->next)
-        bytes += list_adds_up(&apart->blocks);
     return bytes;
 }
 
