@@ -85,7 +85,6 @@ gs_status gs_core_create(const struct gs_driver *driver, const struct gs_core_op
     gs_context_handles_changed(core);
     gs_lock_init(&core->lock, GS_RANK_CONTEXTS);
     gs_map_init(&core->map);
-    gs_peers_init(core);
     gs_fences_init(&core->fences, &core->driver);
     gs_single_init(&core->single, &core->fences, &core->options.log, gs_context_pass_arenas, core,
                    options->lone_stream && !options->free_native && !options->share.isolate);
@@ -154,7 +153,6 @@ void gs_core_destroy(struct gs_core *core)
         gs_background_join(&core->sleep.wait.background);
     gs_core_await_freed(core);
     gs_map_destroy(&core->map);
-    gs_peers_destroy(core);
     gs_fences_destroy(&core->fences);
     gs_single_destroy(&core->single);
     gs_lock_destroy(&core->lock);

@@ -51,27 +51,16 @@ static bool device_of(struct gs_core *core, CUstream stream, CUdevice *ret_devic
            device_of_context(core, handle, ret_device);
 }
 
-/* The context that does the work of a stream; NULL: the driver will say what is wrong. */
-static CUcontext context_of(struct gs_core *core, CUstream stream)
-{
-    CUcontext handle = NULL;
-    CUresult result = gs_stream_is_default(stream) ? core->driver.ctx_get_current(&handle)
-                                                   : core->driver.stream_get_ctx(stream, &handle);
-
-    return result == CUDA_SUCCESS && handle ? gs_context_owner(core, handle) : NULL;
-}
-
 /* What has to be so for memory of another device. */
 enum far_rule {
-    FAR_TOLD,    /* it is GS_UNREACHABLE, and nothing is done about it */
-    FAR_ENABLED, /* peer access is enabled, or it is refused */
+    FAR_ENABLED, /* peer access was enabled, or it is refused */
     FAR_GIVEN,   /* access is given */
     FAR_APART,   /* it is GS_UNREACHABLE */
 };
 
 /* Of an open import; what is only mapped, for the next open, is nobody's. */
 static gs_status check_import(struct gs_core *core, struct gs_access_range range, CUdevice device,
-                              enum far_rule rule, CUcontext from)
+                              enum far_rule rule)
 {
     struct gs_import_info import;
 
@@ -82,15 +71,15 @@ static gs_status check_import(struct gs_core *core, struct gs_access_range range
         gs_share_is_home(core->share, range.address, device))
         return GS_OK;
     if (rule == FAR_ENABLED)
-        return gs_peers_of_import(core, range.address, from) >> device & 1 ? GS_OK : GS_NOT_LIVE;
+        return gs_peers_of_import(core, range.address) >> device & 1 ? GS_OK : GS_NOT_LIVE;
     return rule == FAR_GIVEN && gs_share_give(core->share, range.address, device) == GS_OK
                ? GS_OK
                : GS_UNREACHABLE;
 }
 
-/* `device` below 0: which one does not matter. `from`: its context, where FAR_ENABLED asks. */
-static gs_status check_from(struct gs_core *core, struct gs_access_range range, CUdevice device,
-                            enum far_rule rule, CUcontext from)
+/* `device` below 0: which one does not matter. */
+static gs_status check(struct gs_core *core, struct gs_access_range range, CUdevice device,
+                       enum far_rule rule)
 {
     struct gs_piece *piece;
     const struct gs_block *block;
@@ -102,27 +91,22 @@ static gs_status check_from(struct gs_core *core, struct gs_access_range range, 
     if (status == GS_NOT_OURS)
         return GS_OK;
     if (status != GS_OK)
-        return check_import(core, range, device, rule, from);
+        return check_import(core, range, device, rule);
     block = gs_piece_find_locked(piece, range.address);
     if (block->state != GS_BLOCK_LIVE || range.address - block->base >= block->size ||
         range.size > block->size - (range.address - block->base))
         status = GS_NOT_LIVE;
     else if (device < 0 || device >= GS_DEVICES_MAX || device == piece->arena->device->ordinal)
         status = GS_OK;
-    else if (rule == FAR_TOLD || rule == FAR_APART)
+    else if (rule == FAR_APART)
         status = GS_UNREACHABLE;
     else if (rule == FAR_ENABLED)
-        status = gs_peers_let_in(core, piece, block, from, device) ? GS_OK : GS_NOT_LIVE;
+        status =
+            gs_peers_of(core, piece->arena->device->ordinal) >> device & 1 ? GS_OK : GS_NOT_LIVE;
     else
         status = gs_block_set_access(core, block, device) == GS_OK ? GS_OK : GS_UNREACHABLE;
     unlock(piece);
     return status;
-}
-
-static gs_status check(struct gs_core *core, struct gs_access_range range, CUdevice device,
-                       enum far_rule rule)
-{
-    return check_from(core, range, device, rule, NULL);
 }
 
 static CUdevice far_device(struct gs_core *core, CUstream stream)
@@ -140,11 +124,8 @@ static gs_status refused(struct gs_core *core, CUstream stream)
 
 gs_status gs_core_may_fill(struct gs_core *core, struct gs_access_range range, CUstream stream)
 {
-    CUdevice device = far_device(core, stream);
-    gs_status status = check(core, range, device, FAR_TOLD);
+    gs_status status = check(core, range, far_device(core, stream), FAR_ENABLED);
 
-    if (status == GS_UNREACHABLE)
-        status = check_from(core, range, device, FAR_ENABLED, context_of(core, stream));
     return status == GS_NOT_LIVE ? refused(core, stream) : status;
 }
 

@@ -40,8 +40,8 @@ gs_status gs_core_may_do_later(struct gs_core *core, struct gs_access_range dst,
 /* The context that owns the block at an address of ours; else the current one. */
 CUcontext gs_core_copy_context(struct gs_core *core, CUdeviceptr address);
 
-/* Whether the live block at an address is of another device than the current one, and the current
- * context was not given access to it. */
+/* Whether the live block at an address is of another device than the current one, which was not
+ * given access to it. */
 bool gs_core_far(struct gs_core *core, CUdeviceptr address);
 
 /* Whether the range is inside one live block, or not ours at all. */

@@ -22,7 +22,6 @@ enum gs_rank {
     GS_RANK_SINGLE = 15,        /* core/gpu/single.c: whether all work goes to one stream */
     GS_RANK_CONTEXTS = 20,      /* core/process/context.c: the table of contexts and devices */
     GS_RANK_ARENA = 30,         /* core/pool/arena.h: one context's chunks, blocks and epochs */
-    GS_RANK_PEERS = 35,         /* core/process/peers.c: who has access to whose memory */
     GS_RANK_OWN = 37,           /* core/process/own.c: memory that the program maps itself */
     GS_RANK_SHARE = 40,         /* core/share: exports, clients and leases of this process */
     GS_RANK_CAPTURE = 50,       /* core/gpu/fence.c: captures open, against events being recorded */

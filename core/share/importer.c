@@ -488,16 +488,3 @@ gs_status gs_share_give(struct gs_share *share, CUdeviceptr address, CUdevice de
     gs_lock_release(&share->importer.lock);
     return status;
 }
-
-void gs_share_contexts(struct gs_share *share, CUdeviceptr address,
-                       void (*visit)(CUcontext context, void *arg), void *arg)
-{
-    const struct gs_import *import;
-
-    gs_lock_take(&share->importer.lock);
-    import = import_locked(share, address);
-    for (unsigned i = 0; import && i < import->count; i++)
-        for (unsigned k = 0; k < import->sorted[i]->use_count; k++)
-            visit(import->sorted[i]->uses[k].context, arg);
-    gs_lock_release(&share->importer.lock);
-}

@@ -576,10 +576,6 @@ gs_status gs_share_find(struct gs_share *share, CUdeviceptr address,
 bool gs_share_is_home(struct gs_share *share, CUdeviceptr address, CUdevice device);
 /* Gives a device access to it. GS_NOT_OURS: there is none. Or the driver's error. */
 gs_status gs_share_give(struct gs_share *share, CUdeviceptr address, CUdevice device);
-/* Calls `visit` with each context that has opened anything of it, perhaps more than once. A lock is
- * held meanwhile, of rank IMPORTER. */
-void gs_share_contexts(struct gs_share *share, CUdeviceptr address,
-                       void (*visit)(CUcontext context, void *arg), void *arg);
 
 /*
  * Around the driver's destruction of a context: `leaving` before it, since the share thread asks

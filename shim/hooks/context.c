@@ -14,7 +14,6 @@
 /* The driver has ended a context. */
 static void end(CUcontext handle, struct gs_context *context)
 {
-    gs_core_peers_gone(gs_core, handle);
     gs_core_context_gone(gs_core, handle, context);
     gs_core_sync_memops_due(gs_core); /* its captures have ended with it */
 }
@@ -128,8 +127,7 @@ GS_HOOK CUresult CUDAAPI cuCtxEnablePeerAccess(CUcontext peerContext, unsigned i
 GS_HOOK CUresult CUDAAPI cuCtxDisablePeerAccess(CUcontext peerContext)
 {
     GS_AT_GATE(cuCtxDisablePeerAccess);
-    return GS_NOTED(gs_real.cuCtxDisablePeerAccess(peerContext),
-                    gs_core_peer_disabled(gs_core, peerContext));
+    return gs_real.cuCtxDisablePeerAccess(peerContext); /* what it let in stays so */
 }
 
 /* A new stream may get the handle of a destroyed one, so what is free for the stream alone is

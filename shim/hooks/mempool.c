@@ -90,9 +90,9 @@ GS_HOOK CUresult CUDAAPI cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccess
         CUmemAccessDesc none = {map[i].location, CU_MEM_ACCESS_FLAGS_PROT_NONE};
         gs_status status = GS_OK;
 
-        if (map[i].location.type == CU_MEM_LOCATION_TYPE_DEVICE && map[i].location.id != device)
-            status = gs_core_mempool_access(gs_core, device, map[i].location.id,
-                                            map[i].flags != CU_MEM_ACCESS_FLAGS_PROT_NONE);
+        if (map[i].location.type == CU_MEM_LOCATION_TYPE_DEVICE && map[i].location.id != device &&
+            map[i].flags != CU_MEM_ACCESS_FLAGS_PROT_NONE)
+            status = gs_core_mempool_access(gs_core, device, map[i].location.id);
         if (status == GS_OK)
             continue;
         gs_real.cuMemPoolSetAccess(pool, &none, 1);

@@ -295,14 +295,14 @@ void step_pool_figures(void)
     CALL(cuMemPoolTrimTo, pool, 0);
 }
 
-/* With one device only what is refused; with two, access is given and taken by turns. */
+/* With one device only what is refused; with two, access is given and stays. */
 void step_peer(void)
 {
     int to = world.devices > 1 ? CONTEXTS - 1 : (int)pick(2);
     CUcontext peer = context_handle(world.context[to].live ? to : 0);
 
     say(" c%d", to);
-    if (one_in(2))
+    if (world.devices > 1 || one_in(2))
         CALL(cuCtxEnablePeerAccess, peer, one_in(6));
     else
         CALL(cuCtxDisablePeerAccess, peer);

@@ -458,7 +458,7 @@ Test(growing, a_peer_that_may_not_touch_one_of_the_pieces_leaves_none)
         fixture_start(&f);
         fill(2, 12 * MIB);
         give(block[1]);
-        MUST(gs_core_mempool_access(f.core, 0, 1, true));
+        MUST(gs_core_mempool_access(f.core, 0, 1));
         before = look();
         real_set = fixture_driver(&f)->mem_set_access;
         fixture_driver(&f)->mem_set_access = refuse_a_peer;

@@ -81,7 +81,7 @@ Test(peers, have_access_to_a_chunk_before_a_block_of_it_is_handed_out, .timeout 
     fixture_drain(&grows.f);
     released = fixture_release(&grows.f, true); /* and has no piece */
     cr_assert_gt(released, 0);
-    gs_core_mempool_access(grows.f.core, 0, PEER, true);
+    gs_core_mempool_access(grows.f.core, 0, PEER);
     sem_init(&grows.creates, 0, 0);
     sem_init(&grows.goes_on, 0, 0);
     grows.create = fixture_driver(&grows.f)->mem_create;
@@ -133,7 +133,7 @@ static void is_refused(size_t size)
     fixture_options(&grows.f);
     fixture_start(&grows.f);
     MUST(gs_core_alloc(grows.f.core, size, &blocks[0]));
-    gs_core_mempool_access(grows.f.core, 0, PEER, true);
+    gs_core_mempool_access(grows.f.core, 0, PEER);
     access_of.set = fixture_driver(&grows.f)->mem_set_access;
     fixture_driver(&grows.f)->mem_set_access = refuse_peer;
     access_of.refusals = UINT_MAX;
@@ -188,7 +188,7 @@ static void is_not_let_in(gs_status (*let_in)(void))
 
 static gs_status by_pool(void)
 {
-    return gs_core_mempool_access(grows.f.core, 0, PEER, true);
+    return gs_core_mempool_access(grows.f.core, 0, PEER);
 }
 
 Test(peers, are_let_in_by_a_pool_to_all_of_it_or_refused, .timeout = 60)
