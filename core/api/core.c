@@ -149,8 +149,6 @@ void gs_core_destroy(struct gs_core *core)
             free(context->arenas[i]);
         free(context);
     }
-    if (core->sleep.wait.started)
-        gs_background_join(&core->sleep.wait.background);
     gs_core_await_freed(core);
     gs_map_destroy(&core->map);
     gs_fences_destroy(&core->fences);

@@ -97,55 +97,8 @@ void gs_core_sleep_took(const struct gs_core *core, char *ret_text, size_t size)
 
 /* ---- Waiting --------------------------------------------------------------------------------- */
 
-static void *synchronize(void *arg)
-{
-    struct gs_core *core = arg;
-    struct gs_sleep_wait *wait = &core->sleep.wait;
-    CUcontext popped;
-
-    wait->status = core->driver.ctx_push_current(wait->context);
-    if (wait->status == GS_OK) {
-        wait->status = gs_fences_synchronize(&core->fences);
-        core->driver.ctx_pop_current(&popped);
-    }
-    __atomic_store_n(&wait->waiting, false, __ATOMIC_RELEASE);
-    return NULL;
-}
-
-/* Whether none is waiting any more. */
-static bool await_thread(struct gs_sleep_wait *wait, uint64_t until_ns)
-{
-    while (__atomic_load_n(&wait->waiting, __ATOMIC_ACQUIRE)) {
-        if (gs_now_ns() >= until_ns)
-            return false;
-        gs_rest_ns(GS_NS_PER_MS);
-    }
-    if (wait->started)
-        gs_background_join(&wait->background);
-    wait->started = false;
-    return true;
-}
-
-/* For a driver that records no events of contexts. One that an earlier try has left is waited for
- * first. */
-static gs_status await_by_thread(struct gs_core *core, CUcontext context, uint64_t until_ns)
-{
-    struct gs_sleep_wait *wait = &core->sleep.wait;
-
-    if (!await_thread(wait, until_ns))
-        return (gs_status)CUDA_ERROR_NOT_READY;
-    wait->context = context;
-    wait->waiting = true;
-    wait->started = gs_background_start(&wait->background, synchronize, core) == 0;
-    if (!wait->started) {
-        wait->waiting = false;
-        return GS_NO_HOST_MEMORY;
-    }
-    return await_thread(wait, until_ns) ? wait->status : (gs_status)CUDA_ERROR_NOT_READY;
-}
-
 /* All that was submitted to one. */
-static gs_status await_context(struct gs_core *core, struct gs_context *context, uint64_t until_ns)
+static gs_status await_context(struct gs_context *context, uint64_t until_ns)
 {
     struct gs_arena *arena = context->arenas[0];
     struct gs_fence fence = {0};
@@ -154,9 +107,7 @@ static gs_status await_context(struct gs_core *core, struct gs_context *context,
     gs_latch_take(&arena->lock);
     status = arena->dead || arena->leaving ? GS_OK : gs_fence_mark(&arena->events, &fence);
     gs_latch_release(&arena->lock);
-    if (status == GS_OK)
-        return gs_fence_wait(&fence, until_ns);
-    return status == GS_NOT_OFFERED ? await_by_thread(core, context->handle, until_ns) : status;
+    return status == GS_OK ? gs_fence_wait(&fence, until_ns) : status;
 }
 
 /* The records of contexts are recycled, not freed, and nobody ends one now. */
@@ -173,7 +124,7 @@ static bool await_contexts(struct gs_core *core, uint64_t until_ns, struct gs_sl
     struct gs_context *context = NULL;
 
     while ((context = next_context(core, context))) {
-        const gs_status status = await_context(core, context, until_ns);
+        const gs_status status = await_context(context, until_ns);
 
         if (status == (gs_status)CUDA_ERROR_NOT_READY)
             return gs_sleep_refuse(
@@ -244,7 +195,7 @@ static bool can_sleep(struct gs_core *core, const char *discard, struct gs_sleep
     if (is_asleep(core) && !core->sleep.is_here)
         return gs_sleep_refuse(why, EALREADY, "it is asleep already");
     if (!core->driver.memcpy_dtoh_async || !core->driver.memcpy_htod_async ||
-        !gs_device_has_vmm(&core->driver))
+        !core->driver.ctx_record_event || !gs_device_has_vmm(&core->driver))
         return gs_sleep_refuse(why, ENOTSUP, "this driver lacks calls that it takes");
     core->sleep.discards = discard ? gs_tag_find(discard, false) : 0;
     if (discard && !core->sleep.discards)

@@ -95,16 +95,6 @@ struct gs_away_range; /* what of it was live */
 struct gs_away_place; /* where it is mapped */
 struct gs_low_stack;  /* a context whose stack limit was lowered */
 
-/* A thread that waits for a context, where no event can be had that says when: whoever waits for it
- * gives up, it goes on. */
-struct gs_sleep_wait {
-    struct gs_background background;
-    bool started; /* to be joined */
-    bool waiting; /* atomic */
-    CUcontext context;
-    gs_status status;
-};
-
 /* The host's copy of what is back goes while the program goes on already. */
 struct gs_sleep_freeing {
     struct gs_background background;
@@ -127,7 +117,6 @@ struct gs_sleep {
     } window;
     struct gs_low_stack *stacks;
     unsigned stack_count;
-    struct gs_sleep_wait wait;
     struct gs_sleep_store store;
     struct gs_sleep_freeing freeing;
     unsigned discards;    /* a tag; 0: none */
