@@ -110,11 +110,6 @@ struct gs_sleep {
     size_t range_count, range_room;
     struct gs_away_place *places;
     size_t place_count, place_room;
-    struct gs_sleep_window { /* where memory is mapped that the program has mapped nowhere */
-        CUdeviceptr base;    /* 0: nowhere */
-        size_t size;
-        bool mapped;
-    } window;
     struct gs_low_stack *stacks;
     unsigned stack_count;
     struct gs_sleep_store store;

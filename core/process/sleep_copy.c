@@ -145,71 +145,6 @@ static gs_status await_copies(const struct gs_driver *driver)
     return status;
 }
 
-/* One that the driver does not unmap stays, until the next is wanted. */
-gs_status gs_sleep_close_window(struct gs_core *core)
-{
-    struct gs_sleep_window *window = &core->sleep.window;
-    gs_status status = GS_OK;
-
-    if (window->mapped)
-        status = gs_device_unmap(&core->driver, window->base, window->size, NULL);
-    if (status != GS_OK)
-        return status;
-    if (window->base)
-        core->driver.mem_address_free(window->base, window->size);
-    *window = (struct gs_sleep_window){0};
-    return GS_OK;
-}
-
-static gs_status open_window(struct gs_core *core, const struct gs_away *away)
-{
-    const CUmemAccessDesc access = {{.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = away->device},
-                                    CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-    const struct gs_driver *driver = &core->driver;
-    struct gs_sleep_window *window = &core->sleep.window;
-    gs_status status = gs_sleep_close_window(core);
-
-    if (status == GS_OK)
-        status = driver->mem_address_reserve(&window->base, away->size, GS_PAGE_SIZE, 0, 0);
-    if (status != GS_OK)
-        return status;
-    window->size = away->size;
-    status = driver->mem_map(window->base, window->size, 0, away->handle, 0);
-    window->mapped = status == GS_OK;
-    return status == GS_OK
-               ? (gs_status)driver->mem_set_access(window->base, window->size, &access, 1)
-               : status;
-}
-
-/* What the program has mapped nowhere, or not so that it can be copied. */
-static bool copy_through_window(struct gs_core *core, const struct gs_away *away, bool out,
-                                struct gs_sleep_why *why)
-{
-    struct gs_away_range *range = &core->sleep.ranges[away->first_range];
-    gs_status status = open_window(core, away), closed;
-    bool done = status == GS_OK ||
-                gs_sleep_refused_by_driver(why, "mapping what is mapped nowhere", status);
-
-    if (done) {
-        range->address = core->sleep.window.base;
-        done = copy_piece(core, away, out, why);
-        range->address = 0;
-        status = await_copies(&core->driver);
-        if (done && status != GS_OK)
-            done = refuse_copy(why, out, status);
-    }
-    closed = gs_sleep_close_window(core);
-    return done && (closed == GS_OK || gs_sleep_refused_by_driver(why, "cuMemUnmap", closed));
-}
-
-static bool copy_away(struct gs_core *core, const struct gs_away *away, bool out,
-                      struct gs_sleep_why *why)
-{
-    return away->own && away->ranges && !core->sleep.ranges[away->first_range].address
-               ? copy_through_window(core, away, out, why)
-               : copy_piece(core, away, out, why);
-}
-
 /* All of them, context by context. */
 bool gs_sleep_copy(struct gs_core *core, bool out, struct gs_sleep_why *why)
 {
@@ -225,7 +160,7 @@ bool gs_sleep_copy(struct gs_core *core, bool out, struct gs_sleep_why *why)
         if (status != GS_OK)
             return refuse_copy(why, out, status);
         for (; done && i < sleep->count && sleep->pieces[i].context == context; i++)
-            done = copy_away(core, &sleep->pieces[i], out, why);
+            done = copy_piece(core, &sleep->pieces[i], out, why);
         status = await_copies(driver);
         driver->ctx_pop_current(&popped);
         if (done && status != GS_OK)

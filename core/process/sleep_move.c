@@ -153,7 +153,6 @@ void gs_sleep_leave(struct gs_core *core)
 {
     size_t refused = 0;
 
-    gs_sleep_close_window(core);
     for (size_t i = 0; i < core->sleep.count; i++) {
         const struct gs_trace_mark mark = gs_trace_begin();
         struct gs_away *away = &core->sleep.pieces[i];

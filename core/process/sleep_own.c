@@ -1,7 +1,7 @@
 /*
  * The program's own memory goes off the GPU as well (core/process/sleep_parts.h): each handle that
- * nobody else has, with all its mappings, or without any. Who has the handle goes on with its
- * number (core/process/own.h).
+ * nobody else has, with all its mappings, by one of which it can be copied. Who has the handle goes
+ * on with its number (core/process/own.h).
  */
 #include "core/process/sleep_parts.h"
 
@@ -119,19 +119,25 @@ static void add_mapping_locked(uint64_t address, void *arg)
 }
 
 /* A handle that the program has released is the driver's no more, but for what is mapped of it. */
-static void retain_released(struct gs_core *core)
+static bool retain_released(struct gs_core *core, struct gs_away *away)
+{
+    if (away->references == 0 &&
+        core->driver.mem_retain(&away->handle,
+                                (void *)core->sleep.places[away->first_place].base) == CUDA_SUCCESS)
+        away->references = 1;
+    return away->references > 0;
+}
+
+/* What cannot be copied stays: it is mapped nowhere, in parts, or where it may not be written. */
+static void keep_some(struct gs_core *core)
 {
     struct gs_sleep *sleep = &core->sleep;
 
     for (size_t i = sleep->count; i-- > 0;) {
         struct gs_away *away = &sleep->pieces[i];
 
-        if (!away->own || away->references > 0)
-            continue;
-        if (core->driver.mem_retain(&away->handle, (void *)sleep->places[away->first_place].base) ==
-            CUDA_SUCCESS)
-            away->references = 1;
-        else
+        if (away->own && ((away->ranges && !sleep->ranges[away->first_range].address) ||
+                          !retain_released(core, away)))
             gs_sleep_keep(core, away, GS_STAYS_OWN);
     }
 }
@@ -151,7 +157,7 @@ bool gs_sleep_plan_own(struct gs_core *core)
         gs_map_each(&own->map, add_mapping_locked, core);
     gs_lock_release(&own->lock);
     if (added)
-        retain_released(core);
+        keep_some(core);
     return added;
 }
 

@@ -26,7 +26,7 @@ struct gs_away {
 
 /* What of it is live. */
 struct gs_away_range {
-    uint64_t address;    /* 0: it is mapped nowhere where it could be copied */
+    uint64_t address;
     size_t size, offset; /* in the store */
 };
 
@@ -81,9 +81,6 @@ bool gs_sleep_copy(struct gs_core *core, bool out, struct gs_sleep_why *why);
 void gs_sleep_free_store(struct gs_core *core);
 /* The same in a thread that is awaited by gs_core_await_freed: nobody is at it any more. */
 void gs_sleep_free_store_behind(struct gs_core *core);
-/* What is mapped for it alone, of what the program has mapped nowhere, is no more; or the driver's
- * error. */
-gs_status gs_sleep_close_window(struct gs_core *core);
 
 /* ---- Their way (sleep_move.c) ---------------------------------------------------------------- */
 
