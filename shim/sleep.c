@@ -50,6 +50,8 @@ static void at_exit(void *moves)
     if (*(atomic_bool *)moves || !gs_state_is_on())
         return;
     atomic_store(&ends, true);
+    if (gs_gate_mark.passing == 0 && atomic_load(&busy))
+        gs_core_sleep_ends(gs_core);
     while (gs_gate_mark.passing == 0 && atomic_load(&busy) && gs_now_ns() < end)
         gs_rest_ns(GS_NS_PER_MS);
     if (atomic_load(&gs_state) != GS_STATE_CLOSED)

@@ -330,6 +330,12 @@ bool gs_core_wake(struct gs_core *core, uint64_t until_ns, struct gs_sleep_why *
     return true;
 }
 
+void gs_core_sleep_ends(struct gs_core *core)
+{
+    __atomic_store_n(&core->sleep.ends, true, __ATOMIC_RELAXED);
+    gs_share_take_back_ends(core->share);
+}
+
 _Static_assert((int)GS_STAYS_REASONS == GS_SLEEP_STAYS, "each reason is told");
 
 bool gs_core_asked_to_sleep(struct gs_core *core, struct gs_sleep_order *order)

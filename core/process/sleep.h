@@ -119,6 +119,7 @@ struct gs_sleep {
     size_t parts_there,
         parts_registered;        /* so many of its parts are there, and so many are registered */
     struct gs_sleep_watch watch; /* of the last of the calls */
+    bool ends;                   /* atomic: the program does */
     bool is_here;                /* asleep, with its own memory on the GPU */
     bool others_away;            /* what others share, some of it, is not mapped */
     struct gs_asleep figures;    /* atomic */
@@ -148,6 +149,8 @@ bool gs_core_return(struct gs_core *core, uint64_t until_ns, struct gs_sleep_why
  * it was awaited. */
 bool gs_core_wake(struct gs_core *core, uint64_t until_ns, struct gs_sleep_why *ret_why);
 void gs_core_await_freed(struct gs_core *core);
+/* The program ends: a wake that waits gives up. From any thread. */
+void gs_core_sleep_ends(struct gs_core *core);
 
 /* Where the time of the last of the two went: "took 312 ms: waiting 2, copying 180 ...". By who
  * called it. */

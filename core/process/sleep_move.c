@@ -292,6 +292,8 @@ bool gs_sleep_map(struct gs_core *core, uint64_t until_ns, struct gs_sleep_why *
             return true;
         if (!gs_is_out(status))
             return gs_sleep_refused_by_driver(why, call, status);
+        if (__atomic_load_n(&core->sleep.ends, __ATOMIC_RELAXED))
+            return gs_sleep_refuse(why, ESHUTDOWN, "the program ends");
         if (gs_now_ns() >= until_ns) {
             gs_core_refused(core, device, gs_core_away(core, device));
             return gs_sleep_refuse(

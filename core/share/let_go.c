@@ -298,8 +298,14 @@ bool gs_share_take_back(struct gs_share *share, uint64_t until_ns, struct gs_unt
         *ret = (struct gs_untaken){.status = GS_UNREACHABLE};
         visit_all(share, until_ns, take_back_of, ret);
         ret->left = count_left(share);
-        if (ret->left == 0 || ret->status > 0 || gs_now_ns() >= until_ns)
+        if (ret->left == 0 || ret->status > 0 || gs_now_ns() >= until_ns ||
+            __atomic_load_n(&share->ending, __ATOMIC_ACQUIRE))
             return ret->left == 0;
         gs_rest_ns(GS_REFUSED_NS);
     }
+}
+
+void gs_share_take_back_ends(struct gs_share *share)
+{
+    __atomic_store_n(&share->ending, true, __ATOMIC_RELEASE);
 }

@@ -45,5 +45,7 @@ struct gs_untaken {
  * from there. What has ended with its exporter stays away, which the log says: whatever touches it
  * fails. */
 bool gs_share_take_back(struct gs_share *share, uint64_t until_ns, struct gs_untaken *ret);
+/* The process ends: who waits there does so no more. From any thread. */
+void gs_share_take_back_ends(struct gs_share *share);
 
 #endif

@@ -451,7 +451,8 @@ gs_status gs_remote_request(struct gs_share *share, struct gs_remote *remote,
         if (attempt(share, remote, request, &message, ret_fds, &status) == 0) {
             if (!is_for_now(remote, &message, status))
                 break;
-            if (gs_now_ns() >= remote->deadline_ns) {
+            if (gs_now_ns() >= remote->deadline_ns ||
+                __atomic_load_n(&share->ending, __ATOMIC_ACQUIRE)) {
                 gs_say_unreachable(share, gs_wire_reason_text(message.refuse.reason));
                 break;
             }

@@ -413,4 +413,19 @@ def end_late():
     one.end()
 
 
+def end_waking():
+    """A wake that waits for the GPU's memory is not waited for: a moment, where a copy under way is for 3 s."""
+    one = Sleeper(threads=2)
+    one.pointer('signal', signal.SIGPIPE, 1)  # the wake gives up, and nobody hears of that
+    one.block()
+    one.sleep()
+    one.pointer('softcuda_fail', 'cuMemCreate', 0, OUT_OF_MEMORY)
+    made = one.result('softcuda_calls', 'cuMemCreate')
+    one.thread(1).tell('gpushim_wake', LONG_NS, 0)
+    await_that(lambda: one.result('softcuda_calls', 'cuMemCreate') > made + 1, 'it tries to wake')
+    begun = time.monotonic()
+    one.end()
+    check(time.monotonic() - begun < 2, f'it ends in {time.monotonic() - begun} s')
+
+
 main(globals())
