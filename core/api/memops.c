@@ -19,46 +19,24 @@ static gs_status synchronise(struct gs_core *core, CUcontext context)
     return result;
 }
 
-/* A capture of a blocking stream would be broken by it: it is made true when none is open any more,
- * which the program's own calls end. Until then it hears that it is true, as it does natively. */
-static void synchronise_later(struct gs_core *core, CUcontext handle)
-{
-    gs_lock_take(&core->lock);
-    for (struct gs_context *context = core->contexts; context; context = context->next)
-        if (context->handle == handle && !context->detached)
-            context->memops_due = true;
-    gs_lock_release(&core->lock);
-}
-
-static CUcontext take_due(struct gs_core *core)
-{
-    CUcontext handle = NULL;
-
-    gs_lock_take(&core->lock);
-    for (struct gs_context *context = core->contexts; context && !handle; context = context->next) {
-        if (context->memops_due && !context->detached)
-            handle = context->handle;
-        context->memops_due = false;
-    }
-    gs_lock_release(&core->lock);
-    return handle;
-}
-
 void gs_core_sync_memops_due(struct gs_core *core)
 {
-    CUcontext context;
-    gs_status status;
+    CUcontext contexts[GS_CONTEXTS_SEEN];
+    gs_status status = GS_OK, one;
 
-    while (!gs_core_capturing(core) && (context = take_due(core))) {
-        status = synchronise(core, context);
-        if (status != GS_OK)
-            gs_log_line(
-                &core->options.log, GS_LOG_WARNING,
-                "copies and fills of memory that was to synchronise them (SYNC_MEMOPS, set while a "
-                "stream captured) may be under way when they return: the driver's error was %d; "
-                "set it again when no stream captures",
-                (int)status);
-    }
+    if (gs_core_capturing(core) || !__atomic_load_n(&core->programs.memops_due, __ATOMIC_RELAXED) ||
+        !__atomic_exchange_n(&core->programs.memops_due, false, __ATOMIC_SEQ_CST))
+        return;
+    for (unsigned count = gs_contexts_alive(core, contexts); count-- > 0;)
+        if ((one = synchronise(core, contexts[count])) != GS_OK)
+            status = one;
+    if (status != GS_OK)
+        gs_log_line(
+            &core->options.log, GS_LOG_WARNING,
+            "copies and fills of memory that was to synchronise them (SYNC_MEMOPS, set while a "
+            "stream captured) may be under way when they return: the driver's error was %d; "
+            "set it again when no stream captures",
+            (int)status);
 }
 
 /* What is read back, until the block is freed. */
@@ -85,8 +63,8 @@ gs_status gs_core_sync_memops(struct gs_core *core, CUdeviceptr address, bool on
     if (status == GS_OK && on && info.context) {
         if (!core->driver.ctx_get_flags || !core->driver.ctx_set_flags)
             status = GS_NOT_OFFERED;
-        else if (gs_core_capturing(core))
-            synchronise_later(core, info.context);
+        else if (gs_core_capturing(core)) /* one of a blocking stream would be broken by it */
+            __atomic_store_n(&core->programs.memops_due, true, __ATOMIC_SEQ_CST);
         else
             status = synchronise(core, info.context);
     }

@@ -90,7 +90,7 @@ static gs_status context_make_locked(struct gs_core *core, CUcontext handle, CUd
     context->handle = handle;
     context->ordinal = ordinal;
     context->device = device;
-    context->detached = context->memops_due = false;
+    context->detached = false;
     context->next = core->contexts;
     core->contexts = context;
     *ret = context;

@@ -40,8 +40,7 @@ struct gs_context {
     struct gs_context *next; /* in core->contexts, or in core->spare_contexts */
     CUcontext handle;
     CUdevice ordinal;
-    bool detached;   /* its handle is not looked up any more */
-    bool memops_due; /* it is to synchronise once no capture is open (core/api/memops.c) */
+    bool detached;                  /* its handle is not looked up any more */
     const struct gs_device *device; /* asked here: an arena's line is written by its threads */
     /* The first always exists and has all large blocks; the others are made for threads that wait
      * for each other there, and for tags. Atomic: set once, under the contexts' lock. */
@@ -78,6 +77,7 @@ struct gs_releases {
 struct gs_programs {
     void (*unmapping)(uint64_t address, size_t size); /* its listener; atomic; may be NULL */
     struct gs_own *own; /* the memory that it maps; NULL: not followed */
+    bool memops_due;    /* atomic: core/api/memops.c */
 };
 
 /* Contexts that are gone. */
