@@ -206,22 +206,22 @@
         "shared by CUDA IPC as other memory is; it gets descriptors for that which the program "   \
         "did not ask for and does not see, and off keeps it as it was asked for, should they "     \
         "stand in the way of something.")                                                          \
-    OPTION(debug, limbo_warning, LIVE(BYTES("0", "unlimited")), "unlimited",                       \
+    OPTION(debug, limbo_warning, BYTES("0", "unlimited"), "unlimited",                             \
            "A line of log tells who holds what when this much memory is freed and still held by "  \
            "other processes.")                                                                     \
-    OPTION(debug, limbo_warning_blocks, LIVE(NUMBER("0", "1000000000")), "0",                      \
+    OPTION(debug, limbo_warning_blocks, NUMBER("0", "1000000000"), "0",                            \
            "The same when so many blocks are; 0 sets no such bound.")                              \
-    OPTION(debug, limbo_warning_age, LIVE(TIME("0", "1440 min")), "60 s",                          \
+    OPTION(debug, limbo_warning_age, TIME("0", "1440 min"), "60 s",                                \
            "The same when one block has been for so long; 0 sets no such bound.")                  \
     OPTION(                                                                                        \
-        debug, limbo_limit, LIVE(BYTES("0", "unlimited")), "unlimited",                            \
+        debug, limbo_limit, BYTES("0", "unlimited"), "unlimited",                                  \
         "When this much is freed and still held by other processes, no new IPC handle is given "   \
         "out, and what is freed is not opened.")                                                   \
     OPTION(debug, max_clients, NUMBER("1", "65536"), "1024",                                       \
            "How many connections from other processes a process serves at a time.")                \
-    OPTION(debug, registrations_count, LIVE(NUMBER("0", "1048576")), "16384",                      \
+    OPTION(debug, registrations_count, NUMBER("0", "1048576"), "16384",                            \
            "How many registrations are kept; beyond it the least recently used ones go.")          \
-    OPTION(debug, registrations_bytes, LIVE(BYTES("0", "unlimited")), "64 GiB",                    \
+    OPTION(debug, registrations_bytes, BYTES("0", "unlimited"), "64 GiB",                          \
            "How much GPU memory the kept registrations pin.")
 
 /* What options were called before, which is understood, and complained of: OLD(section, key, name

@@ -6,8 +6,6 @@
  *   pool.decay                   the purge thread, which wakes for it (core/process/purge.c)
  *   pool.cache_limit             each arena's bound is made anew here; every free looks at that, and
  *                                the purge thread for what is kept already
- *   share.limbo_*                the share thread, which looks at once (core/share/limbo.c)
- *   debug.registrations_bytes, .count  the next registration that is made or ends
  */
 #include "core/process/settings.h"
 
@@ -17,27 +15,6 @@
 #include "core/process/purge.h"
 
 #define PERCENT (UINT64_C(1) << 63) /* and so many; below, or all ones: bytes */
-
-enum option { LOG, DECAY, CACHE_LIMIT, WARNING, WARNING_BLOCKS, WARNING_AGE, LIMIT, BYTES, COUNT };
-
-/* The values that config takes, too: what comes from outside is not believed. */
-static const struct {
-    const char *name;
-    uint64_t most;
-    bool zero_is_none; /* core has 0 for `unlimited` */
-} rows[] = {
-    [LOG] = {"log", GS_LOG_DEBUG, false},
-    [DECAY] = {"pool.decay", 3600 * GS_NS_PER_S, false},
-    [CACHE_LIMIT] = {"pool.cache_limit", UINT64_MAX, false},
-    [WARNING] = {"debug.limbo_warning", UINT64_MAX, true},
-    [WARNING_BLOCKS] = {"debug.limbo_warning_blocks", 1000000000, false},
-    [WARNING_AGE] = {"debug.limbo_warning_age", 86400 * GS_NS_PER_S, false},
-    [LIMIT] = {"debug.limbo_limit", UINT64_MAX, true},
-    [BYTES] = {"debug.registrations_bytes", UINT64_MAX, false},
-    [COUNT] = {"debug.registrations_count", 1048576, false},
-};
-
-#define ROWS (sizeof rows / sizeof *rows)
 
 static uint64_t set_level(struct gs_core *core, uint64_t value)
 {
@@ -75,59 +52,38 @@ static uint64_t set_cache(struct gs_core *core, uint64_t value)
     return before;
 }
 
-/* The bounds as they were given to share are this thread's alone, once the core is made. */
-static uint64_t set_limbo(struct gs_core *core, enum option option, uint64_t value)
-{
-    struct gs_share_options *options = &core->options.share;
-    uint64_t *field = option == WARNING          ? &options->limbo_warning
-                      : option == WARNING_BLOCKS ? &options->limbo_warning_blocks
-                      : option == WARNING_AGE    ? &options->limbo_warning_ns
-                                                 : &options->limbo_limit;
-    uint64_t before = *field;
+/* The values that config takes, too: what comes from outside is not believed. `set` returns what it
+ * was. */
+static const struct row {
+    const char *name;
+    uint64_t most;
+    uint64_t (*set)(struct gs_core *core, uint64_t value);
+} rows[] = {
+    {"log", GS_LOG_DEBUG, set_level},
+    {"pool.decay", 3600 * GS_NS_PER_S, set_decay},
+    {"pool.cache_limit", UINT64_MAX, set_cache},
+};
 
-    *field = value;
-    gs_share_bound_limbo(core->share, options);
-    return before;
-}
+#define ROWS (sizeof rows / sizeof *rows)
 
-/* Returns what it was. */
-static uint64_t set(struct gs_core *core, enum option option, uint64_t value)
+static bool is_right(const struct row *row, uint64_t value)
 {
-    switch (option) {
-    case LOG:
-        return set_level(core, value);
-    case DECAY:
-        return set_decay(core, value);
-    case CACHE_LIMIT:
-        return set_cache(core, value);
-    case BYTES:
-        return gs_regcache_set_bytes(core->regcache, value);
-    case COUNT:
-        return gs_regcache_set_count(core->regcache, value);
-    default:
-        return set_limbo(core, option, value);
-    }
+    return value <= row->most &&
+           (row->set != set_cache || value <= PERCENT + 100 || value == UINT64_MAX);
 }
 
 void gs_settings_set(struct gs_core *core, struct gs_setting *setting)
 {
-    enum option option = 0;
-    bool zero_is_none;
+    const struct row *row = rows;
 
-    while (option < ROWS && strcmp(rows[option].name, setting->name) != 0)
-        option++;
-    setting->outcome =
-        option < ROWS && (option != LOG || core->options.log.level) ? GS_SET_DONE : GS_SET_UNKNOWN;
-    if (setting->outcome == GS_SET_DONE &&
-        (setting->value > rows[option].most ||
-         (option == CACHE_LIMIT && setting->value > PERCENT + 100 && setting->value != UINT64_MAX)))
-        setting->outcome = GS_SET_WRONG;
+    while (row < rows + ROWS && strcmp(row->name, setting->name) != 0)
+        row++;
+    if (row == rows + ROWS || (row->set == set_level && !core->options.log.level))
+        setting->outcome = GS_SET_UNKNOWN;
+    else
+        setting->outcome = is_right(row, setting->value) ? GS_SET_DONE : GS_SET_WRONG;
     if (setting->outcome != GS_SET_DONE)
         return;
-    zero_is_none = rows[option].zero_is_none;
-    setting->before =
-        set(core, option, zero_is_none && setting->value == UINT64_MAX ? 0 : setting->value);
-    if (zero_is_none && setting->before == 0)
-        setting->before = UINT64_MAX;
+    setting->before = row->set(core, setting->value);
     setting->after = setting->value;
 }

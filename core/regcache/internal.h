@@ -62,8 +62,7 @@ struct gs_regcache {
     bool over;               /* atomic: a limit is exceeded */
     uint64_t classes;        /* atomic: bit c: some entry is of class c */
     uint64_t entries, bytes; /* atomic; of all that are not free */
-    uint64_t limit_count, limit_bytes; /* under the lock; the lower of these two: */
-    uint64_t wanted_bytes, most_bytes; /* as the option says, and as a device allows */
+    uint64_t limit_count, limit_bytes; /* under the lock; as the options say, and a device allows */
 
     /* rank REGISTRATIONS; protects what is below, and what is above but what is said atomic */
     struct gs_lock lock __attribute__((aligned(64)));
@@ -120,8 +119,6 @@ static inline void gs_reg_set_view(struct gs_reg *reg, const struct gs_reg_reque
 /* After a limit or what it limits has changed. */
 static inline void gs_reg_weigh_locked(struct gs_regcache *cache)
 {
-    cache->limit_bytes =
-        cache->wanted_bytes < cache->most_bytes ? cache->wanted_bytes : cache->most_bytes;
     GS_STORE(cache->over, cache->entries > cache->limit_count || cache->bytes > cache->limit_bytes);
 }
 

@@ -17,8 +17,7 @@ gs_status gs_regcache_create(const struct gs_regcache_options *options,
     gs_lock_init(&cache->lock, GS_RANK_REGISTRATIONS);
     pthread_cond_init(&cache->left, NULL);
     cache->limit_count = options->count;
-    cache->wanted_bytes = options->bytes;
-    cache->most_bytes = UINT64_MAX;
+    cache->limit_bytes = options->bytes;
     gs_reg_weigh_locked(cache);
     cache->log = *log;
     if (events)
@@ -48,32 +47,10 @@ void gs_regcache_destroy(struct gs_regcache *cache)
 void gs_regcache_limit_bytes(struct gs_regcache *cache, uint64_t bytes)
 {
     gs_lock_take(&cache->lock);
-    if (bytes < cache->most_bytes)
-        cache->most_bytes = bytes;
+    if (bytes < cache->limit_bytes)
+        cache->limit_bytes = bytes;
     gs_reg_weigh_locked(cache);
     gs_lock_release(&cache->lock);
-}
-
-static uint64_t set_limit(struct gs_regcache *cache, uint64_t *limit, uint64_t value)
-{
-    uint64_t before;
-
-    gs_lock_take(&cache->lock);
-    before = *limit;
-    *limit = value;
-    gs_reg_weigh_locked(cache);
-    gs_lock_release(&cache->lock);
-    return before;
-}
-
-uint64_t gs_regcache_set_bytes(struct gs_regcache *cache, uint64_t bytes)
-{
-    return set_limit(cache, &cache->wanted_bytes, bytes);
-}
-
-uint64_t gs_regcache_set_count(struct gs_regcache *cache, uint64_t count)
-{
-    return set_limit(cache, &cache->limit_count, count);
 }
 
 bool gs_regcache_empty(const struct gs_regcache *cache)

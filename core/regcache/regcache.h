@@ -115,12 +115,6 @@ void gs_regcache_destroy(struct gs_regcache *cache);
 /* What a device can have pinned at most: the limit in bytes is never higher from now on. What is
  * beyond goes with the next miss. */
 void gs_regcache_limit_bytes(struct gs_regcache *cache, uint64_t bytes);
-/* Gives the limit in bytes another value, as far as a device allows it, and returns the one
- * before. */
-uint64_t gs_regcache_set_bytes(struct gs_regcache *cache, uint64_t bytes);
-/* The same of how many are kept; the index stays as large as it was made for the first limit. */
-uint64_t gs_regcache_set_count(struct gs_regcache *cache, uint64_t count);
-
 /* ---- Users ------------------------------------------------------------------------------ */
 
 /* A kept registration that covers the request, now in use; NULL: there is none. Lock-free. */

@@ -85,18 +85,6 @@ uint64_t gs_share_freed_held(struct gs_share *share, const unsigned char uuid[16
     return held;
 }
 
-void gs_share_bound_limbo(struct gs_share *share, const struct gs_share_options *options)
-{
-    gs_lock_take(&share->lock);
-    share->options.limbo_warning = options->limbo_warning;
-    share->options.limbo_warning_blocks = options->limbo_warning_blocks;
-    share->options.limbo_warning_ns = options->limbo_warning_ns;
-    share->options.limbo_limit = options->limbo_limit;
-    share->limbo.said = false;
-    look_by_locked(share, gs_now_ns());
-    gs_lock_release(&share->lock);
-}
-
 bool gs_limbo_is_full(struct gs_share *share)
 {
     bool full;

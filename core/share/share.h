@@ -394,10 +394,6 @@ void gs_share_held_of(struct gs_share *share, uint64_t chunk_id, struct gs_share
 void gs_share_await_unmapped(struct gs_share *share, const unsigned char uuid[16],
                              uint64_t limit_ns);
 
-/* From now on the bounds for what is freed and held are those of `options`, which are looked at
- * anew. Of `asked` alone: the share thread, without a lock. */
-void gs_share_bound_limbo(struct gs_share *share, const struct gs_share_options *options);
-
 /* ---- Names ---------------------------------------------------------------------------------- */
 
 /* Whether all of it is as it is said there. */

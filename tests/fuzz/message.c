@@ -52,7 +52,7 @@ static void fill_publish(struct fuzz_input *input, struct gs_wire_publish *leave
 
 static void fill_order(struct fuzz_input *input, struct gs_wire_order *order)
 {
-    static const char *const names[] = {"log", "pool.decay", "debug.limbo_limit", "nothing"};
+    static const char *const names[] = {"log", "pool.decay", "pool.cache_limit", "nothing"};
     uint8_t kind = fuzz_byte(input), name = fuzz_byte(input);
 
     order->kind = kind % 8;

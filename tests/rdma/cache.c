@@ -433,35 +433,6 @@ Test(cache, no_more_bytes_are_kept_than_the_limit)
     cr_assert_eq(stats().bytes, 2 * MIB);
 }
 
-Test(cache, the_limit_can_be_changed_as_far_as_a_device_allows)
-{
-    start_anew(1024, 4 * MIB);
-    gs_regcache_limit_bytes(cache, 8 * MIB);
-    cr_assert_eq(gs_regcache_set_bytes(cache, UINT64_MAX), 4 * MIB);
-    for (unsigned i = 0; i < 8; i++)
-        use_once(&lent, AT + i * 4 * MIB, 2 * MIB);
-    cr_assert_eq(stats().bytes, 8 * MIB);
-    cr_assert_eq(gs_regcache_set_bytes(cache, 2 * MIB), UINT64_MAX);
-    use_once(&lent, AT + 64 * MIB, 2 * MIB);
-    cr_assert_eq(stats().bytes, 2 * MIB);
-    cr_assert_eq(gs_regcache_set_bytes(cache, 6 * MIB), 2 * MIB);
-    for (unsigned i = 0; i < 8; i++)
-        use_once(&lent, AT + (32 + i) * 4 * MIB, 2 * MIB);
-    cr_assert_eq(stats().bytes, 6 * MIB);
-}
-
-Test(cache, how_many_are_kept_can_be_changed)
-{
-    start_anew(3, UINT64_MAX);
-    cr_assert_eq(gs_regcache_set_count(cache, 5), 3);
-    for (unsigned i = 0; i < 8; i++)
-        use_once(&lent, AT + i * 4 * MIB, MIB);
-    cr_assert_eq(stats().entries, 5);
-    cr_assert_eq(gs_regcache_set_count(cache, 2), 5);
-    use_once(&lent, AT + 64 * MIB, MIB);
-    cr_assert_eq(stats().entries, 2);
-}
-
 Test(cache, a_limit_of_none_keeps_none)
 {
     start_anew(0, UINT64_MAX);
@@ -732,16 +703,10 @@ Test(cache, a_lower_limit_holds_with_the_next_release)
         use_once(&lent, AT + i * 4 * MIB, 2 * MIB);
     for (uint64_t i = 0; i < 4; i++)
         reg[i] = take_range(&lent, AT + i * 4 * MIB, 2 * MIB);
-    gs_regcache_set_bytes(cache, 4 * MIB);
+    gs_regcache_limit_bytes(cache, 4 * MIB);
     for (uint64_t i = 0; i < 4; i++)
         give(reg[i]);
     cr_assert_eq(stats().bytes, 4 * MIB);
-    for (uint64_t i = 2; i < 4; i++)
-        reg[i] = take_range(&lent, AT + i * 4 * MIB, 2 * MIB);
-    gs_regcache_set_count(cache, 1);
-    for (uint64_t i = 2; i < 4; i++)
-        give(reg[i]);
-    cr_assert_eq(stats().entries, 1);
 }
 
 /* From its begin to its end, whether it is in the device's hands or in its user's. */
