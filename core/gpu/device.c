@@ -7,8 +7,6 @@
 
 #include "core/gpu/map.h"
 
-#define TURN_NS UINT64_C(1000000) /* for those who go first, at most */
-
 #ifndef CU_MEM_CREATE_USAGE_HW_DECOMPRESS
 #define CU_MEM_CREATE_USAGE_HW_DECOMPRESS 0x2 /* cuda.h of 12.8 has it */
 #endif
@@ -49,24 +47,6 @@ CUresult gs_device_export(const struct gs_driver *driver, CUmemGenericAllocation
         *ret_fd = fd;
     }
     return result;
-}
-
-gs_status gs_device_unmap(const struct gs_driver *driver, CUdeviceptr address, size_t size,
-                          struct gs_turn *after)
-{
-    uint64_t left_ns = TURN_NS;
-
-    gs_turn_let(after, &left_ns);
-    return driver->mem_unmap(address, size);
-}
-
-void gs_device_release(const struct gs_driver *driver, CUmemGenericAllocationHandle handle,
-                       struct gs_turn *after)
-{
-    uint64_t left_ns = TURN_NS;
-
-    gs_turn_let(after, &left_ns);
-    driver->mem_release(handle);
 }
 
 static int attribute(const struct gs_driver *driver, CUdevice ordinal, CUdevice_attribute which)
@@ -116,8 +96,8 @@ static gs_status try_mode(const struct gs_driver *driver, const struct gs_device
             close(fd);
         }
     }
-    gs_device_unmap(driver, address, GS_PAGE_SIZE, NULL);
-    gs_device_release(driver, handle, NULL);
+    driver->mem_unmap(address, GS_PAGE_SIZE);
+    driver->mem_release(handle);
     driver->mem_address_free(address, GS_PAGE_SIZE);
     return status;
 }

@@ -14,7 +14,6 @@
 #include "core/base/fd.h"
 #include "core/base/log.h"
 #include "core/base/status.h"
-#include "core/base/turn.h"
 
 #define GS_DEVICES_MAX 64 /* of others nothing is ours */
 
@@ -72,14 +71,5 @@ gs_status gs_device_map(const struct gs_driver *driver, const struct gs_device *
  * descriptor is left. *ret_fd is untouched on failure. */
 CUresult gs_device_export(const struct gs_driver *driver, CUmemGenericAllocationHandle handle,
                           int *ret_fd);
-
-/* The reverse, in two steps; the address stays reserved, and the memory is the driver's after the
- * second. No GPU work may still touch the range. `after`, or NULL: threads whose calls go before
- * each of those here, and are waited for a millisecond at most. The first may fail: all is mapped
- * still. */
-gs_status gs_device_unmap(const struct gs_driver *driver, CUdeviceptr address, size_t size,
-                          struct gs_turn *after);
-void gs_device_release(const struct gs_driver *driver, CUmemGenericAllocationHandle handle,
-                       struct gs_turn *after);
 
 #endif

@@ -19,7 +19,6 @@
 #include "core/process/process.h"
 #include "core/process/purge.h"
 #include "core/process/sleep.h"
-#include "core/base/turn.h"
 
 #define GS_THREAD_ARENAS  16 /* for whoever has no tag; then one of each tag that there is here */
 #define GS_TAGS           16
@@ -65,8 +64,6 @@ struct gs_graph_memory {
 
 /* Pieces on their way to the driver (core/process/unmap.c), and from it. The counts are atomic. */
 struct gs_releases {
-    struct gs_turn
-        turn; /* the program's threads that make pieces go before one that gives some back */
     uint64_t begun, done; /* calls that release a piece */
     uint64_t gone;        /* detached pieces that were */
     uint64_t last_ns;     /* when; 0: never */

@@ -109,9 +109,7 @@ static gs_status map(struct gs_core *core, const struct gs_device *device,
 
     if (!gs_limit_take(core, device, span->size))
         return (gs_status)CUDA_ERROR_OUT_OF_MEMORY;
-    gs_turn_begin(&core->releases.turn);
     status = gs_device_map(&core->driver, device, span->base, span->size, ret_handle);
-    gs_turn_end(&core->releases.turn);
     if (status != GS_OK)
         gs_limit_give(core, device->ordinal, span->size);
     return status;
@@ -124,9 +122,9 @@ static bool unmap(struct gs_core *core, const struct gs_device *device, const st
 {
     const struct gs_trace_mark mark = gs_trace_begin();
 
-    if (gs_device_unmap(&core->driver, span->base, span->size, NULL) != GS_OK)
+    if (core->driver.mem_unmap(span->base, span->size) != CUDA_SUCCESS)
         return false;
-    gs_device_release(&core->driver, handle, NULL);
+    core->driver.mem_release(handle);
     gs_limit_give(core, device->ordinal, span->size);
     if (gs_tracing())
         gs_record_gone(core, &mark, device->ordinal, span->base, span->size);

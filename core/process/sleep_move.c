@@ -126,8 +126,8 @@ static bool unmap(struct gs_core *core, const struct gs_away *away)
     for (size_t k = 0; k < away->places; k++) {
         struct gs_away_place *place = &core->sleep.places[away->first_place + k];
 
-        place->mapped = place->mapped &&
-                        gs_device_unmap(&core->driver, place->base, place->size, NULL) != GS_OK;
+        place->mapped =
+            place->mapped && core->driver.mem_unmap(place->base, place->size) != CUDA_SUCCESS;
         unmapped &= !place->mapped;
     }
     return unmapped;
@@ -137,7 +137,7 @@ static bool unmap(struct gs_core *core, const struct gs_away *away)
 static void release(struct gs_core *core, struct gs_away *away, const struct gs_trace_mark *mark)
 {
     while (away->references > 0) {
-        gs_device_release(&core->driver, away->handle, NULL);
+        core->driver.mem_release(away->handle);
         away->references--;
     }
     away->made = false;

@@ -181,5 +181,5 @@ void gs_sleep_own_back(struct gs_core *core, struct gs_away *away)
     handle->held -= released;
     gs_lock_release(&own->lock);
     if (released)
-        gs_device_release(&core->driver, away->handle, NULL);
+        core->driver.mem_release(away->handle);
 }

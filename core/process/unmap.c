@@ -11,6 +11,8 @@
 #define COUNTED_NS \
     UINT64_C(100000000) /* for the driver to take a piece, where it is only to be counted */
 
+#define GROWTHS_NS UINT64_C(1000000) /* for who makes pieces, before each call of the driver's */
+
 /* How deep this thread is in unmap_piece. Listeners and pinners that it calls may come back
  * here with an allocation or a question, which are not to wait for it. */
 static _Thread_local unsigned releasing_here;
@@ -29,11 +31,20 @@ static bool is_releasing_here(void)
     return releasing_here > 0;
 }
 
+/* The driver does one thing at a time, and gives who calls again its turn before one that sleeps for
+ * it. */
+static void let_growths_go_first(const struct gs_core *core)
+{
+    if (goes_after)
+        gs_growths_await(core, GROWTHS_NS);
+}
+
 /* Who counts what is free counts it as leaving until then, and as the driver's from then on. */
 static void release(struct gs_core *core, const struct gs_piece *piece)
 {
     __atomic_add_fetch(&core->releases.begun, 1, __ATOMIC_SEQ_CST);
-    gs_device_release(&core->driver, piece->handle, goes_after ? &core->releases.turn : NULL);
+    let_growths_go_first(core);
+    core->driver.mem_release(piece->handle);
     gs_limit_give(core, piece->device, piece->span.size);
     if (piece->releasing)
         __atomic_sub_fetch(&core->figures.leaving[piece->device], piece->span.size,
@@ -55,8 +66,8 @@ static size_t unmap_piece(struct gs_core *core, struct gs_piece *piece)
     if (gs_regcache_drain(core->regcache, piece->span.base, piece->span.size)) {
         gs_share_chunk_gone(core->share, piece->id);
         mark = gs_trace_begin();
-        if (gs_device_unmap(&core->driver, piece->span.base, piece->span.size,
-                            goes_after ? &core->releases.turn : NULL) == GS_OK) {
+        let_growths_go_first(core);
+        if (core->driver.mem_unmap(piece->span.base, piece->span.size) == CUDA_SUCCESS) {
             release(core, piece);
             bytes = piece->span.size;
             if (gs_tracing())
