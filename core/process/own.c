@@ -97,91 +97,54 @@ static void end_exports(struct gs_own *own, struct gs_own_export *export)
     }
 }
 
-/* Leaves the map: the driver may have another mapping there in a moment. */
-static void take_mapping_locked(struct gs_own *own, struct gs_own_mapping *mapping)
+/* Leaves the map: the driver may have another mapping there in a moment. Its handle counts it
+ * still. */
+static struct gs_own_mapping *take_range_locked(struct gs_own *own, uint64_t base, uint64_t size,
+                                                struct gs_own_export **exports)
 {
-    gs_map_remove(&own->map, &mapping->span);
-    if (!mapping->handle)
-        return;
-    mapping->handle->pins++;
-    mapping->handle->mappings--;
-    gs_own_settle_locked(own, mapping->handle);
-}
+    struct gs_own_mapping *mapping, *taken = NULL;
 
-static void drop_mapping_locked(struct gs_own *own, struct gs_own_mapping *mapping)
-{
-    if (mapping->handle) {
-        mapping->handle->pins--;
-        gs_own_settle_locked(own, mapping->handle);
-    }
-    free(mapping);
-}
-
-static void put_mapping_back_locked(struct gs_own *own, struct gs_own_mapping *mapping)
-{
-    if (mapping->handle) {
-        mapping->handle->pins--;
-        mapping->handle->mappings++;
-        gs_own_know_locked(own, mapping->handle);
-    }
-    gs_map_insert(&own->map, &mapping->span); /* it was there: nothing is to be made for it */
-}
-
-static void take_range_locked(struct gs_own *own, uint64_t base, uint64_t size,
-                              struct gs_own_going *ret)
-{
-    struct gs_own_mapping *mapping;
-
-    *ret = (struct gs_own_going){0};
     own->changes++;
-    take_exports_locked(own, base, size, &ret->exports);
+    take_exports_locked(own, base, size, exports);
     while ((mapping = next_mapping_locked(own, base, base + size))) {
-        take_mapping_locked(own, mapping);
-        mapping->next = ret->mappings;
-        ret->mappings = mapping;
+        gs_map_remove(&own->map, &mapping->span);
+        mapping->next = taken;
+        taken = mapping;
     }
+    return taken;
 }
 
-void gs_own_unmapping(struct gs_own *own, CUdeviceptr base, size_t size, struct gs_own_going *ret)
+struct gs_own_mapping *gs_own_unmapping(struct gs_own *own, CUdeviceptr base, size_t size)
 {
+    struct gs_own_export *exports = NULL;
+    struct gs_own_mapping *taken;
     uint64_t end;
 
-    *ret = (struct gs_own_going){0};
     if (__builtin_add_overflow((uint64_t)base, size, &end))
-        return; /* the driver refuses it */
+        return NULL; /* the driver refuses it */
     gs_lock_take(&own->lock);
-    take_range_locked(own, base, size, ret);
-    for (struct gs_own_export *export = ret->exports; export; export = export->next)
-        gs_share_strip_going(own->share, export->export);
+    taken = take_range_locked(own, base, size, &exports);
     gs_lock_release(&own->lock);
+    end_exports(own, exports);
+    return taken;
 }
 
-void gs_own_unmapped(struct gs_own *own, struct gs_own_going *going, bool done)
+void gs_own_unmapped(struct gs_own *own, struct gs_own_mapping *taken, bool done)
 {
     struct gs_own_mapping *mapping;
-    struct gs_own_export *export, *ended = done ? going->exports : NULL;
 
-    if (done)
-        going->exports = NULL;
     gs_lock_take(&own->lock);
-    while ((mapping = going->mappings)) {
-        going->mappings = mapping->next;
-        if (done)
-            drop_mapping_locked(own, mapping);
-        else
-            put_mapping_back_locked(own, mapping);
-    }
-    while ((export = going->exports)) {
-        going->exports = export->next;
-        gs_share_strip_stays(own->share, export->export);
-        HASH_ADD(hh, own->exports, place, sizeof export->place, export);
-        if (export->hh.tbl)
-            continue;
-        export->next = ended; /* no host memory is left */
-        ended = export;
+    while ((mapping = taken)) {
+        taken = mapping->next;
+        if (mapping->handle && done) {
+            mapping->handle->mappings--;
+            gs_own_settle_locked(own, mapping->handle);
+        } else if (mapping->handle) {
+            mapping->handle->use = GS_OWN_BOUND; /* to a place that nobody knows any more */
+        }
+        free(mapping);
     }
     gs_lock_release(&own->lock);
-    end_exports(own, ended);
 }
 
 static const char *why_not(const struct gs_own *own, const struct gs_own_mapping *mapping,
@@ -201,14 +164,13 @@ static const char *why_not(const struct gs_own *own, const struct gs_own_mapping
 void gs_own_mapped(struct gs_own *own, CUdeviceptr base, size_t size, size_t offset,
                    CUmemGenericAllocationHandle handle)
 {
-    struct gs_own_mapping *mapping = calloc(1, sizeof *mapping);
+    struct gs_own_mapping *mapping = calloc(1, sizeof *mapping), *stale;
     const struct gs_own_range *reservation;
-    struct gs_own_going stale = {0};
     struct gs_own_handle *known;
     bool noted = false;
 
+    stale = gs_own_unmapping(own, base, size); /* what ended where nobody saw it */
     gs_lock_take(&own->lock);
-    take_range_locked(own, base, size, &stale); /* what ended where nobody saw it */
     known = gs_own_handle_locked(own, handle);
     if (mapping) {
         mapping->span = (struct gs_span){.base = base, .size = size, .kind = GS_SPAN_OWN};
@@ -226,7 +188,7 @@ void gs_own_mapped(struct gs_own *own, CUdeviceptr base, size_t size, size_t off
     else if (known)
         known->use = GS_OWN_BOUND; /* to a place that nobody knows: it does not move */
     gs_lock_release(&own->lock);
-    gs_own_unmapped(own, &stale, true);
+    gs_own_unmapped(own, stale, true);
 }
 
 /* False: nobody can reach, or write, any more what somebody could. */
@@ -442,10 +404,8 @@ bool gs_own_is_shared_at(struct gs_own *own, CUdeviceptr address)
 static void free_mapping(uint64_t address, void *arg)
 {
     struct gs_own *own = arg;
-    struct gs_own_going going;
 
-    gs_own_unmapping(own, address, 1, &going);
-    gs_own_unmapped(own, &going, true);
+    gs_own_unmapped(own, gs_own_unmapping(own, address, 1), true);
 }
 
 void gs_own_free(struct gs_own *own)

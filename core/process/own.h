@@ -8,9 +8,9 @@
  *                                                       with access, which can be shared; an export
  *                                                       is of one strip as it was then
  *
- * What goes away leaves these tables before the driver is asked, and comes back where he refuses: a
- * moment later his handle or address may be another's. An export ends with the first of its pieces
- * that goes, or that nobody here may reach any more.
+ * What goes away leaves these tables before the driver is asked: a moment later its handle or
+ * address may be another's. What it refuses to unmap is neither shared nor put to sleep any more. An
+ * export ends with the first of its pieces that goes, or that nobody here may reach any more.
  *
  * Handles get the type POSIX descriptor where the program asked for none (core/api/own.c): `added`.
  *
@@ -55,7 +55,6 @@ struct gs_own_handle {
     struct gs_own_memory memory;
     unsigned references, mappings; /* of the program's */
     unsigned held;                 /* of the references, those that the driver knows of */
-    unsigned pins;                 /* calls under way */
     bool known;                    /* in the table: its number is not another's */
     bool moved;                    /* the driver's number may be another one */
     enum gs_own_use use;
@@ -109,12 +108,6 @@ struct gs_own {
     struct gs_share *share;
 };
 
-/* What leaves while the driver is asked. */
-struct gs_own_going {
-    struct gs_own_mapping *mappings;
-    struct gs_own_export *exports;
-};
-
 /* NULL: no host memory. `share` outlives it, and has ended when it is freed. NULL may be freed. */
 struct gs_own *gs_own_new(struct gs_share *share, bool isolates);
 void gs_own_free(struct gs_own *own);
@@ -131,10 +124,9 @@ CUmemGenericAllocationHandle gs_own_made(struct gs_own *own, CUmemGenericAllocat
                                          const struct gs_own_memory *memory);
 CUmemGenericAllocationHandle gs_own_retained(struct gs_own *own, CUmemGenericAllocationHandle real,
                                              CUdeviceptr address);
-/* A reference is about to be given back, and was, or not. NULL: the handle is not known. *handle
- * becomes the driver's number; 0: the driver has nothing to give back. */
-struct gs_own_handle *gs_own_releasing(struct gs_own *own, CUmemGenericAllocationHandle *handle);
-void gs_own_released(struct gs_own *own, struct gs_own_handle *handle, bool done);
+/* A reference is given back. Returns the driver's number; 0: the driver has nothing to give back. */
+CUmemGenericAllocationHandle gs_own_releasing(struct gs_own *own,
+                                              CUmemGenericAllocationHandle handle);
 /* The driver's number of one. */
 CUmemGenericAllocationHandle gs_own_look_up(struct gs_own *own,
                                             CUmemGenericAllocationHandle handle);
@@ -162,11 +154,10 @@ static inline bool gs_own_adds(const struct gs_own *own)
 }
 
 /* Between its files, and sleep_own.c. The handle of that number, or NULL; what is mapped at an
- * address, or NULL; a handle is known again; nothing of it is left, perhaps, and then it is freed
- * where no call is at it. The reservation that covers an address, or NULL. */
+ * address, or NULL; nothing of a handle is left, perhaps, and then it is freed. The reservation that
+ * covers an address, or NULL. */
 struct gs_own_handle *gs_own_handle_locked(struct gs_own *own, CUmemGenericAllocationHandle handle);
 struct gs_own_mapping *gs_own_mapping_locked(const struct gs_own *own, uint64_t address);
-void gs_own_know_locked(struct gs_own *own, struct gs_own_handle *handle);
 void gs_own_settle_locked(struct gs_own *own, struct gs_own_handle *handle);
 const struct gs_own_range *gs_own_reservation_locked(const struct gs_own *own, uint64_t address);
 
@@ -182,8 +173,9 @@ bool gs_own_unreserving(struct gs_own *own, CUdeviceptr base, struct gs_own_rang
 
 void gs_own_mapped(struct gs_own *own, CUdeviceptr base, size_t size, size_t offset,
                    CUmemGenericAllocationHandle handle);
-void gs_own_unmapping(struct gs_own *own, CUdeviceptr base, size_t size, struct gs_own_going *ret);
-void gs_own_unmapped(struct gs_own *own, struct gs_own_going *going, bool done);
+/* Around the driver's call: the list of what leaves is for the second. */
+struct gs_own_mapping *gs_own_unmapping(struct gs_own *own, CUdeviceptr base, size_t size);
+void gs_own_unmapped(struct gs_own *own, struct gs_own_mapping *taken, bool done);
 void gs_own_access_set(struct gs_own *own, CUdeviceptr base, size_t size,
                        const CUmemAccessDesc *desc, size_t count);
 

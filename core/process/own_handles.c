@@ -27,11 +27,9 @@ static void forget_locked(struct gs_own *own, struct gs_own_handle *handle)
     handle->known = false;
 }
 
-void gs_own_know_locked(struct gs_own *own, struct gs_own_handle *handle)
+static void know_locked(struct gs_own *own, struct gs_own_handle *handle)
 {
     gs_lock_assert_held(&own->lock);
-    if (handle->known)
-        return;
     HASH_ADD(hh, own->handles, handle, sizeof handle->handle, handle);
     handle->known = handle->hh.tbl != NULL;
 }
@@ -49,8 +47,6 @@ void gs_own_settle_locked(struct gs_own *own, struct gs_own_handle *handle)
     if (handle->references > 0 || handle->mappings > 0)
         return;
     forget_locked(own, handle);
-    if (handle->pins > 0)
-        return;
     __atomic_sub_fetch(&own->bytes, on_gpu(handle), __ATOMIC_RELAXED);
     free(handle);
 }
@@ -88,7 +84,7 @@ CUmemGenericAllocationHandle gs_own_made(struct gs_own *own, CUmemGenericAllocat
         made->references = made->held = 1;
         if (memory->added)
             __atomic_store_n(&own->adds, true, __ATOMIC_RELAXED);
-        gs_own_know_locked(own, made);
+        know_locked(own, made);
         if (made->known)
             __atomic_add_fetch(&own->bytes, on_gpu(made), __ATOMIC_RELAXED);
         else
@@ -118,42 +114,25 @@ CUmemGenericAllocationHandle gs_own_retained(struct gs_own *own, CUmemGenericAll
     return real;
 }
 
-struct gs_own_handle *gs_own_releasing(struct gs_own *own, CUmemGenericAllocationHandle *handle)
+CUmemGenericAllocationHandle gs_own_releasing(struct gs_own *own,
+                                              CUmemGenericAllocationHandle handle)
 {
     struct gs_own_handle *found;
 
     gs_lock_take(&own->lock);
-    found = gs_own_handle_locked(own, *handle);
+    found = gs_own_handle_locked(own, handle);
     if (found)
-        *handle = found->real;
+        handle = found->real;
     if (found && found->references > 0) {
-        found->pins++;
         found->references--;
         if (found->held > found->references)
             found->held--;
         else
-            *handle = 0;
+            handle = 0;
         gs_own_settle_locked(own, found);
-    } else {
-        found = NULL;
     }
     gs_lock_release(&own->lock);
-    return found;
-}
-
-void gs_own_released(struct gs_own *own, struct gs_own_handle *handle, bool done)
-{
-    if (!handle)
-        return;
-    gs_lock_take(&own->lock);
-    handle->pins--;
-    if (!done) {
-        handle->references++;
-        handle->held++;
-        gs_own_know_locked(own, handle);
-    }
-    gs_own_settle_locked(own, handle);
-    gs_lock_release(&own->lock);
+    return handle;
 }
 
 CUmemGenericAllocationHandle gs_own_look_up(struct gs_own *own, CUmemGenericAllocationHandle handle)

@@ -37,7 +37,6 @@ struct gs_export {
     struct gs_export *next_work[GS_WORKS];
     uint64_t made_ns;  /* when its handle was asked for */
     uint64_t freed_ns; /* 0: the program has it */
-    unsigned going;    /* of a strip: calls that may end it */
     bool in_grace;     /* until that is over, or it was opened */
     enum gs_export_state state;
     struct gs_export *older, *newer; /* in the list of its state */
@@ -115,12 +114,11 @@ static inline bool gs_export_is_own(const struct gs_export *export)
 {
     return gs_export_is_strip(export) && !export->source.strip->is_block;
 }
-/* Lock held. It is not to be opened, nor is any more of it to be given: it has gone, or is going.
+/* Lock held. It is not to be opened, nor is any more of it to be given: it has gone, or is about to.
  * So is external memory, also while others have it. */
 static inline bool gs_strip_is_stale_locked(const struct gs_export *export)
 {
-    return (gs_export_is_own(export) || export->source.behind) &&
-           (export->freed_ns || export->going > 0);
+    return (gs_export_is_own(export) || export->source.behind) && export->freed_ns;
 }
 /* Lock held. Whether the broker was given all of it. */
 static inline bool gs_export_is_brokered(const struct gs_share *share,

@@ -384,11 +384,10 @@ bool gs_name_came(struct gs_share *share, struct gs_client *client,
 
 /* ---- Answers --------------------------------------------------------------------------------- */
 
-/* Whether it leads to anything: of what was left here, what its process confirms; of a strip
- * nothing while it may be about to go. */
+/* Whether it leads to anything: of what was left here, what its process confirms. */
 static bool leads(const struct gs_name *name)
 {
-    return name->export && !name->export->freed_ns && name->export->going == 0 &&
+    return name->export && !name->export->freed_ns &&
            (!name->export->publisher ||
             gs_publisher_confirms(name->export->publisher, name->export));
 }

@@ -305,13 +305,10 @@ void gs_export_handle(const struct gs_export *export,
                       unsigned char ret_ipc_handle[GS_IPC_HANDLE_SIZE]);
 
 /*
- * A strip's memory may be about to go: from now on nobody gets any of it, nor finds its names,
- * until `stays` says that it was left as it was. Or it has gone, which ends the export and its
- * names: who has it open keeps what he has. Neither waits for anybody. An export has a reference of
- * its strip of its own.
+ * A strip's memory is about to go, which ends the export and its names: from now on nobody gets any
+ * of it, and who has it open keeps that. Waits for nobody. An export has a reference of its strip of
+ * its own.
  */
-void gs_share_strip_going(struct gs_share *share, struct gs_export *export);
-void gs_share_strip_stays(struct gs_share *share, struct gs_export *export);
 void gs_share_strip_gone(struct gs_share *share, struct gs_export *export);
 
 /*

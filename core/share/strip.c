@@ -9,9 +9,8 @@
  *
  * and from then on has the memory by its own imports. Between the grant and the last piece the
  * program may unmap some of it: then the rest is refused, and the open with it. What is mapped at a
- * piece's place is the piece as long as no call is under way that may change that (`going`, said
- * before the driver's call) and none has (`freed_ns`): both are looked at after the handle was
- * taken.
+ * piece's place is the piece until a call that may change that was begun (`freed_ns`, said before the
+ * driver's call), which is looked at after the handle was taken.
  *
  * All memory is given in this way. A block of the library's is held by its references, so what is
  * mapped there is its piece, or pieces that it lies across, whose descriptors are kept
@@ -24,20 +23,6 @@
 #include "core/share/exporter.h"
 
 #include <string.h>
-
-void gs_share_strip_going(struct gs_share *share, struct gs_export *export)
-{
-    gs_lock_take(&share->lock);
-    export->going++;
-    gs_lock_release(&share->lock);
-}
-
-void gs_share_strip_stays(struct gs_share *share, struct gs_export *export)
-{
-    gs_lock_take(&share->lock);
-    export->going--;
-    gs_lock_release(&share->lock);
-}
 
 void gs_share_strip_gone(struct gs_share *share, struct gs_export *export)
 {

@@ -54,16 +54,11 @@ GS_HOOK CUresult CUDAAPI cuMemCreate(CUmemGenericAllocationHandle *handle, size_
 GS_HOOK CUresult CUDAAPI cuMemRelease(CUmemGenericAllocationHandle handle)
 {
     GS_AT_GATE(cuMemRelease);
-    struct gs_own_handle *released;
-    CUresult result;
-
-    if (!own())
+    if (!own() || !handle)
         return gs_real.cuMemRelease(handle);
     GS_KEEP_CALLER;
-    released = gs_own_releasing(own(), &handle);
-    result = released && !handle ? CUDA_SUCCESS : gs_real.cuMemRelease(handle);
-    gs_own_released(own(), released, result == CUDA_SUCCESS);
-    return result;
+    handle = gs_own_releasing(own(), handle);
+    return handle ? gs_real.cuMemRelease(handle) : CUDA_SUCCESS;
 }
 
 GS_HOOK CUresult CUDAAPI cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle,

@@ -39,7 +39,7 @@ GS_HOOK CUresult CUDAAPI cuMemMap(CUdeviceptr ptr, size_t size, size_t offset,
 GS_HOOK CUresult CUDAAPI cuMemUnmap(CUdeviceptr ptr, size_t size)
 {
     GS_AT_GATE(cuMemUnmap);
-    struct gs_own_going going;
+    struct gs_own_mapping *taken;
     CUresult result;
 
     if (touches_ours(ptr, size))
@@ -49,9 +49,9 @@ GS_HOOK CUresult CUDAAPI cuMemUnmap(CUdeviceptr ptr, size_t size)
     if (!own())
         return gs_real.cuMemUnmap(ptr, size);
     GS_KEEP_CALLER;
-    gs_own_unmapping(own(), ptr, size, &going);
+    taken = gs_own_unmapping(own(), ptr, size);
     result = gs_real.cuMemUnmap(ptr, size);
-    gs_own_unmapped(own(), &going, result == CUDA_SUCCESS);
+    gs_own_unmapped(own(), taken, result == CUDA_SUCCESS);
     return result;
 }
 

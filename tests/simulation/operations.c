@@ -178,7 +178,7 @@ void program_lease_ended(void *arg, uint64_t address)
 static void free_block(struct process *process, struct block *block, bool at_once)
 {
     if (block->piece_count && !block->crosses) {
-        strip_unmap(process, block, !at_once);
+        strip_unmap(process, block);
         return;
     }
     gs_lock_take(&process->arena);

@@ -481,7 +481,7 @@ uint64_t strip_base(const struct block *block, uint64_t address);
 /* False: this world has none, or the process has one. */
 bool strip_share(struct process *process, unsigned arg);
 /* Unmaps what is live; or, `refused`, would. */
-void strip_unmap(struct process *process, struct block *block, bool refused);
+void strip_unmap(struct process *process, struct block *block);
 void strips_end(struct process *process);
 gs_status strip_export(struct process *process, struct block *block);
 /* NULL: this world has none, or no memory. */

@@ -167,22 +167,16 @@ bool strip_share(struct process *process, unsigned arg)
 
 /* ---- Unmapping ------------------------------------------------------------------------------- */
 
-void strip_unmap(struct process *process, struct block *block, bool refused)
+void strip_unmap(struct process *process, struct block *block)
 {
     const CUdeviceptr base = strip_base(block, block->address);
 
     if (block->state != BLOCK_LIVE || block->naming > 0)
         return;
     block->state = BLOCK_MADE; /* one thread is at it */
-    gs_share_strip_going(process->share, block->export);
-    if (refused) {
-        sim_point();
-        gs_share_strip_stays(process->share, block->export);
-        block->state = BLOCK_LIVE;
-        return;
-    }
-    sim_driver.mem_unmap(base, size_of(block));
     gs_share_strip_gone(process->share, block->export);
+    sim_point();
+    sim_driver.mem_unmap(base, size_of(block));
     gone(block);
     sim_trace("    strip %llu has gone", (unsigned long long)block->id);
     if (block->id % 2 || world.calm) {

@@ -23,11 +23,8 @@ static CUmemGenericAllocationHandle create(struct fixture *f, size_t size)
 
 static CUresult release(struct fixture *f, CUmemGenericAllocationHandle handle)
 {
-    struct gs_own_handle *released = gs_own_releasing(OWN(f), &handle);
-    CUresult result = released && !handle ? CUDA_SUCCESS : cuMemRelease(handle);
-
-    gs_own_released(OWN(f), released, result == CUDA_SUCCESS);
-    return result;
+    handle = gs_own_releasing(OWN(f), handle);
+    return handle ? cuMemRelease(handle) : CUDA_SUCCESS;
 }
 
 static CUmemGenericAllocationHandle retain(struct fixture *f, CUdeviceptr at)
@@ -68,11 +65,10 @@ static void let_in(struct fixture *f, CUdeviceptr at, size_t size, CUdevice devi
 
 static void unmap(struct fixture *f, CUdeviceptr at, size_t size)
 {
-    struct gs_own_going going;
+    struct gs_own_mapping *taken = gs_own_unmapping(OWN(f), at, size);
 
-    gs_own_unmapping(OWN(f), at, size, &going);
     MUST(cuMemUnmap(at, size));
-    gs_own_unmapped(OWN(f), &going, true);
+    gs_own_unmapped(OWN(f), taken, true);
 }
 
 static unsigned long long access_of(CUdeviceptr at, CUdevice device)
@@ -268,26 +264,21 @@ Test(sleep_own, numbers_stay_the_programs, .timeout = 60)
 Test(sleep_own, a_number_that_the_driver_gives_anew_is_another, .timeout = 60)
 {
     const struct gs_own_memory other = {.size = 2 * MIB, .properties = plain};
-    CUmemGenericAllocationHandle anew, number;
-    struct gs_own_handle *released;
+    CUmemGenericAllocationHandle anew;
     struct gs_sleep_why why;
     struct fixture f;
 
     start(&f);
     make(&f);
     cr_assert_eq(gs_own_made(OWN(&f), 4711, &other), 4711);
-    number = 4711;
-    gs_own_released(OWN(&f), gs_own_releasing(OWN(&f), &number), true);
+    cr_assert_eq(gs_own_releasing(OWN(&f), 4711), 4711);
     cr_assert(goes(&f, &why), "%s", why.text);
     cr_assert(comes(&f, &why), "%s", why.text);
     anew = gs_own_made(OWN(&f), handles[PLAIN], &other);
     cr_assert_neq(anew, handles[PLAIN]);
     cr_assert_eq(gs_own_real(OWN(&f), anew), handles[PLAIN]);
     cr_assert_neq(gs_own_made(OWN(&f), handles[TWICE], &other), anew);
-    number = anew;
-    released = gs_own_releasing(OWN(&f), &number);
-    cr_assert_eq(number, handles[PLAIN]);
-    gs_own_released(OWN(&f), released, true);
+    cr_assert_eq(gs_own_releasing(OWN(&f), anew), handles[PLAIN]);
     cr_assert(are_right());
 }
 

@@ -271,10 +271,6 @@ Test(share_strip, what_has_gone_is_given_no_more_of)
     fd = connect_by_hand();
     open_by_hand(fd);
     cr_assert_eq(fetch(fd, 0, &message), GS_WIRE_GRANT);
-    gs_share_strip_going(side.share, export);
-    cr_assert(is_refused(fd, GS_REFUSED_HANDLE));
-    cr_assert_eq(side_open_by_hand(fd, export), GS_WIRE_REFUSE);
-    gs_share_strip_stays(side.share, export);
     cr_assert_eq(fetch(fd, 1, &message), GS_WIRE_GRANT);
     cr_assert_eq(references(), 1);
     /* It has gone: its holder is told, and until he has closed it, it is known who he is. */
@@ -342,10 +338,6 @@ Test(share_strip, a_name_of_it_leads_to_its_piece_until_it_has_gone)
     cr_assert_eq(found.size, rest);
     cr_assert_eq(found.address, base + 4 * PIECE + 100);
     cr_assert_eq(found.kept, 0);
-    gs_share_strip_going(side.share, export);
-    cr_assert_not(has_name(&found), "what may be about to go is not opened");
-    gs_share_strip_stays(side.share, export);
-    cr_assert(has_name(&found));
     fd = connect_by_hand();
     open_by_hand(fd);
     gs_share_strip_gone(side.share, export);
