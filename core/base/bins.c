@@ -61,14 +61,13 @@ void gs_bins_remove(struct gs_bins *bins, struct gs_bin_entry *entry)
         bins->levels &= ~(UINT64_C(1) << at.level);
 }
 
-static struct gs_bin_entry *tightest(struct gs_bin_entry *entry, const struct gs_bin_wish *wish,
+static struct gs_bin_entry *tightest(struct gs_bin_entry *entry, size_t size, size_t limit,
                                      unsigned compared)
 {
     struct gs_bin_entry *best = NULL;
 
     for (unsigned i = 0; entry && i < compared; i++, entry = entry->next)
-        if (entry->size >= wish->size && entry->size <= wish->limit &&
-            (!best || entry->size < best->size) && (!wish->suits || wish->suits(entry, wish)))
+        if (entry->size >= size && entry->size <= limit && (!best || entry->size < best->size))
             best = entry;
     return best;
 }
@@ -92,26 +91,19 @@ static int next_bin(const struct gs_bins *bins, struct position *at)
     return 1;
 }
 
-struct gs_bin_entry *gs_bins_find_wish(const struct gs_bins *bins, const struct gs_bin_wish *wish)
+struct gs_bin_entry *gs_bins_find(const struct gs_bins *bins, size_t size, size_t limit)
 {
     struct position at;
     struct gs_bin_entry *first, *best;
 
     if (!bins->levels)
         return NULL;
-    at = position_of(bins, wish->size);
+    at = position_of(bins, size);
     first = bins->head[at.level][at.slot];
-    best = tightest(first, wish, COMPARED_MAX);
+    best = tightest(first, size, limit, COMPARED_MAX);
     if (!best && next_bin(bins, &at)) /* there all are large enough */
-        best = tightest(bins->head[at.level][at.slot], wish, COMPARED_MAX);
-    return best ? best : tightest(first, wish, DESPERATE_MAX);
-}
-
-struct gs_bin_entry *gs_bins_find(const struct gs_bins *bins, size_t size, size_t limit)
-{
-    const struct gs_bin_wish wish = {.size = size, .limit = limit};
-
-    return gs_bins_find_wish(bins, &wish);
+        best = tightest(bins->head[at.level][at.slot], size, limit, COMPARED_MAX);
+    return best ? best : tightest(first, size, limit, DESPERATE_MAX);
 }
 
 struct gs_bin_entry *gs_bins_largest(const struct gs_bins *bins)

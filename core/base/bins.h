@@ -33,15 +33,6 @@ void gs_bins_remove(struct gs_bins *bins, struct gs_bin_entry *entry);
  * its bin; NULL if none was found. */
 struct gs_bin_entry *gs_bins_find(const struct gs_bins *bins, size_t size, size_t limit);
 
-/* Who asks may want some entries only. */
-struct gs_bin_wish {
-    size_t size, limit;
-    bool (*suits)(const struct gs_bin_entry *entry, const struct gs_bin_wish *wish); /* or NULL */
-    const void *arg;                                                                 /* its own */
-};
-/* The same among those. */
-struct gs_bin_entry *gs_bins_find_wish(const struct gs_bins *bins, const struct gs_bin_wish *wish);
-
 /* Any one entry (the largest size class first), or NULL. */
 struct gs_bin_entry *gs_bins_largest(const struct gs_bins *bins);
 

@@ -135,27 +135,13 @@ static struct gs_block *take_entry_locked(struct gs_arena *arena, struct gs_bin_
     return block;
 }
 
-static bool is_inside(const struct gs_bin_entry *entry, const struct gs_bin_wish *wish)
-{
-    (void)wish;
-    return !gs_block_crosses((const struct gs_block *)entry);
-}
-
-/* Best fit; of those that fit as well the one inside a piece, which takes fewer calls to share and
- * to register. Where each block has its piece alone, a piece of the very size. */
+/* Best fit. Where each block has its piece alone, a piece of the very size. */
 static struct gs_bin_entry *find_locked(const struct gs_arena *arena, const struct gs_bins *bins,
                                         size_t need)
 {
     bool whole = arena->shared->whole_pieces && bins == &arena->large.free;
-    struct gs_bin_entry *entry, *inside;
 
-    if (!bins->levels)
-        return NULL;
-    entry = gs_bins_find(bins, need, whole ? need + GS_PAGE_SIZE - 1 : SIZE_MAX);
-    if (!entry || !gs_block_crosses((const struct gs_block *)entry))
-        return entry;
-    inside = gs_bins_find_wish(bins, &(struct gs_bin_wish){need, entry->size, is_inside, NULL});
-    return inside ? inside : entry;
+    return gs_bins_find(bins, need, whole ? need + GS_PAGE_SIZE - 1 : SIZE_MAX);
 }
 
 static struct gs_block *take_quick_locked(struct gs_arena *arena, size_t unit, size_t size)

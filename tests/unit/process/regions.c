@@ -315,32 +315,6 @@ Test(regions, neighbours_merge_across_pieces_and_serve_any_size)
     end();
 }
 
-Test(regions, of_two_that_fit_as_well_the_one_inside_a_piece_is_taken)
-{
-    CUdeviceptr block[4], across, inside, rest;
-
-    start_four(block);
-    give(block[0]);
-    give(block[1]);
-    must_alloc(&f, 48 * MIB);
-    across = must_alloc(&f, 32 * MIB);
-    rest = must_alloc(&f, 48 * MIB);
-    give(block[2]);
-    inside = must_alloc(&f, 32 * MIB);
-    must_alloc(&f, 32 * MIB);
-    cr_assert(pieces_of(across) == 2 && pieces_of(inside) == 1 && rest < inside);
-    for (int order = 0; order < 2; order++) { /* whichever was freed last */
-        give(order ? inside : across);
-        give(order ? across : inside);
-        MUST(gs_core_free(f.core,
-                          must_alloc(&f, 512))); /* neither is apart as the last that came back */
-        give(must_alloc(&f, 2 * MIB));
-        cr_assert_eq(must_alloc(&f, 32 * MIB), inside);
-        cr_assert_eq(must_alloc(&f, 32 * MIB), across);
-    }
-    end();
-}
-
 Test(regions, without_crossing_each_block_is_in_a_piece_of_its_size)
 {
     CUdeviceptr block[3];
