@@ -24,7 +24,7 @@ programs="shim/libgpushim.so shim/command/gpushim shim/command/gpushim-broker $c
     examples/share/share_driver tests/chaos/chaos tests/stress/stress tests/stress/single
     tests/stress/libgpushim-no-epochs.so tests/stress/libgpushim-no-order.so
     tests/stress/libgpushim-old-driver.so tests/chaos/libmutant_hang-up.so tests/rdma/registration
-    tests/fuzz/differential/differential tests/bench/latency tests/share/puppet
+    tests/fuzz/differential/differential tests/share/puppet
     tests/gpu/ipc_events tests/asleep/asleep"
 for program in $programs; do
     [ -e "$build/$program" ] || die "no $build/$program: run 'meson compile -C $build' first"
@@ -46,8 +46,8 @@ else
     printf 'bundle: left out share_runtime: not built, it needs libcudart_static\n'
 fi
 
-# Criterion and what it needs, and what latency reads packed traces with. libc and its parts are the GPU machine's own, libcuda above all.
-LD_LIBRARY_PATH=$build/tests/driver ldd "$build/$conformance" "$build/tests/bench/latency" | awk '$3 ~ /^\// { print $3 }' |
+# Criterion and what it needs. libc and its parts are the GPU machine's own, libcuda above all.
+LD_LIBRARY_PATH=$build/tests/driver ldd "$build/$conformance" | awk '$3 ~ /^\// { print $3 }' |
     while read -r library; do
         case ${library##*/} in
             libcuda.so* | libc.so* | libm.so* | libdl.so* | librt.so* | libpthread.so* | \
@@ -63,9 +63,6 @@ if [ -x "$nvcc" ]; then
             -gencode arch=compute_80,code=compute_80 -gencode arch=compute_90,code=sm_90 \
             -o "$bundle/runtime_$kind" "$root/tests/gpu/runtime_smoke.cu"
     done
-    "$nvcc" -O2 -cudart static -Xcompiler -static-libstdc++ -Xcompiler -static-libgcc \
-        -gencode arch=compute_80,code=compute_80 -gencode arch=compute_90,code=sm_90 \
-        -o "$bundle/peer_smoke" "$root/tests/gpu/peer_smoke.cu"
     cudart=$(find -L "$(dirname "$nvcc")/../lib64/" "$(dirname "$nvcc")/../lib/" -maxdepth 1 \
         -name 'libcudart.so.*' 2>/dev/null | sort | head -n 1)
     [ -n "$cudart" ] || die "no libcudart.so beside $nvcc"

@@ -1,9 +1,9 @@
 /*
  * Registers GPU memory with what a machine has for it, natively and under the library: dma-buf
  * descriptors of the real driver, the real cuFile in its compatibility mode, and as much of
- * libibverbs and UCX as answers without a network card. Everything is found by dlopen.
+ * UCX as answers without a network card. Everything is found by dlopen.
  *
- *   registration [PART…]      parts: dmabuf cufile verbs ucx bar1; all of them by default
+ *   registration [PART…]      parts: dmabuf cufile ucx; all of them by default
  *
  * Prints "RESULT what = answer" for what has to be the same with and without the library, "PROBE"
  * for what may differ, "SKIP part: why" for what this machine does not have. Each part runs in a
@@ -130,14 +130,6 @@ static void fill(CUdeviceptr address, unsigned word, size_t size)
 {
     MUST(CU(cuMemsetD32_v2)(address, word, size / 4));
     MUST(CU(cuCtxSynchronize)());
-}
-
-static unsigned long long buffer_id(CUdeviceptr address)
-{
-    unsigned long long id = 0;
-
-    MUST(CU(cuPointerGetAttribute)(&id, CU_POINTER_ATTRIBUTE_BUFFER_ID, address));
-    return id;
 }
 
 /* ---- dma-buf ------------------------------------------------------------------------------- */
@@ -470,32 +462,6 @@ static void part_cufile(void)
     rmdir(folder); /* stays when cuFile left its log there */
 }
 
-/* ---- libibverbs ---------------------------------------------------------------------------- */
-
-static void part_verbs(void)
-{
-    void *library = dlopen("libibverbs.so.1", RTLD_NOW), *list;
-    void *(*get_list)(int *);
-    int count = -1;
-
-    if (!library)
-        skip("%s", dlerror());
-    start_cuda();
-    get_list = (void *(*)(int *))library_symbol(library, "ibv_get_device_list");
-    errno = 0;
-    list = get_list(&count);
-    RESULT("ibv_get_device_list", "%s, %d devices%s%s", list ? "a list" : "no list", count,
-           list ? "" : ", ", list ? "" : strerror(errno));
-    must_be(library_symbol(library, "ibv_reg_mr") != NULL &&
-                library_symbol(library, "ibv_dereg_mr") != NULL,
-            "ibv_reg_mr and ibv_dereg_mr are found");
-    PROBE("ibv_reg_dmabuf_mr", "%s", dlsym(library, "ibv_reg_dmabuf_mr") ? "there" : "absent");
-    if (list && count > 0)
-        PROBE("a card is there", "run examples/rdma/rdma_message on it");
-    else
-        skip("no network card: registering cannot be tried");
-}
-
 /* ---- UCX ------------------------------------------------------------------------------------ */
 
 /* ucm_event_t's part for memory of a device. */
@@ -578,47 +544,12 @@ static void part_ucx(void)
     RESULT("of 100 more", "%u", heard.frees);
 }
 
-/* ---- BAR1 ----------------------------------------------------------------------------------- */
-
-static void part_bar1(void)
-{
-    struct {
-        unsigned long long total, free, used;
-    } memory;
-    void *nvml = dlopen("libnvidia-ml.so.1", RTLD_NOW), *device;
-    int (*init)(void), (*by_index)(unsigned, void **);
-    int (*bar1)(void *, void *);
-    CUdeviceptr a, b;
-    unsigned long long id;
-
-    if (!nvml)
-        skip("%s", dlerror());
-    init = (int (*)(void))library_symbol(nvml, "nvmlInit_v2");
-    by_index = (int (*)(unsigned, void **))library_symbol(nvml, "nvmlDeviceGetHandleByIndex_v2");
-    bar1 = (int (*)(void *, void *))library_symbol(nvml, "nvmlDeviceGetBAR1MemoryInfo");
-    if (init() != 0 || by_index(0, &device) != 0 || bar1(device, &memory) != 0)
-        skip("NVML does not say");
-    RESULT("the window's size", "%llu MiB", memory.total / MIB);
-    PROBE("of which are used", "%llu MiB", memory.used / MIB);
-    start_cuda();
-    a = allocate(4 * MIB);
-    id = buffer_id(a);
-    MUST(CU(cuMemFree_v2)(a));
-    b = allocate(4 * MIB);
-    must_be(buffer_id(b) != id, "a new allocation has a new buffer id");
-    MUST(CU(cuMemFree_v2)(b));
-}
-
 /* ---- All of them ----------------------------------------------------------------------------- */
 
 static const struct {
     const char *name;
     void (*run)(void);
-} parts[] = {{"dmabuf", part_dmabuf},
-             {"cufile", part_cufile},
-             {"verbs", part_verbs},
-             {"ucx", part_ucx},
-             {"bar1", part_bar1}};
+} parts[] = {{"dmabuf", part_dmabuf}, {"cufile", part_cufile}, {"ucx", part_ucx}};
 
 /* In a process of its own: none of these libraries can be relied on to leave. */
 static bool run_part(size_t i)

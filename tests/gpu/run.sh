@@ -7,14 +7,14 @@
 # Parts, all of them by default; those in the first two lines need the machine for themselves,
 # the others run side by side, natively and under the shim at once:
 #
-#   conformance two_gpu cudart examples register torch_stats torch_graph_full torch_memory latency programs
+#   conformance two_gpu cudart examples register torch_stats torch_graph_full torch_pool torch_memory programs
 #   two_programs stress single chaos differential numba
-#   sanitizer cupy jax nccl peer command weights named pieces checkpoint own_vmm torch_share torch_kill
+#   sanitizer cupy jax nccl peer command weights named pieces own_vmm torch_share torch_kill
 #   torch_steps torch_graph torch_compile torch_fork events sleep
 #
 # Every program has its time limit and a failure stops nothing. Ends with a table: name, native
 # result, result under the shim, equal or what differs. $OUT, /tmp/gpu-out by default, gets the
-# table's rows (rows.tsv, for tests/gpu/table.py), all logs (logs.tar.gz), and latency.*. $BUDGET is how many
+# table's rows (rows.tsv, for tests/gpu/table.py) and all logs (logs.tar.gz). $BUDGET is how many
 # seconds everything may take, 520 by default: where that is too little for all parts, run some at a
 # time. $JOBS is how many parts run side by side, a quarter of the cores by default, and
 # $CONFORMANCE_JOBS how many tests of the conformance suite, natively and as many under the library.
@@ -25,9 +25,9 @@
 # shellcheck disable=SC2317 # the parts are called by name
 set -u
 
-alone='conformance two_gpu cudart examples register torch_stats torch_graph_full torch_memory latency programs'
+alone='conformance two_gpu cudart examples register torch_stats torch_graph_full torch_pool torch_memory programs'
 alone="$alone two_programs stress single chaos differential numba"
-beside='sanitizer cupy jax nccl peer command weights named pieces checkpoint own_vmm torch_share torch_kill'
+beside='sanitizer cupy jax nccl peer command weights named pieces own_vmm torch_share torch_kill'
 beside="$beside torch_steps torch_graph torch_compile torch_fork events sleep"
 
 root=$(cd "$(dirname "$0")/../.." && pwd)
@@ -357,49 +357,47 @@ part_register()
     grep -E '^(PROBE|SKIP) ' "$logs/registration.native" | cut -c 1-160
 }
 
-# stress_several MODE SECONDS: as many at once as STRESS_PROCESSES says; the first one that did not
-# end well stands for all.
-stress_several()
+# judge GOOD LOG…: the outcome is GOOD where all of these ended well; else the part is wrong, and what they
+# said last is shown.
+judge()
 {
-    for nth in $(seq "${STRESS_PROCESSES:-1}"); do
-        run "$1" "$logs/stress.$1.$nth" $(($2 + 12)) "$bundle/stress" --seconds "$2" --seed "$nth" &
+    outcome=$1
+    shift
+    for log; do
+        ended=$(cat "$logs/$log.status")
+        [ "$ended" != 0 ] || continue
+        wrong
+        outcome='failed: see the log'
+        echo "-- $log: exit $ended"
+        tail -n 12 "$logs/$log" "$logs/$log.err" | cut -c 1-300
     done
-    wait
-    for nth in $(seq "${STRESS_PROCESSES:-1}"); do
-        ended=$(cat "$logs/stress.$1.$nth.status")
-        [ "$ended" = 0 ] || echo "-- stress, $1, number $nth: exit $ended"
-        [ "$ended" = 0 ] || tail -n 12 "$logs/stress.$1.$nth" "$logs/stress.$1.$nth.err" | cut -c 1-300
-        if [ "$nth" = 1 ] || { [ "$ended" != 0 ] && [ "$(cat "$logs/stress.$1.status")" = 0 ]; }; then
-            cp "$logs/stress.$1.$nth" "$logs/stress.$1"
-            cp "$logs/stress.$1.$nth.status" "$logs/stress.$1.status"
-        fi
-    done
+}
+
+# two_owners NAME WITHOUT LIBRARY: a row of a program that was run natively, under the shim, and to be found
+# out with a library that is made wrong.
+two_owners()
+{
+    judge holds "$1.native" "$1.shim" "$1.find"
+    found=$(sed -n "\$s/^$1: \([^:]*\).*/\1/p" "$logs/$1.find")
+    row "$1" "$(sed -n "\$s/^$1: //p" "$logs/$1.native")" "$(sed -n "\$s/^$1: //p" "$logs/$1.shim")" \
+        "$outcome; without $2: $found"
 }
 
 # Memory that two have, looked for under a busy GPU. The same program finds it in a library that
 # hands memory out while the GPU still works on it. STRESS_SECONDS is how long it works under the
-# shim, 30 by default, STRESS_NATIVE_SECONDS natively, 10 by default; STRESS_PROCESSES how many work
-# at once.
+# shim, 30 by default, STRESS_NATIVE_SECONDS natively, 10 by default.
 part_stress()
 {
     if [ ! -x "$bundle/stress" ]; then
         cannot stress 'not in the bundle'
         return
     fi
-    stress_several native "${STRESS_NATIVE_SECONDS:-10}"
-    stress_several shim "${STRESS_SECONDS:-30}"
+    native_seconds=${STRESS_NATIVE_SECONDS:-10} shim_seconds=${STRESS_SECONDS:-30}
+    run native "$logs/stress.native" $((native_seconds + 12)) "$bundle/stress" --seconds "$native_seconds" --seed 1
+    run shim "$logs/stress.shim" $((shim_seconds + 12)) "$bundle/stress" --seconds "$shim_seconds" --seed 1
     run native "$logs/stress.find" 60 "LD_PRELOAD=$bundle/libgpushim-no-epochs.so" \
         "$bundle/stress" --seconds 30 --find
-    outcome=holds
-    for kind in native shim find; do
-        [ "$(cat "$logs/stress.$kind.status")" = 0 ] && continue
-        wrong
-        outcome='failed: see the log'
-    done
-    [ "$(cat "$logs/stress.find.status")" = 0 ] || tail -n 4 "$logs/stress.find" "$logs/stress.find.err"
-    found=$(sed -n '$s/^stress: \([^:]*\).*/\1/p' "$logs/stress.find")
-    row stress "$(sed -n '$s/^stress: //p' "$logs/stress.native")" \
-        "$(sed -n '$s/^stress: //p' "$logs/stress.shim")" "$outcome; without epochs: $found"
+    two_owners stress epochs
 }
 
 # The same of many short processes that begin with one stream; the library that is found out is one
@@ -416,16 +414,7 @@ part_single()
         --jobs "$single_jobs"
     run native "$logs/single.find" 100 "LD_PRELOAD=$bundle/libgpushim-no-order.so" \
         "$bundle/single" --seconds 30 --jobs "$single_jobs" --find
-    outcome=holds
-    for kind in native shim find; do
-        [ "$(cat "$logs/single.$kind.status")" = 0 ] && continue
-        wrong
-        outcome='failed: see the log'
-        tail -n 12 "$logs/single.$kind" "$logs/single.$kind.err" | cut -c 1-300
-    done
-    found=$(sed -n '$s/^single: \([^:]*\)$/\1/p' "$logs/single.find")
-    row single "$(sed -n '$s/^single: //p' "$logs/single.native")" \
-        "$(sed -n '$s/^single: //p' "$logs/single.shim")" "$outcome; without order: $found"
+    two_owners single order
 }
 
 # sanitize NAME PROGRAM ARGS…: what compute-sanitizer's memcheck finds, and what the program says.
@@ -470,14 +459,7 @@ chaos_once()
     run native "$logs/$name" "$seconds" "$bundle/chaos" "$@" --shim "$shim" \
         --broker "$bundle/gpushim-broker"
     said=$(tail -n 1 "$logs/$name")
-    ended=$(cat "$logs/$name.status")
-    outcome=holds
-    if [ "$ended" != 0 ]; then
-        wrong
-        outcome="failed (exit $ended)"
-        [ "$ended" != 'out of time' ] || outcome=$ended
-        tail -n 4 "$logs/$name" "$logs/$name.err" | cut -c 1-300
-    fi
+    judge holds "$name"
     grep '^chaos: ' "$logs/$name" | cut -c 1-200
     row "$name" '-' "${said:-nothing}" "$outcome"
 }
@@ -532,13 +514,7 @@ part_differential()
     run native "$logs/differential.software" $((seconds + 300)) python3 \
         "$root/tests/fuzz/differential/run.py" --left native:software --right native:gpu \
         --seconds "$seconds" --devices "$(gpus)"
-    outcome=equal
-    for kind in shim software; do
-        [ "$(cat "$logs/differential.$kind.status")" = 0 ] && continue
-        wrong
-        outcome='differs: see the log'
-        cut -c 1-300 "$logs/differential.$kind" | tail -n 40
-    done
+    judge equal differential.shim differential.software
     row differential "beside the software driver: $(sed -n '$s/^differential: //p' \
         "$logs/differential.software")" "$(sed -n '$s/^differential: //p' \
         "$logs/differential.shim")" "$outcome"
@@ -590,11 +566,6 @@ part_nccl()
 part_peer()
 {
     needs_two_gpus peer || return 0
-    if [ -x "$bundle/peer_smoke" ]; then
-        both peer_runtime 60 "$bundle/peer_smoke"
-    else
-        cannot peer_runtime 'not in the bundle'
-    fi
     needs peer_torch torch || return 0
     both peer_torch 90 python3 "$workloads/torch_peer.py"
     both peer_torch_uncached 90 PYTORCH_NO_CUDA_MEMORY_CACHING=1 python3 "$workloads/torch_peer.py"
@@ -644,12 +615,7 @@ part_command()
 {
     needs command torch || return 0
     run native "$logs/command.shim" 150 python3 "$workloads/command.py" "$bundle/gpushim"
-    outcome='as it should be'
-    if [ "$(cat "$logs/command.shim.status")" != 0 ]; then
-        wrong
-        outcome='wrong: see the log'
-        cat "$logs/command.shim.err"
-    fi
+    judge 'as it should be' command.shim
     row command - "$(grep -c '^RESULT .* ok$' "$logs/command.shim") checks ok" "$outcome"
     grep -v '^RESULT .* ok$' "$logs/command.shim" | cut -c 1-200
 }
@@ -662,12 +628,7 @@ part_weights()
     ln -s "$shim" "$logs/weights.build/shim/libgpushim.so"
     ln -s "$bundle/gpushim" "$bundle/gpushim-broker" "$logs/weights.build/shim/command/"
     run native "$logs/weights" 150 "GPUSHIM_BUILD=$logs/weights.build" sh "$root/examples/weights/weights.sh" --mib 1024
-    outcome='as it should be'
-    if [ "$(cat "$logs/weights.status")" != 0 ]; then
-        wrong
-        outcome='failed: see the log'
-        tail -n 12 "$logs/weights" "$logs/weights.err" | cut -c 1-200
-    fi
+    judge 'as it should be' weights
     grep -E '^(first|second|third|check): ' "$logs/weights"
     row weights - "$(tail -n 1 "$logs/weights")" "$outcome"
 }
@@ -675,23 +636,18 @@ part_weights()
 # owns_are_good ROW HOW…: tests of tests/share/own.py, whose processes are under the library.
 owns_are_good()
 {
-    good_row=$1 good=0 all=0 outcome='as it should be'
+    good_row=$1 good=0 programs=''
     shift
     for how in "$@"; do
-        log="$logs/own_$(echo "$how" | tr ' ' _)"
+        log="own_$(echo "$how" | tr ' ' _)"
+        programs="$programs $log"
         # shellcheck disable=SC2086 # words
-        run native "$log" 90 python3 "$root/tests/share/own.py" "$bundle/puppet" "$shim" "$bundle/gpushim-broker" $how
-        all=$((all + 1))
-        if [ "$(cat "$log.status")" = 0 ]; then
-            good=$((good + 1))
-            continue
-        fi
-        wrong
-        outcome='failed: see the log'
-        echo "-- own $how"
-        tail -n 4 "$log" "$log.err" | cut -c 1-200
+        run native "$logs/$log" 90 python3 "$root/tests/share/own.py" "$bundle/puppet" "$shim" "$bundle/gpushim-broker" $how
+        [ "$(cat "$logs/$log.status")" != 0 ] || good=$((good + 1))
     done
-    row "$good_row" - "$good of $all ok" "$outcome"
+    # shellcheck disable=SC2086 # words
+    judge 'as it should be' $programs
+    row "$good_row" - "$good of $# ok" "$outcome"
 }
 
 # Names of memory that a program maps itself: only the library has them.
@@ -718,14 +674,6 @@ part_sleep()
     run native "$logs/sleep" 300 python3 "$root/tests/gpu/sleep.py" "$shim" "$bundle/asleep" --gib 8
     cut -c 1-200 "$logs/sleep"
     row sleep - "$(tail -n 1 "$logs/sleep")" 'told'
-}
-
-# Says what the driver does; no answer is wrong.
-part_checkpoint()
-{
-    run native "$logs/checkpoint" 300 python3 "$root/tests/gpu/checkpoint.py" "$shim"
-    cut -c 1-200 "$logs/checkpoint"
-    row checkpoint - "$(tail -n 1 "$logs/checkpoint")" 'told'
 }
 
 part_torch_kill()
@@ -762,6 +710,15 @@ part_torch_graph_full()
 {
     needs torch_graph_full torch || return 0
     both torch_graph_full 90 python3 "$workloads/torch_graph_full.py"
+}
+
+# gpushim.torch under the library against PyTorch's own cache natively; one part fills the GPU.
+part_torch_pool()
+{
+    needs torch_pool torch || return 0
+    for what in graphs processes streams full pool; do
+        both "torch_pool_$what" 150 python3 "$workloads/torch_pool.py" "$what"
+    done
 }
 
 part_torch_stats()
@@ -816,15 +773,14 @@ part_torch_memory()
         torch_gpt torch_resnet torch_gnn torch_decode
 }
 
-# The same, and cached under the shim, for programs that no tuning had seen, with what slow steps
-# counted. PROGRAMS_SECONDS is how long for all of them, 400 by default; PROGRAMS is which.
+# The same, and cached under the shim, for programs that no tuning had seen. PROGRAMS_SECONDS is how long for all of them, 400 by default; PROGRAMS is which.
 part_programs()
 {
     programs='torch_unet torch_detector torch_translate torch_experts torch_lstm torch_server
         torch_diffusion torch_sampled torch_play torch_speech torch_points torch_long
         jax_transformer jax_physics cupy_images cupy_tables'
     # shellcheck disable=SC2086 # names
-    turns program "${PROGRAMS_SECONDS:-400}" --profile ${PROGRAMS:-$programs}
+    turns program "${PROGRAMS_SECONDS:-400}" ${PROGRAMS:-$programs}
 }
 
 # The same for training on two GPUs: DistributedDataParallel and FSDP. TWO_PROGRAMS_SECONDS is how long
@@ -832,30 +788,7 @@ part_programs()
 part_two_programs()
 {
     needs_two_gpus two_programs || return 0
-    turns program "${TWO_PROGRAMS_SECONDS:-150}" --profile torch_ddp torch_fsdp
-}
-
-# How long single allocations and frees take (tests/bench/latency.py). LATENCY_SECONDS is how long all of
-# it may take, 120 by default; LATENCY_TURNS how often each mix is run each way, 5 by default. No figure
-# makes the part fail.
-part_latency()
-{
-    if [ ! -x "$bundle/latency" ]; then
-        cannot latency 'not in the bundle'
-        return
-    fi
-    latency_seconds=${LATENCY_SECONDS:-120}
-    # The last turn may take longer than what was reckoned with.
-    run native "$logs/latency" $((latency_seconds * 3 / 2 + 30)) python3 \
-        "$root/tests/bench/latency.py" --bundle "$bundle" --turns "${LATENCY_TURNS:-5}" \
-        --budget "$latency_seconds" --out "$logs/latency.out" --rows "$logs/$part.rows"
-    cat "$logs/latency"
-    if [ "$(cat "$logs/latency.status")" != 0 ]; then
-        wrong
-        row latency '-' '-' "failed ($(cat "$logs/latency.status"))"
-        tail -n 8 "$logs/latency.err"
-    fi
-    cp "$logs/latency.out"/latency.* "$out/" 2>/dev/null
+    turns program "${TWO_PROGRAMS_SECONDS:-150}" torch_ddp torch_fsdp
 }
 
 # ---- All of it ----

@@ -22,7 +22,7 @@ out=${OUT:-/tmp/gpu-out}
 work=$(mktemp -d)
 ends=$(($(date +%s) + ${BUDGET:-530}))
 mkdir -p "$out"
-[ $# -gt 0 ] || set -- '1: conformance' '1: stress single' '0: sanitizer cupy jax command weights named pieces checkpoint own_vmm
+[ $# -gt 0 ] || set -- '1: conformance' '1: stress single' '0: sanitizer cupy jax command weights named pieces own_vmm
     torch_share torch_kill torch_steps torch_graph torch_compile torch_fork' '0: cudart examples register torch_stats torch_graph_full' \
     '0: numba' '0: chaos' '0,1: two_gpu nccl peer'
 

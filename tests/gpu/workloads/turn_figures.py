@@ -1,9 +1,6 @@
-"""What the records of turns.py come to: medians, rows for tests/gpu/table.py, and what slow steps
-counted that others did not. Needs nothing but the records, so a run's can be looked at again.
-"""
+"""What the records of turns.py come to: medians, and rows for tests/gpu/table.py."""
 
 import collections
-import math
 import statistics
 
 MIB = 1 << 20
@@ -11,9 +8,8 @@ MIB = 1 << 20
 # more than that.
 GOALS = {"shim": 1.03, "shim_cached": 1.02}
 MEMORY_GOAL = 1.0
-TITLES = {"cached": "cached", "uncached": "uncached", "shim": "uncached", "shim_cached": "cached",
-          "other": "uncached, the other build", "again": "cached again"}
-NATIVE = ("cached", "uncached", "again")
+TITLES = {"cached": "cached", "uncached": "uncached", "shim": "uncached", "shim_cached": "cached"}
+NATIVE = ("cached", "uncached")
 FIRST = "cached"
 
 
@@ -68,11 +64,6 @@ class Comparison:
     def time(self):
         return statistics.median(self.ratios.values())
 
-    def together(self):
-        """Of all steps' time, slow ones included, which a median does not see."""
-        return (math.fsum(self.mode.in_turns[n]["ms"] for n in self.ratios) /
-                math.fsum(self.first.in_turns[n]["ms"] for n in self.ratios))
-
     def memory(self):
         """On the device, with the context and all; and what the allocators had of it."""
         return quotient(self.mode.device, self.first.device), quotient(self.mode.own(),
@@ -88,9 +79,6 @@ class Programs:
 
     def __init__(self):
         self.programs = {}
-
-    def names(self):
-        return self.programs.keys()
 
     def add(self, record):
         modes = self.programs.setdefault(record["program"], collections.defaultdict(Mode))
@@ -149,18 +137,6 @@ class Programs:
             parts.append(f"{len(it.ratios)} steps in {len(it.turns)} turns")
         return "; ".join(parts) or "nothing to compare"
 
-    def profile(self, name):
-        """Lines: by which counts steps above the goal differ from the others."""
-        for mode, comparison in self.compared(name).items():
-            goal = GOALS.get(mode, 1.0)
-            yield (f"-- {name}, {mode}: {comparison.time():.3f} times the time of {FIRST}, all steps "
-                   f"together {comparison.together():.3f}; means of a step")
-            slow = [n for n, ratio in comparison.ratios.items() if ratio > goal]
-            rest = [n for n in comparison.ratios if n not in set(slow)]
-            columns = [(f"above {goal:g}", counts_of(comparison, slow)),
-                       ("others", counts_of(comparison, rest))]
-            yield from as_table([column for column in columns if column[1]])
-
 
 def told_of(name, mode):
     """Its time and memory, in a few words; None where it has neither."""
@@ -189,29 +165,3 @@ def told_of_comparison(name, comparison):
     if goal and round(max(device or 0, own or 0), 2) > MEMORY_GOAL:
         text += f", above {MEMORY_GOAL:g}"
     return text
-
-
-def counts_of(comparison, numbers):
-    """Means over these steps; what was never counted is left out."""
-    if not numbers:
-        return {}
-    first, mode = comparison.first.in_turns, comparison.mode.in_turns
-    means = {"steps": len(numbers),
-             "ratio": statistics.fmean(comparison.ratios[n] for n in numbers),
-             f"ms {FIRST}": statistics.fmean(first[n]["ms"] for n in numbers),
-             "ms": statistics.fmean(mode[n]["ms"] for n in numbers),
-             f"host ms {FIRST}": statistics.fmean(first[n]["host_ms"] for n in numbers),
-             "host ms": statistics.fmean(mode[n]["host_ms"] for n in numbers)}
-    for side, prefix in ((mode, ""), (first, f"{FIRST} ")):
-        for count in sorted({name for n in numbers for name in side[n]["did"]}):
-            means[prefix + count] = statistics.fmean(side[n]["did"].get(count, 0) for n in numbers)
-    return means
-
-
-def as_table(columns):
-    """A line for each count that is not 0 everywhere."""
-    yield "   " + "".ljust(28) + "".join(title.rjust(14) for title, _ in columns)
-    for name in dict.fromkeys(name for _, counts in columns for name in counts):
-        values = [counts.get(name, 0) for _, counts in columns]
-        if any(values):
-            yield "   " + name.ljust(28) + "".join(f"{value:14.3f}" for value in values)

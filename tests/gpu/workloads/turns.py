@@ -1,8 +1,7 @@
 """Programs step by step in turns: with their framework's own cache natively, without it under the
 library, with it under the library. Says how much time and memory each takes of the first.
 
-    python3 turns.py --shim LIBRARY [--seconds N] [--profile] PROGRAM…
-    python3 turns.py --again STEPS.jsonl [--profile]      the same rows from what a run kept
+    python3 turns.py --shim LIBRARY [--seconds N] PROGRAM…
 
 A program is a file of the folder programs, without its ending. Each has one process for each of:
 
@@ -10,10 +9,7 @@ A program is a file of the folder programs, without its ending. Each has one pro
     shim          under the library, without it
     shim_cached   under the library, with it (PyTorch alone)
     uncached      natively, without it: the price of having none
-    other         as shim, under another build of the library (--other): what a change of it is worth
-    again         as cached, in a second process: how uneven the machine is by itself
     ordered       under the library, which PyTorch allocates from with streams (gpushim.torch)
-    expandable    as cached, with expandable_segments (PyTorch alone): what its memory is made of is as here
 
 All processes load their framework at once. Then, program after program, each process takes its first
 steps by itself: the peak of its memory is what NVML says is in use beyond what was before. Then they
@@ -55,28 +51,21 @@ PLATFORM = {"XLA_PYTHON_CLIENT_ALLOCATOR": "platform"}
 
 
 class Mode:
-    """`library`: which option names it, None natively."""
+    """`library`: whether it is under the library."""
 
-    def __init__(self, environment=None, library=None, arguments=()):
+    def __init__(self, environment=None, library=False, arguments=()):
         self.environment, self.library, self.arguments = environment or {}, library, arguments
 
 
 # The first of a framework is what the others are compared with. Those of "plain" programs, which need
 # no framework, differ in a variable alone.
 MODES = {
-    "torch": {"cached": Mode(), "shim": Mode(UNCACHED, "shim"), "shim_cached": Mode({}, "shim"),
-              "other": Mode(UNCACHED, "other"), "uncached": Mode(UNCACHED), "again": Mode(),
-              "ordered": Mode({}, "shim", ("--ordered",)),
-              "expandable": Mode({"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"})},
-    "jax": {"cached": Mode(), "shim": Mode(PLATFORM, "shim"), "other": Mode(PLATFORM, "other"),
-            "uncached": Mode(PLATFORM), "again": Mode()},
-    "cupy": {"cached": Mode(), "shim": Mode({}, "shim", ("--no-pool",)),
-             "other": Mode({}, "other", ("--no-pool",)), "uncached": Mode({}, None, ("--no-pool",)),
-             "again": Mode()},
+    "torch": {"cached": Mode(), "shim": Mode(UNCACHED, True), "shim_cached": Mode({}, True), "uncached": Mode(UNCACHED),
+              "ordered": Mode({}, True, ("--ordered",))},
+    "jax": {"cached": Mode(), "shim": Mode(PLATFORM, True), "uncached": Mode(PLATFORM)},
+    "cupy": {"cached": Mode(), "shim": Mode({}, True, ("--no-pool",)), "uncached": Mode({}, False, ("--no-pool",))},
     "plain": {"cached": Mode({"TURN": "cached"}), "shim": Mode({"TURN": "shim"}),
-              "shim_cached": Mode({"TURN": "shim_cached"}),
-              "library": Mode({"TURN": "library"}, "shim"),
-              "other": Mode({}, "other"), "again": Mode({"TURN": "again"})},
+              "shim_cached": Mode({"TURN": "shim_cached"}), "library": Mode({"TURN": "library"}, True)},
 }
 
 
@@ -96,10 +85,7 @@ class Process:
         self.patience = options.patience
         environment = dict(os.environ, **self.mode.environment)
         if self.mode.library:
-            library = getattr(options, self.mode.library)
-            if not library and self.mode.library == "other":
-                raise Failure("--other names no library")
-            preload = [library or "libgpushim.so", os.environ.get("LD_PRELOAD", "")]
+            preload = [options.shim or "libgpushim.so", os.environ.get("LD_PRELOAD", "")]
             environment.update(LD_PRELOAD=":".join(filter(None, preload)), GPUSHIM_LOG="info")
         self.log = options.logs / f"{program.name}.{mode}.err"
         with open(self.log, "wb") as log:
@@ -147,7 +133,7 @@ class Process:
 
     def load(self, seconds):
         answer = self.ask(0, 0, seconds)
-        if bool(answer["library"]) != bool(self.mode.library):
+        if bool(answer["library"]) != self.mode.library:
             raise Failure("the library is not there" if self.mode.library else
                           "the library is there natively")
         return answer["steps_alone"]
@@ -329,18 +315,12 @@ class Run:
                 program.end()
 
     def tell(self, name):
-        tell(self.figures, name, self.options)
-
-
-def tell(figures, name, options):
-    """The row of a program, and its profile where one is wanted."""
-    cells = figures.row(name, options.rows_as)
-    print("  ".join(cells), flush=True)
-    if options.profile:
-        print(*figures.profile(name), sep="\n", flush=True)
-    if options.rows:
-        with open(options.rows, "a", encoding="utf-8") as rows:
-            rows.write("\t".join(cells) + "\n")
+        """The row of a program."""
+        cells = self.figures.row(name, self.options.rows_as)
+        print("  ".join(cells), flush=True)
+        if self.options.rows:
+            with open(self.options.rows, "a", encoding="utf-8") as rows:
+                rows.write("\t".join(cells) + "\n")
 
 
 def names(text):
@@ -355,15 +335,12 @@ def parsed(arguments):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("programs", nargs="*", metavar="PROGRAM")
     parser.add_argument("--shim", help="the library")
-    parser.add_argument("--other", help="another build of it, for the mode other")
     parser.add_argument("--seconds", type=float, default=400, help="for all programs together")
     parser.add_argument("--patience", type=float, default=90, help="for one answer")
     parser.add_argument("--modes", type=names, default="cached,shim,shim_cached")
     parser.add_argument("--once", type=names, default="", help="modes that step by themselves only")
     parser.add_argument("--cores", type=numbers, help="these alone, as 0,1,2,3, once all is loaded")
-    parser.add_argument("--profile", action="store_true", help="what slow steps counted, and others")
     parser.add_argument("--keep", help="file for a line of JSON for each step")
-    parser.add_argument("--again", help="such a file: print the rows it gives, and no more")
     parser.add_argument("--rows", help="file of rows for tests/gpu/table.py")
     parser.add_argument("--rows-as", default="program", help="what the rows' names begin with")
     parser.add_argument("--logs", type=pathlib.Path, default=pathlib.Path("."),
@@ -376,14 +353,6 @@ def parsed(arguments):
 
 def main(arguments):
     options = parsed(arguments)
-    if options.again:
-        figures = Programs()
-        with open(options.again, encoding="utf-8") as kept:
-            for line in kept:
-                figures.add(json.loads(line))
-        for name in options.programs or list(figures.names()):
-            tell(figures, name, options)
-        return figures.any_failed()
     run = Run(options)
     programs = [Program(options.folder / f"{name}.py", run) for name in options.programs]
     run.measure(programs)
