@@ -24,7 +24,6 @@ struct sd_block *sd_block_new(enum sd_block_kind kind, uint64_t base, size_t siz
     block->context = context;
     block->device = device;
     block->sync_memops = -1;
-    block->preferred = block->prefetched = CU_DEVICE_INVALID;
     block->id = sd_next_id();
     return block;
 }

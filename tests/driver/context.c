@@ -242,21 +242,7 @@ CUresult sd_ctx_destroy(CUcontext ctx)
     return CUDA_SUCCESS;
 }
 
-CUresult sd_ctx_attach(CUcontext *pctx, unsigned flags)
-{
-    struct sd_context *context;
-    CUresult result = sd_current(&context);
-
-    if (result)
-        return result;
-    if (!pctx || flags)
-        return CUDA_ERROR_INVALID_VALUE;
-    context->attached++;
-    *pctx = (CUcontext)context;
-    return CUDA_SUCCESS;
-}
-
-/* The last detach destroys; only the context that is current may be detached. */
+/* Only the context that is current may be detached. */
 CUresult sd_ctx_detach(CUcontext ctx)
 {
     struct sd_context *context;
@@ -266,10 +252,7 @@ CUresult sd_ctx_detach(CUcontext ctx)
         return result;
     if ((CUcontext)context != ctx)
         return CUDA_ERROR_INVALID_CONTEXT;
-    if (!context->attached)
-        return sd_ctx_destroy(ctx);
-    context->attached--;
-    return CUDA_SUCCESS;
+    return sd_ctx_destroy(ctx);
 }
 
 CUresult sd_ctx_push_current(CUcontext ctx)
@@ -321,17 +304,22 @@ CUresult sd_ctx_get_device(CUdevice *dev)
     return sd_ctx_get_device_v2(dev, NULL);
 }
 
+/* The context that is asked, NULL the current one, with a place for its answer. */
+static CUresult asked(CUcontext ctx, const void *answer, struct sd_context **ret)
+{
+    CUresult result = sd_context_get(ctx, true, ret);
+
+    return result || answer ? result : CUDA_ERROR_INVALID_VALUE;
+}
+
 CUresult sd_ctx_get_device_v2(CUdevice *dev, CUcontext ctx)
 {
     struct sd_context *context;
-    CUresult result = sd_context_get(ctx, true, &context);
+    CUresult result = asked(ctx, dev, &context);
 
-    if (result)
-        return result;
-    if (!dev)
-        return CUDA_ERROR_INVALID_VALUE;
-    *dev = context->device;
-    return CUDA_SUCCESS;
+    if (!result)
+        *dev = context->device;
+    return result;
 }
 
 CUresult sd_ctx_synchronize(void)
@@ -356,27 +344,21 @@ CUresult sd_ctx_synchronize_v2(CUcontext ctx)
 CUresult sd_ctx_get_id(CUcontext ctx, unsigned long long *id)
 {
     struct sd_context *context;
-    CUresult result = sd_context_get(ctx, true, &context);
+    CUresult result = asked(ctx, id, &context);
 
-    if (result)
-        return result;
-    if (!id)
-        return CUDA_ERROR_INVALID_VALUE;
-    *id = context->object.id;
-    return CUDA_SUCCESS;
+    if (!result)
+        *id = context->object.id;
+    return result;
 }
 
 CUresult sd_ctx_get_api_version(CUcontext ctx, unsigned *version)
 {
     struct sd_context *context;
-    CUresult result = sd_context_get(ctx, true, &context);
+    CUresult result = asked(ctx, version, &context);
 
-    if (result)
-        return result;
-    if (!version)
-        return CUDA_ERROR_INVALID_VALUE;
-    *version = context->api_version;
-    return CUDA_SUCCESS;
+    if (!result)
+        *version = context->api_version;
+    return result;
 }
 
 CUresult sd_ctx_set_flags(unsigned flags)
@@ -394,14 +376,11 @@ CUresult sd_ctx_set_flags(unsigned flags)
 CUresult sd_ctx_get_flags(unsigned *flags)
 {
     struct sd_context *context;
-    CUresult result = sd_current(&context);
+    CUresult result = asked(NULL, flags, &context);
 
-    if (result)
-        return result;
-    if (!flags)
-        return CUDA_ERROR_INVALID_VALUE;
-    *flags = context->flags;
-    return CUDA_SUCCESS;
+    if (!result)
+        *flags = context->flags;
+    return result;
 }
 
 CUresult sd_ctx_set_limit(CUlimit limit, size_t value)
@@ -422,28 +401,14 @@ CUresult sd_ctx_set_limit(CUlimit limit, size_t value)
 CUresult sd_ctx_get_limit(size_t *value, CUlimit limit)
 {
     struct sd_context *context;
-    CUresult result = sd_current(&context);
+    CUresult result = asked(NULL, value, &context);
 
     if (result)
         return result;
-    if (!value)
-        return CUDA_ERROR_INVALID_VALUE;
     if ((unsigned)limit >= sizeof context->limits / sizeof *context->limits)
         return CUDA_ERROR_UNSUPPORTED_LIMIT;
     *value = context->limits[limit];
     return CUDA_SUCCESS;
-}
-
-CUresult sd_ctx_get_stream_priority_range(int *least, int *greatest)
-{
-    struct sd_context *context;
-    CUresult result = sd_current(&context);
-
-    if (!result && least)
-        *least = 0;
-    if (!result && greatest)
-        *greatest = -5;
-    return result;
 }
 
 CUresult sd_ctx_enable_peer_access(CUcontext peer, unsigned flags)
@@ -558,22 +523,5 @@ CUresult sd_primary_get_state(CUdevice dev, unsigned *flags, int *active)
         return CUDA_ERROR_INVALID_VALUE;
     *flags = device->primary ? device->primary->flags : 0;
     *active = device->primary && device->primary->active;
-    return CUDA_SUCCESS;
-}
-
-CUresult sd_primary_set_flags(CUdevice dev, unsigned flags)
-{
-    struct sd_device *device = sd_device_get_ptr(dev);
-
-    if (!device)
-        return CUDA_ERROR_INVALID_DEVICE;
-    if (!device->primary) {
-        device->primary = sd_context_new(dev, 0, 3020);
-        if (!device->primary)
-            return CUDA_ERROR_OUT_OF_MEMORY;
-        device->primary->primary = true;
-        device->primary->active = false;
-    }
-    device->primary->flags = flags;
     return CUDA_SUCCESS;
 }

@@ -1,10 +1,8 @@
 /*
  * cuInit and the devices: how many, which of them CUDA_VISIBLE_DEVICES shows, what they can do.
- * The numbers are those of an H200 where a program could care.
+ * What one can do is what an H200 can, as far as a test or the library asks.
  */
 #include "internal.h"
-
-#include <signal.h>
 
 #include <stdio.h>
 
@@ -227,39 +225,17 @@ CUresult sd_device_total_mem_v1(unsigned *bytes, CUdevice dev)
     return result;
 }
 
-static int attribute_value(const struct sd_device *device, CUdevice_attribute attribute)
+static int attribute_value(CUdevice_attribute attribute)
 {
     switch ((int)attribute) {
-    case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK:
-    case CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X:
-    case CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y:
-        return 1024;
-    case CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z:
-        return 64;
-    case CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X:
-    case CU_DEVICE_ATTRIBUTE_MAX_PITCH:
-        return 2147483647;
-    case CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y:
-    case CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z:
-        return 65535;
-    case CU_DEVICE_ATTRIBUTE_WARP_SIZE:
-        return 32;
-    case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT:
-        return 132;
     case CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT:
         return 512;
     case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR:
         return 9;
-    case CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID:
-        return device->physical + 1;
-    case CU_DEVICE_ATTRIBUTE_GPU_OVERLAP:
-    case CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY:
-    case CU_DEVICE_ATTRIBUTE_CONCURRENT_KERNELS:
-    case CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT:
     case CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING:
+    case CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY:
     case CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY:
     case CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS:
-    case CU_DEVICE_ATTRIBUTE_STREAM_PRIORITIES_SUPPORTED:
     case CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED:
     case CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED:
     case CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM:
@@ -286,24 +262,11 @@ static int attribute_value(const struct sd_device *device, CUdevice_attribute at
 
 CUresult sd_device_get_attribute(int *value, CUdevice_attribute attribute, CUdevice dev)
 {
-    struct sd_device *device = sd_device_get_ptr(dev);
-
     if (!value || (int)attribute <= 0 || attribute >= CU_DEVICE_ATTRIBUTE_MAX)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (!device)
-        return CUDA_ERROR_INVALID_DEVICE;
-    *value = attribute_value(device, attribute);
-    return CUDA_SUCCESS;
-}
-
-CUresult sd_device_compute_capability(int *major, int *minor, CUdevice dev)
-{
-    if (!major || !minor)
         return CUDA_ERROR_INVALID_VALUE;
     if (!sd_device_get_ptr(dev))
         return CUDA_ERROR_INVALID_DEVICE;
-    *major = 9;
-    *minor = 0;
+    *value = attribute_value(attribute);
     return CUDA_SUCCESS;
 }
 
@@ -315,27 +278,6 @@ CUresult sd_device_can_access_peer(int *can, CUdevice dev, CUdevice peer)
         return CUDA_ERROR_INVALID_DEVICE;
     *can = dev != peer && sd_feature(SD_WITH_PEER);
     return CUDA_SUCCESS;
-}
-
-CUresult sd_device_get_p2p_attribute(int *value, CUdevice_P2PAttribute attribute, CUdevice src,
-                                     CUdevice dst)
-{
-    if (!value)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (!sd_device_get_ptr(src) || !sd_device_get_ptr(dst) || src == dst)
-        return CUDA_ERROR_INVALID_DEVICE;
-    switch (attribute) {
-    case CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED:
-    case CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED:
-        *value = sd_feature(SD_WITH_PEER);
-        return CUDA_SUCCESS;
-    case CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK:
-    case CU_DEVICE_P2P_ATTRIBUTE_CUDA_ARRAY_ACCESS_SUPPORTED:
-        *value = 0;
-        return CUDA_SUCCESS;
-    default:
-        return CUDA_ERROR_INVALID_VALUE;
-    }
 }
 
 CUresult sd_device_get_pci_bus_id(char *id, int len, CUdevice dev)
@@ -384,13 +326,4 @@ CUresult sd_get_export_table(const void **table, const CUuuid *id)
         return CUDA_ERROR_INVALID_VALUE;
     *table = NULL;
     return CUDA_ERROR_NOT_FOUND;
-}
-
-/* Nothing is checkpointed here: a process that is there runs. */
-CUresult sd_checkpoint_state(int pid, CUprocessState *state)
-{
-    if (!state || pid <= 0 || kill(pid, 0) != 0)
-        return CUDA_ERROR_INVALID_VALUE;
-    *state = CU_PROCESS_STATE_RUNNING;
-    return CUDA_SUCCESS;
 }

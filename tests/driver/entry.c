@@ -20,16 +20,18 @@ static inline CUresult locked(CUresult result)
     return result;
 }
 
-#define ROW(name, symbol, since, mode, parameters, body) \
-    CUresult CUDAAPI symbol parameters                   \
-    {                                                    \
-        CUresult refused = sd_enter(ROW_##symbol);       \
-        if (SD_UNLIKELY(refused))                        \
-            return refused;                              \
-        if ((mode) & SD_UNLOCKED)                        \
-            return body;                                 \
-        pthread_mutex_lock(&sd_lock);                    \
-        return locked(body);                             \
+#define OWN(stream) (is_per_thread ? sd_per_thread(stream) : (stream))
+#define ROW(name, symbol, since, mode, parameters, body)                   \
+    CUresult CUDAAPI symbol parameters                                     \
+    {                                                                      \
+        enum { is_per_thread = ((mode) & SD_PER_THREAD) / SD_PER_THREAD }; \
+        CUresult refused = sd_enter(ROW_##symbol);                         \
+        if (SD_UNLIKELY(refused))                                          \
+            return refused;                                                \
+        if ((mode) & SD_UNLOCKED)                                          \
+            return body;                                                   \
+        pthread_mutex_lock(&sd_lock);                                      \
+        return locked(body);                                               \
     }
 #define ALIAS(name, symbol, since, mode)
 #include "entry_points.h"

@@ -201,7 +201,6 @@ struct sd_device {
 extern struct sd_device sd_devices[SD_MAX_DEVICES];
 extern int sd_device_count;
 
-CUresult sd_init(unsigned flags);
 /* NULL when there is no such device. */
 struct sd_device *sd_device_get_ptr(CUdevice dev);
 int sd_device_by_uuid(const CUuuid *uuid); /* -1: hidden or unknown */
@@ -217,33 +216,9 @@ void sd_device_give(struct sd_device *device, size_t size);
 bool sd_machine_list(const struct sd_device *device, uint64_t inode, size_t size, bool counted);
 void sd_machine_unlist(uint64_t inode);
 
-CUresult sd_driver_get_version(int *version);
-CUresult sd_device_get(CUdevice *device, int ordinal);
-CUresult sd_device_get_count(int *count);
-CUresult sd_device_get_name(char *name, int len, CUdevice dev);
-CUresult sd_device_get_uuid(CUuuid *uuid, CUdevice dev);
-CUresult sd_device_total_mem(size_t *bytes, CUdevice dev);
-CUresult sd_device_total_mem_v1(unsigned int *bytes, CUdevice dev);
-CUresult sd_device_get_attribute(int *value, CUdevice_attribute attribute, CUdevice dev);
-CUresult sd_device_compute_capability(int *major, int *minor, CUdevice dev);
-CUresult sd_device_can_access_peer(int *can, CUdevice dev, CUdevice peer);
-CUresult sd_device_get_p2p_attribute(int *value, CUdevice_P2PAttribute attribute, CUdevice src,
-                                     CUdevice dst);
-CUresult sd_device_get_pci_bus_id(char *id, int len, CUdevice dev);
-
 CUresult sd_multicast_none(void);
 CUresult sd_multicast_bind(CUmemGenericAllocationHandle group);
 CUresult sd_egl_present(const gs_egl_connection *connection);
-CUresult sd_multicast_granularity(size_t *granularity, const CUmulticastObjectProp *prop,
-                                  CUmulticastGranularity_flags option);
-CUresult sd_get_export_table(const void **table, const CUuuid *id);
-CUresult sd_checkpoint_state(int pid, CUprocessState *state);
-
-CUresult sd_get_error_name(CUresult error, const char **name);
-CUresult sd_get_error_string(CUresult error, const char **text);
-
-CUresult sd_get_proc_address(const char *symbol, void **pfn, int version, cuuint64_t flags,
-                             CUdriverProcAddressQueryResult *status);
 
 /* ---- context.c ---- */
 
@@ -271,7 +246,6 @@ struct sd_context {
     bool active;                 /* false: a primary one that nobody retains */
     bool ending;                 /* a primary one whose work is waited for */
     unsigned retained;           /* a primary one: how often */
-    unsigned attached;           /* a created one: uses beyond the first, of cuCtxAttach */
     unsigned flags;
     unsigned api_version;
     uint64_t life; /* never that of another one; a primary one's changes when it ends */
@@ -307,34 +281,17 @@ struct sd_context *sd_context_new(int device, unsigned flags, unsigned api); /* 
 void sd_context_end(struct sd_context *context);                             /* and what is in it */
 
 CUresult sd_ctx_create(CUcontext *pctx, unsigned flags, CUdevice dev, unsigned api);
-CUresult sd_ctx_create_v4(CUcontext *pctx, CUctxCreateParams *params, unsigned flags, CUdevice dev);
-CUresult sd_ctx_destroy(CUcontext ctx);
-CUresult sd_ctx_attach(CUcontext *pctx, unsigned flags);
-CUresult sd_ctx_detach(CUcontext ctx);
-CUresult sd_ctx_push_current(CUcontext ctx);
-CUresult sd_ctx_pop_current(CUcontext *pctx);
-CUresult sd_ctx_set_current(CUcontext ctx);
-CUresult sd_ctx_get_current(CUcontext *pctx);
-CUresult sd_ctx_get_device(CUdevice *dev);
 CUresult sd_ctx_get_device_v2(CUdevice *dev, CUcontext ctx);
-CUresult sd_ctx_synchronize(void);
 CUresult sd_ctx_synchronize_v2(CUcontext ctx);
-CUresult sd_ctx_get_id(CUcontext ctx, unsigned long long *id);
-CUresult sd_ctx_get_api_version(CUcontext ctx, unsigned *version);
-CUresult sd_ctx_set_flags(unsigned flags);
-CUresult sd_ctx_get_flags(unsigned *flags);
-CUresult sd_ctx_set_limit(CUlimit limit, size_t value);
-CUresult sd_ctx_get_limit(size_t *value, CUlimit limit);
-CUresult sd_ctx_get_stream_priority_range(int *least, int *greatest);
-CUresult sd_ctx_enable_peer_access(CUcontext peer, unsigned flags);
-CUresult sd_ctx_disable_peer_access(CUcontext peer);
-CUresult sd_primary_retain(CUcontext *pctx, CUdevice dev);
-CUresult sd_primary_release(CUdevice dev);
-CUresult sd_primary_reset(CUdevice dev);
-CUresult sd_primary_get_state(CUdevice dev, unsigned *flags, int *active);
-CUresult sd_primary_set_flags(CUdevice dev, unsigned flags);
 
 #include "work.h"
 #include "storage.h"
+
+/* What the calls do: the functions of the table. */
+#define ROW(name, symbol, since, mode, parameters, body)
+#define CALL(name, symbol, since, mode, parameters, function, arguments) \
+    CUresult function parameters;
+#define ALIAS(name, symbol, since, mode)
+#include "entry_points.h"
 
 #endif

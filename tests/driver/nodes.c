@@ -179,79 +179,32 @@ CUresult sd_exec_node_set(CUgraphExec handle, CUgraphNode node_handle,
 
 /* ---- The forms for copies and for fills alone ---- */
 
-static const CUgraphNodeParams *as_copy(const CUDA_MEMCPY3D *copy, CUcontext ctx,
-                                        CUgraphNodeParams *params)
+CUgraphNodeParams *sd_copy_params(const CUDA_MEMCPY3D *copy, CUcontext ctx, CUgraphNodeParams *ret)
 {
-    memset(params, 0, sizeof *params);
-    params->type = CU_GRAPH_NODE_TYPE_MEMCPY;
+    memset(ret, 0, sizeof *ret);
+    ret->type = CU_GRAPH_NODE_TYPE_MEMCPY;
     if (!copy)
         return NULL;
-    params->memcpy.copyCtx = ctx;
-    params->memcpy.copyParams = *copy;
-    return params;
+    ret->memcpy.copyCtx = ctx;
+    ret->memcpy.copyParams = *copy;
+    return ret;
 }
 
-static const CUgraphNodeParams *as_fill(const CUDA_MEMSET_NODE_PARAMS *fill, CUcontext ctx,
-                                        CUgraphNodeParams *params)
+CUgraphNodeParams *sd_fill_params(const CUDA_MEMSET_NODE_PARAMS *fill, CUcontext ctx,
+                                  CUgraphNodeParams *ret)
 {
-    memset(params, 0, sizeof *params);
-    params->type = CU_GRAPH_NODE_TYPE_MEMSET;
+    memset(ret, 0, sizeof *ret);
+    ret->type = CU_GRAPH_NODE_TYPE_MEMSET;
     if (!fill)
         return NULL;
-    params->memset = (CUDA_MEMSET_NODE_PARAMS_v2){.dst = fill->dst,
-                                                  .pitch = fill->pitch,
-                                                  .value = fill->value,
-                                                  .elementSize = fill->elementSize,
-                                                  .width = fill->width,
-                                                  .height = fill->height,
-                                                  .ctx = ctx};
-    return params;
-}
-
-CUresult sd_graph_add_memcpy(CUgraphNode *node, CUgraph graph, const CUgraphNode *after,
-                             size_t count, const CUDA_MEMCPY3D *copy, CUcontext ctx)
-{
-    CUgraphNodeParams params;
-
-    return sd_graph_add_node(node, graph, after, count, as_copy(copy, ctx, &params));
-}
-
-CUresult sd_graph_memcpy_set(CUgraphNode node, const CUDA_MEMCPY3D *copy)
-{
-    CUgraphNodeParams params;
-
-    return sd_node_set(node, as_copy(copy, NULL, &params));
-}
-
-CUresult sd_exec_memcpy_set(CUgraphExec exec, CUgraphNode node, const CUDA_MEMCPY3D *copy,
-                            CUcontext ctx)
-{
-    CUgraphNodeParams params;
-
-    return sd_exec_node_set(exec, node, as_copy(copy, ctx, &params));
-}
-
-CUresult sd_graph_add_memset(CUgraphNode *node, CUgraph graph, const CUgraphNode *after,
-                             size_t count, const CUDA_MEMSET_NODE_PARAMS *fill, CUcontext ctx)
-{
-    CUgraphNodeParams params;
-
-    return sd_graph_add_node(node, graph, after, count, as_fill(fill, ctx, &params));
-}
-
-CUresult sd_graph_memset_set(CUgraphNode node, const CUDA_MEMSET_NODE_PARAMS *fill)
-{
-    CUgraphNodeParams params;
-
-    return sd_node_set(node, as_fill(fill, NULL, &params));
-}
-
-CUresult sd_exec_memset_set(CUgraphExec exec, CUgraphNode node, const CUDA_MEMSET_NODE_PARAMS *fill,
-                            CUcontext ctx)
-{
-    CUgraphNodeParams params;
-
-    return sd_exec_node_set(exec, node, as_fill(fill, ctx, &params));
+    ret->memset = (CUDA_MEMSET_NODE_PARAMS_v2){.dst = fill->dst,
+                                               .pitch = fill->pitch,
+                                               .value = fill->value,
+                                               .elementSize = fill->elementSize,
+                                               .width = fill->width,
+                                               .height = fill->height,
+                                               .ctx = ctx};
+    return ret;
 }
 
 CUresult sd_graph_add_alloc(CUgraphNode *node, CUgraph handle, const CUgraphNode *after,

@@ -110,7 +110,7 @@ int softcuda_delay(const char *name, unsigned microseconds);
  */
 int softcuda_kill(const char *name, unsigned nth);
 
-/* How many calls of `name` were made since the start or the last softcuda_reset. */
+/* How many calls of `name`, "*" of all, were made since the start or the last softcuda_reset. */
 unsigned long softcuda_calls(const char *name);
 
 /* Drop every rule (those of the environment too), set the call counts to 0, end a hold. */

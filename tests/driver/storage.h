@@ -150,7 +150,6 @@ struct sd_block {
     bool hidden;
     bool registered; /* host memory that is the program's own */
     unsigned host_flags;
-    int preferred, prefetched; /* managed: where it was told to be; CU_DEVICE_INVALID: nowhere */
 };
 
 extern struct sd_ranges sd_blocks;
@@ -170,34 +169,6 @@ bool sd_block_range_ok(const struct sd_context *context, uint64_t base, size_t s
 /* The block and its memory go: at once, or as sd_chunk_give has it for pool memory. */
 void sd_block_release(struct sd_block *block, struct sd_op *after, const struct sd_queue *queue);
 void sd_context_drop_blocks(struct sd_context *context);
-
-CUresult sd_mem_alloc(CUdeviceptr *ptr, size_t bytes);
-CUresult sd_mem_alloc_pitch(CUdeviceptr *ptr, size_t *pitch, size_t width, size_t height,
-                            unsigned element);
-CUresult sd_mem_free(CUdeviceptr ptr);
-CUresult sd_mem_get_info(size_t *free_bytes, size_t *total);
-CUresult sd_mem_get_info_v1(unsigned *free_bytes, unsigned *total);
-CUresult sd_mem_get_address_range(CUdeviceptr *base, size_t *size, CUdeviceptr ptr);
-CUresult sd_mem_get_address_range_v1(CUdeviceptr_v1 *base, unsigned *size, CUdeviceptr_v1 ptr);
-
-/* ---- host.c ---- */
-
-CUresult sd_mem_host_alloc(void **ptr, size_t bytes, unsigned flags);
-CUresult sd_mem_free_host(void *ptr);
-CUresult sd_mem_host_register(void *ptr, size_t bytes, unsigned flags);
-CUresult sd_mem_host_unregister(void *ptr);
-CUresult sd_mem_host_get_device_pointer(CUdeviceptr *dptr, void *ptr, unsigned flags);
-CUresult sd_mem_host_get_flags(unsigned *flags, void *ptr);
-/* ---- managed.c ---- */
-
-CUresult sd_mem_advise(CUdeviceptr ptr, size_t bytes, CUmem_advise advice, CUmemLocation where);
-CUresult sd_mem_prefetch(CUdeviceptr ptr, size_t bytes, CUmemLocation where, unsigned flags,
-                         CUstream stream);
-CUresult sd_mem_range_attribute(void *data, size_t size, CUmem_range_attribute attribute,
-                                CUdeviceptr ptr, size_t bytes);
-CUresult sd_stream_attach(CUstream stream, CUdeviceptr ptr, size_t bytes, unsigned flags);
-
-CUresult sd_mem_alloc_managed(CUdeviceptr *ptr, size_t bytes, unsigned flags);
 
 /* ---- pool.c ---- */
 
@@ -229,20 +200,6 @@ void sd_pools_at_sync(void);
 /* The device is out of memory: all unused pool memory goes back. True when any did. */
 bool sd_pools_release(int device);
 
-CUresult sd_mem_alloc_async(CUdeviceptr *ptr, size_t bytes, CUstream stream);
-CUresult sd_mem_alloc_from_pool_async(CUdeviceptr *ptr, size_t bytes, CUmemoryPool pool,
-                                      CUstream stream);
-CUresult sd_mem_free_async(CUdeviceptr ptr, CUstream stream);
-CUresult sd_pool_create(CUmemoryPool *pool, const CUmemPoolProps *props);
-CUresult sd_pool_destroy(CUmemoryPool pool);
-CUresult sd_pool_trim_to(CUmemoryPool pool, size_t keep);
-CUresult sd_pool_set_attribute(CUmemoryPool pool, CUmemPool_attribute attribute, void *value);
-CUresult sd_pool_get_attribute(CUmemoryPool pool, CUmemPool_attribute attribute, void *value);
-CUresult sd_pool_set_access(CUmemoryPool pool, const CUmemAccessDesc *map, size_t count);
-CUresult sd_pool_get_access(CUmemAccess_flags *flags, CUmemoryPool pool, CUmemLocation *location);
-CUresult sd_device_get_default_pool(CUmemoryPool *pool, CUdevice dev);
-CUresult sd_device_get_pool(CUmemoryPool *pool, CUdevice dev);
-CUresult sd_device_set_pool(CUdevice dev, CUmemoryPool pool);
 CUresult sd_mem_get_default_pool(CUmemoryPool *pool, CUmemLocation *where,
                                  CUmemAllocationType type);
 CUresult sd_mem_get_pool(CUmemoryPool *pool, CUmemLocation *where, CUmemAllocationType type);
@@ -250,11 +207,6 @@ CUresult sd_mem_set_pool(CUmemLocation *where, CUmemAllocationType type, CUmemor
 
 /* ---- poolshare.c ---- */
 
-CUresult sd_pool_export(void *handle, CUmemoryPool pool, CUmemAllocationHandleType type,
-                        unsigned long long flags);
-CUresult sd_pool_import(CUmemoryPool *pool, void *handle, CUmemAllocationHandleType type,
-                        unsigned long long flags);
-CUresult sd_pool_export_pointer(CUmemPoolPtrExportData *data, CUdeviceptr ptr);
 CUresult sd_pool_import_pointer(CUdeviceptr *ptr, CUmemoryPool pool,
                                 const CUmemPoolPtrExportData *data);
 
@@ -274,34 +226,8 @@ unsigned sd_reservation_count(void);
 unsigned sd_exported_fd_count(void);
 unsigned sd_handle_count(void);
 
-CUresult sd_address_reserve_call(CUdeviceptr *ptr, size_t size, size_t align, CUdeviceptr at,
-                                 unsigned long long flags);
-CUresult sd_address_free_call(CUdeviceptr ptr, size_t size);
-CUresult sd_vmm_create(CUmemGenericAllocationHandle *handle, size_t size,
-                       const CUmemAllocationProp *prop, unsigned long long flags);
-CUresult sd_vmm_release(CUmemGenericAllocationHandle handle);
-CUresult sd_vmm_map(CUdeviceptr ptr, size_t size, size_t offset,
-                    CUmemGenericAllocationHandle handle, unsigned long long flags);
-CUresult sd_vmm_unmap(CUdeviceptr ptr, size_t size);
-CUresult sd_vmm_set_access(CUdeviceptr ptr, size_t size, const CUmemAccessDesc *desc, size_t count);
-CUresult sd_vmm_get_access(unsigned long long *flags, const CUmemLocation *location,
-                           CUdeviceptr ptr);
-CUresult sd_vmm_export(void *out, CUmemGenericAllocationHandle handle,
-                       CUmemAllocationHandleType type, unsigned long long flags);
-CUresult sd_vmm_import(CUmemGenericAllocationHandle *handle, void *os_handle,
-                       CUmemAllocationHandleType type);
-CUresult sd_vmm_granularity(size_t *granularity, const CUmemAllocationProp *prop,
-                            CUmemAllocationGranularity_flags option);
-CUresult sd_vmm_properties(CUmemAllocationProp *prop, CUmemGenericAllocationHandle handle);
-CUresult sd_vmm_retain(CUmemGenericAllocationHandle *handle, void *address);
-CUresult sd_vmm_range_handle(void *out, CUdeviceptr ptr, size_t size, CUmemRangeHandleType type,
-                             unsigned long long flags);
-
 /* ---- ipc.c ---- */
 
-CUresult sd_ipc_get_mem_handle(CUipcMemHandle *handle, CUdeviceptr ptr);
-CUresult sd_ipc_open_mem_handle(CUdeviceptr *ptr, CUipcMemHandle handle, unsigned flags);
-CUresult sd_ipc_close_mem_handle(CUdeviceptr ptr);
 void sd_context_drop_ipc(struct sd_context *context);
 unsigned sd_ipc_opened_count(void);
 /* Random, never 0: which process this is. */
@@ -309,26 +235,14 @@ uint64_t sd_process_token(void);
 /* The memory behind a descriptor of another process, if that still has it. */
 CUresult sd_open_memory(int pid, int their_fd, uint64_t inode, uint64_t size, struct sd_phys **ret);
 
-/* ---- attributes.c ---- */
-
-CUresult sd_pointer_get_attribute(void *data, CUpointer_attribute attribute, CUdeviceptr ptr);
-CUresult sd_pointer_get_attributes(unsigned count, CUpointer_attribute *attributes, void **data,
-                                   CUdeviceptr ptr);
-CUresult sd_pointer_set_attribute(const void *value, CUpointer_attribute attribute,
-                                  CUdeviceptr ptr);
-
 /* ---- copy.c ---- */
 
 CUresult sd_memcpy(CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stream, bool async);
 CUresult sd_memcpy_htod(CUdeviceptr dst, const void *src, size_t bytes, CUstream stream,
                         bool async);
 CUresult sd_memcpy_dtoh(void *dst, CUdeviceptr src, size_t bytes, CUstream stream, bool async);
-CUresult sd_memcpy_dtod(CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stream);
-CUresult sd_memcpy_peer(CUdeviceptr dst, CUcontext dst_ctx, CUdeviceptr src, CUcontext src_ctx,
-                        size_t bytes, CUstream stream);
 CUresult sd_memset(CUdeviceptr dst, uint32_t value, unsigned width, size_t count, CUstream stream);
 CUresult sd_memcpy_3d(const CUDA_MEMCPY3D *copy, CUstream stream, bool async);
-CUresult sd_memcpy_3d_peer(const CUDA_MEMCPY3D_PEER *copy, CUstream stream);
 CUresult sd_memset_2d(CUdeviceptr dst, size_t pitch, uint32_t value, unsigned width, size_t count,
                       size_t rows, CUstream stream);
 /* On a queue that was checked. */
@@ -355,23 +269,10 @@ struct sd_array {
 
 /* Of one element, 0 where there is no such format. */
 size_t sd_element_bytes(CUarray_format format, unsigned channels);
-CUresult sd_array_create(CUarray *array, const CUDA_ARRAY_DESCRIPTOR *flat);
-CUresult sd_array_create_3d(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *shape);
-CUresult sd_array_create_3d_v1(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR_v1 *shape);
-CUresult sd_array_get_descriptor(CUDA_ARRAY3D_DESCRIPTOR *shape, CUarray array);
-CUresult sd_array_destroy(CUarray array);
-CUresult sd_mipmapped_create(CUmipmappedArray *mipmapped, const CUDA_ARRAY3D_DESCRIPTOR *shape,
-                             unsigned levels);
-CUresult sd_mipmapped_get_level(CUarray *array, CUmipmappedArray mipmapped, unsigned level);
-CUresult sd_mipmapped_destroy(CUmipmappedArray mipmapped);
 void sd_context_drop_arrays(struct sd_context *context);
 
 /* ---- texture.c ---- */
 
-CUresult sd_texture_create(CUtexObject *texture, const CUDA_RESOURCE_DESC *resource,
-                           const CUDA_TEXTURE_DESC *reads, const CUDA_RESOURCE_VIEW_DESC *view);
-CUresult sd_texture_resource(CUDA_RESOURCE_DESC *resource, CUtexObject texture);
-CUresult sd_texture_destroy(CUtexObject texture);
 void sd_context_drop_textures(struct sd_context *context);
 
 /* ---- copy2d.c ---- */
@@ -396,15 +297,7 @@ struct sd_kernel {
 
 const struct sd_kernel *sd_kernel_find(const char *name);
 
-CUresult sd_module_load_data(CUmodule *module, const void *image);
-CUresult sd_module_unload(CUmodule module);
-CUresult sd_module_get_global(CUdeviceptr *ptr, size_t *bytes, CUmodule module, const char *name);
 CUresult sd_library_load_data(CUlibrary *library, const void *code);
-CUresult sd_library_unload(CUlibrary library);
-CUresult sd_library_get_global(CUdeviceptr *ptr, size_t *bytes, CUlibrary library,
-                               const char *name);
-CUresult sd_func_load(CUfunction function);
-CUresult sd_module_get_function(CUfunction *function, CUmodule module, const char *name);
 CUresult sd_launch_kernel(CUfunction function, const unsigned grid[3], const unsigned block[3],
                           CUstream stream, void **params, void **extra);
 CUresult sd_launch_kernel_ex(const CUlaunchConfig *config, CUfunction function, CUstream stream,

@@ -264,16 +264,15 @@ void sd_device_drain(int device)
     sd_op_unref(op);
 }
 
-CUresult sd_stream_create(CUstream *stream, unsigned flags, int priority)
+CUresult sd_stream_create(CUstream *stream, unsigned flags)
 {
     struct sd_context *context;
     CUresult result = sd_current(&context);
 
-    return result ? result : sd_stream_create_in(context, stream, flags, priority);
+    return result ? result : sd_stream_create_in(context, stream, flags);
 }
 
-CUresult sd_stream_create_in(struct sd_context *context, CUstream *stream, unsigned flags,
-                             int priority)
+CUresult sd_stream_create_in(struct sd_context *context, CUstream *stream, unsigned flags)
 {
     struct sd_stream *object;
 
@@ -289,7 +288,6 @@ CUresult sd_stream_create_in(struct sd_context *context, CUstream *stream, unsig
     }
     object->queue->stream = object;
     object->flags = flags;
-    object->priority = priority < -5 ? -5 : priority > 0 ? 0 : priority;
     *stream = (CUstream)object;
     return CUDA_SUCCESS;
 }
@@ -420,67 +418,40 @@ CUresult sd_launch_host_func(CUstream stream, CUhostFn fn, void *data)
     return fn ? sd_queue_do(queue, &work, NULL) : CUDA_ERROR_INVALID_VALUE;
 }
 
+/* The stream that is asked, with a place for its answer. */
+static CUresult asked(CUstream stream, const void *answer, struct sd_queue **ret)
+{
+    CUresult result = sd_queue_get(stream, ret);
+
+    return result || answer ? result : CUDA_ERROR_INVALID_VALUE;
+}
+
 CUresult sd_stream_get_ctx(CUstream stream, CUcontext *ctx)
 {
     struct sd_queue *queue;
-    CUresult result = sd_queue_get(stream, &queue);
+    CUresult result = asked(stream, ctx, &queue);
 
-    if (result)
-        return result;
-    if (!ctx)
-        return CUDA_ERROR_INVALID_VALUE;
-    *ctx = (CUcontext)queue->context;
-    return CUDA_SUCCESS;
+    if (!result)
+        *ctx = (CUcontext)queue->context;
+    return result;
 }
 
 CUresult sd_stream_get_flags(CUstream stream, unsigned *flags)
 {
     struct sd_queue *queue;
-    CUresult result = sd_queue_get(stream, &queue);
+    CUresult result = asked(stream, flags, &queue);
 
-    if (result)
-        return result;
-    if (!flags)
-        return CUDA_ERROR_INVALID_VALUE;
-    *flags = queue->blocking ? CU_STREAM_DEFAULT : CU_STREAM_NON_BLOCKING;
-    return CUDA_SUCCESS;
-}
-
-CUresult sd_stream_get_priority(CUstream stream, int *priority)
-{
-    struct sd_queue *queue;
-    CUresult result = sd_queue_get(stream, &queue);
-
-    if (result)
-        return result;
-    if (!priority)
-        return CUDA_ERROR_INVALID_VALUE;
-    *priority = queue->stream ? queue->stream->priority : 0;
-    return CUDA_SUCCESS;
+    if (!result)
+        *flags = queue->blocking ? CU_STREAM_DEFAULT : CU_STREAM_NON_BLOCKING;
+    return result;
 }
 
 CUresult sd_stream_get_id(CUstream stream, unsigned long long *id)
 {
     struct sd_queue *queue;
-    CUresult result = sd_queue_get(stream, &queue);
+    CUresult result = asked(stream, id, &queue);
 
-    if (result)
-        return result;
-    if (!id)
-        return CUDA_ERROR_INVALID_VALUE;
-    *id = queue->id;
-    return CUDA_SUCCESS;
-}
-
-CUresult sd_stream_get_device(CUstream stream, CUdevice *dev)
-{
-    struct sd_queue *queue;
-    CUresult result = sd_queue_get(stream, &queue);
-
-    if (result)
-        return result;
-    if (!dev)
-        return CUDA_ERROR_INVALID_VALUE;
-    *dev = queue->context->device;
-    return CUDA_SUCCESS;
+    if (!result)
+        *id = queue->id;
+    return result;
 }

@@ -118,7 +118,6 @@ struct sd_stream {
     struct sd_object object;
     struct sd_queue *queue;
     unsigned flags;
-    int priority;
 };
 
 static inline CUstream sd_per_thread(CUstream stream)
@@ -147,31 +146,11 @@ void sd_device_drain(int device);
 void sd_context_drop_queues(struct sd_context *context);
 void sd_thread_drop_queues(struct sd_thread *thread);
 
-CUresult sd_stream_create(CUstream *stream, unsigned flags, int priority);
-CUresult sd_stream_create_in(struct sd_context *context, CUstream *stream, unsigned flags,
-                             int priority);
-CUresult sd_stream_destroy(CUstream stream);
-CUresult sd_stream_query(CUstream stream);
-CUresult sd_stream_synchronize(CUstream stream);
-CUresult sd_stream_wait_event(CUstream stream, CUevent event, unsigned flags);
-CUresult sd_stream_add_callback(CUstream stream, CUstreamCallback fn, void *data, unsigned flags);
-CUresult sd_launch_host_func(CUstream stream, CUhostFn fn, void *data);
-CUresult sd_stream_get_ctx(CUstream stream, CUcontext *ctx);
-CUresult sd_stream_get_flags(CUstream stream, unsigned *flags);
-CUresult sd_stream_get_priority(CUstream stream, int *priority);
-CUresult sd_stream_get_id(CUstream stream, unsigned long long *id);
-CUresult sd_stream_get_device(CUstream stream, CUdevice *dev);
+CUresult sd_stream_create_in(struct sd_context *context, CUstream *stream, unsigned flags);
 
 /* ---- green.c ---- */
 
-CUresult sd_device_get_resource(CUdevice dev, CUdevResource *resource, CUdevResourceType type);
-CUresult sd_resource_describe(CUdevResourceDesc *desc, CUdevResource *resources, unsigned count);
-CUresult sd_green_create(CUgreenCtx *green, CUdevResourceDesc desc, CUdevice dev, unsigned flags);
-CUresult sd_green_destroy(CUgreenCtx green);
-CUresult sd_ctx_from_green(CUcontext *ctx, CUgreenCtx green);
-CUresult sd_green_get_id(CUgreenCtx green, unsigned long long *id);
-CUresult sd_green_stream_create(CUstream *stream, CUgreenCtx green, unsigned flags, int priority);
-CUresult sd_stream_get_contexts(CUstream stream, CUcontext *ctx, CUgreenCtx *green);
+CUresult sd_green_stream_create(CUstream *stream, CUgreenCtx green, unsigned flags);
 
 /* ---- event.c ---- */
 
@@ -189,19 +168,11 @@ struct sd_event {
     size_t node_count;
 };
 
-CUresult sd_event_create(CUevent *event, unsigned flags);
 /* Takes `shared` over, also where it fails; NULL: the event is this process's alone. */
 CUresult sd_event_new(struct sd_context *context, unsigned flags, struct sd_shared *shared,
                       CUevent *event);
 /* A reference to the operation that it waits for who waits for the event; NULL: it is done. */
 struct sd_op *sd_event_op(struct sd_event *event);
-CUresult sd_event_destroy(CUevent event);
-CUresult sd_event_record(CUevent event, CUstream stream, unsigned flags);
-CUresult sd_event_query(CUevent event);
-CUresult sd_event_synchronize(CUevent event);
-CUresult sd_event_elapsed_time(float *ms, CUevent start, CUevent end);
-CUresult sd_ctx_record_event(CUcontext ctx, CUevent event);
-CUresult sd_ctx_wait_event(CUcontext ctx, CUevent event);
 /* Everything of a dead context goes. */
 void sd_context_drop_events(struct sd_context *context);
 
@@ -224,8 +195,6 @@ void sd_shared_wait(struct sd_shared *shared, uint32_t record); /* without sd_lo
 
 /* Another process's are to be found again. */
 void sd_shared_forget(void);
-CUresult sd_ipc_get_event_handle(CUipcEventHandle *handle, CUevent event);
-CUresult sd_ipc_open_event_handle(CUevent *event, CUipcEventHandle handle);
 
 /* ---- capture.c ---- */
 
@@ -269,17 +238,13 @@ void sd_capture_leave(struct sd_queue *queue);
 /* The same because the queue ends: one that began there ends with it. */
 void sd_capture_lose(struct sd_queue *queue);
 
-CUresult sd_stream_begin_capture(CUstream stream, CUstreamCaptureMode mode);
 CUresult sd_stream_begin_capture_to_graph(CUstream stream, CUgraph graph, const CUgraphNode *after,
                                           size_t count, CUstreamCaptureMode mode);
 CUresult sd_stream_begin_recapture(CUstream stream, CUstreamCaptureMode mode, CUgraph graph);
-CUresult sd_stream_end_capture(CUstream stream, CUgraph *graph);
-CUresult sd_stream_is_capturing(CUstream stream, CUstreamCaptureStatus *status);
 /* `with_edges`: ret_edges is given (NULL edges, as all of ours are plain). */
 CUresult sd_stream_get_capture_info(CUstream stream, CUstreamCaptureStatus *status, cuuint64_t *id,
                                     CUgraph *graph, const CUgraphNode **nodes,
                                     const CUgraphEdgeData **edges, size_t *count);
-CUresult sd_thread_exchange_capture_mode(CUstreamCaptureMode *mode);
 
 /* ---- graph.c ---- */
 
@@ -328,36 +293,16 @@ struct sd_node *sd_graph_add(struct sd_graph *graph, const struct sd_work *work,
 bool sd_graph_keep(struct sd_graph *graph, struct sd_block *block);
 bool sd_graph_owns(const struct sd_graph *graph, const struct sd_block *block);
 
-CUresult sd_graph_create(CUgraph *graph, unsigned flags);
-CUresult sd_graph_destroy(CUgraph graph);
-CUresult sd_graph_get_nodes(CUgraph graph, CUgraphNode *nodes, size_t *count);
-CUresult sd_graph_instantiate(CUgraphExec *exec, CUgraph graph, unsigned long long flags);
-CUresult sd_graph_instantiate_params(CUgraphExec *exec, CUgraph graph,
-                                     CUDA_GRAPH_INSTANTIATE_PARAMS *params);
-CUresult sd_graph_upload(CUgraphExec exec, CUstream stream);
-CUresult sd_graph_launch(CUgraphExec exec, CUstream stream);
-CUresult sd_graph_exec_destroy(CUgraphExec exec);
-
 /* ---- nodes.c ---- */
 
+/* What a node of one kind is as one of any kind, in `ret`; NULL: nothing was given. */
+CUgraphNodeParams *sd_copy_params(const CUDA_MEMCPY3D *copy, CUcontext ctx, CUgraphNodeParams *ret);
+CUgraphNodeParams *sd_fill_params(const CUDA_MEMSET_NODE_PARAMS *fill, CUcontext ctx,
+                                  CUgraphNodeParams *ret);
 CUresult sd_graph_add_node(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, size_t count,
                            const CUgraphNodeParams *params);
 CUresult sd_node_set(CUgraphNode node, const CUgraphNodeParams *params);
 CUresult sd_exec_node_set(CUgraphExec exec, CUgraphNode node, const CUgraphNodeParams *params);
-CUresult sd_graph_add_memset(CUgraphNode *node, CUgraph graph, const CUgraphNode *after,
-                             size_t count, const CUDA_MEMSET_NODE_PARAMS *fill, CUcontext ctx);
-CUresult sd_graph_memset_set(CUgraphNode node, const CUDA_MEMSET_NODE_PARAMS *fill);
-CUresult sd_exec_memset_set(CUgraphExec exec, CUgraphNode node, const CUDA_MEMSET_NODE_PARAMS *fill,
-                            CUcontext ctx);
-CUresult sd_graph_add_memcpy(CUgraphNode *node, CUgraph graph, const CUgraphNode *after,
-                             size_t count, const CUDA_MEMCPY3D *copy, CUcontext ctx);
-CUresult sd_graph_memcpy_set(CUgraphNode node, const CUDA_MEMCPY3D *copy);
-CUresult sd_exec_memcpy_set(CUgraphExec exec, CUgraphNode node, const CUDA_MEMCPY3D *copy,
-                            CUcontext ctx);
-CUresult sd_graph_add_alloc(CUgraphNode *node, CUgraph graph, const CUgraphNode *after,
-                            size_t count, CUDA_MEM_ALLOC_NODE_PARAMS *params);
-CUresult sd_graph_add_free(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, size_t count,
-                           CUdeviceptr ptr);
 
 /* ---- batch.c ---- */
 
