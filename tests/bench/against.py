@@ -1,5 +1,5 @@
-"""What a user could pick instead: other allocators in the mixes of latency.py and in the replays of traces,
-beside the driver and the library, in one run.
+"""How long single allocations and frees take, in mixes of them and in the replays of traces: by the driver, by
+the library, and by what a user could pick instead, in one run.
 
 usage: against.py [--mix NAME]... [--trace NAME]... [--way NAME]... [--turns N] [--seconds S]
                   [--budget SECONDS] [--out FOLDER] [--software] [--cold] [--torch LIBRARY] [--rmm LIBRARY]
@@ -18,7 +18,7 @@ an allocator that does much else in between.
 --budget is when no more turn is begun, and what the first cannot do in it is left out. Where something cannot be
 measured, its row says why; what is not installed here has a line at the end.
 
-A * marks what is less than the library has, both ways. --out writes against.txt and against.json. No figure
+--out writes against.txt and against.json. No figure
 decides the exit status: 1 means that a program failed, or that something was left out for want of time.
 """
 import argparse
@@ -33,9 +33,14 @@ import subprocess
 import sys
 import time
 
-from latency import FIGURES, MIXES, PATIENCE, ROOT, commit, microseconds, size
-from run import BUILD, HERE, MADE, RECORDED, machine
+from run import BUILD, HERE, MADE, RECORDED, ROOT, machine
 
+sys.path.insert(0, str(HERE.parent))
+from commit import commit_of  # pylint: disable=wrong-import-position
+
+MIXES = ('mixed', 'server', 'training', 'threads')
+FIGURES = ('mean', 'p50', 'p90', 'p99', 'p99.9', 'p99.99', 'max')
+PATIENCE = 4  # times the first run's time, for those that make as many calls
 TRACES = RECORDED + MADE
 WAYS = ('native', 'library', 'library async', 'mempool', 'torch', 'rmm pool', 'rmm arena', 'rmm async')
 OURS = ('library', 'library async')
@@ -170,15 +175,18 @@ class Measured:
                        for way in options.way} for case in options.case}
 
 
-COLUMNS = ('mean', 'p50', 'p99', 'p99.9', 'p99.99', 'max', 'reserved')
+COLUMNS = (*FIGURES, 'reserved')
 
 
-def less(ways, way, column):
-    """Whether another has less than the library both ways; False where nothing is known."""
-    ours = [ways[each][column] for each in OURS if isinstance(ways.get(each), dict)]
-    shown = (lambda value: round(value, 2)) if column == 'reserved' else lambda value: value
-    return (way not in OURS and isinstance(ways[way], dict) and bool(ours) and
-            shown(ways[way][column]) < shown(min(ours)))
+def microseconds(ns):
+    us = ns / 1000
+    return f'{us:,.0f}' if us >= 100 else f'{us:.1f}' if us >= 10 else f'{us:.2f}'
+
+
+def commit():
+    """Of what was measured, in a bundle or built here; None where nothing says so."""
+    said = BUILD / 'commit'
+    return said.read_text(encoding='utf-8').strip() if said.exists() else commit_of(ROOT)
 
 
 def table(results):
@@ -188,25 +196,13 @@ def table(results):
             if isinstance(figures, str):
                 lines.append((case, way, *('-' for _ in COLUMNS), figures))
                 continue
-            cells = [(f'{figures[column]:.2f}' if column == 'reserved' else microseconds(figures[column])) +
-                     ('*' if less(ways, way, column) else ' ') for column in COLUMNS]
+            cells = [f'{figures[column]:.2f}' if column == 'reserved' else microseconds(figures[column])
+                     for column in COLUMNS]
             lines.append((case, way, *cells, ''))
     widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]) - 1)]
     return '\n'.join('  '.join([*(cell.ljust(width) if i < 2 else cell.rjust(width)
                                   for i, (cell, width) in enumerate(zip(line, widths))), line[-1]]).rstrip()
                      for line in lines)
-
-
-def behind(results):
-    """Who has less of what, a line for each case."""
-    for case, ways in results.items():
-        found = [f'{column} ({", ".join(way for way in ways if less(ways, way, column))})'
-                 for column in COLUMNS if any(less(ways, way, column) for way in ways)]
-        live = [figures['live'] for figures in ways.values() if isinstance(figures, dict)]
-        calls = [figures['calls'] for figures in ways.values() if isinstance(figures, dict)]
-        of = f' ({max(calls):,.0f} calls, {size(int(max(live)))} live at most)' if live else ''
-        yield f'{case}{of}: ' + ('others have less: ' + ', '.join(found) if found else
-                                 'the library has the least of all')
 
 
 def arguments():
@@ -238,10 +234,10 @@ def main():
     measured = Measured()
     measured.all_turns(options)
     results, where = measured.results(options), machine(options.software)
-    of = commit(BUILD if (BUILD / 'commit').exists() else None)
+    of = commit()
     cold = ', caches emptied before each call' if options.cold else ''
     text = '\n'.join((f'{where["gpu"]}, commit {of}, medians of {measured.turns} turns{cold}; reserved is of what is '
-                      'live at most; * is less than the library has', table(results), *behind(results),
+                      'live at most', table(results),
                       *(f'{way}: not measured: {why}' for way, why in options.missing.items()))) + '\n'
     print(text, end='')
     if options.out:

@@ -7,7 +7,7 @@ usage: curves.py [--out FOLDER] [--software] [--budget SECONDS] [--memory BYTES]
 A point is the median of `pair`'s batches, and of --repeats runs the least: what else the machine does only adds.
 A point whose cost is more than a fifth, and more than 10 ns, above that of half its size is a step, and marked *.
 Live blocks take no more than --memory (16 GiB; 8 on the software driver) together, so curves of many end early.
---out writes curves.txt, curves.json and curves.svg. No figure decides the exit status: 1 means that a
+--out writes curves.txt and curves.json. No figure decides the exit status: 1 means that a
 program failed.
 """
 import argparse
@@ -17,9 +17,8 @@ import math
 import pathlib
 import sys
 import time
-from xml.sax.saxutils import escape
 
-from run import NATIVE, SHIM, TEXT, machine, run_once
+from run import machine, run_once
 
 SIZES = [512 << i for i in range(24)]  # to 4 GiB
 WAYS = ('native', 'shim')
@@ -27,7 +26,6 @@ KINDS = ('plain', 'stream-ordered')  # index: whether ordered
 STEP, STEP_NS = 1.2, 10
 FEW = 1 << 26  # above it a pair may be a chunk's making and giving back
 SLOW = 1 << 28  # from here on the driver's own pair takes milliseconds
-WIDTH, HEIGHT, LEFT, TOP, BOTTOM = 380, 230, 62, 60, 40
 
 
 def name_of(size):
@@ -98,39 +96,6 @@ def text(curves):
     yield f'{len(steps)} steps under the library' + ''.join(f'; {name} at {size}' for name, size in steps)
 
 
-def draw(curves, where):
-    """A field each for plain and stream-ordered ones; both axes are logarithmic."""
-    values = [ns for curve in curves for way in WAYS for ns in curve[way].values()] or [1, 10]
-    low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
-    high = max(high, low + 1)
-    sizes = sorted({size for curve in curves for way in WAYS for size in curve[way]}) or SIZES[:2]
-    span = max(1, math.log2(sizes[-1] / sizes[0]))
-    full = 2 * (LEFT + WIDTH + 20)
-    out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {full} {TOP + HEIGHT + BOTTOM}" width="{full}" '
-           f'height="{TOP + HEIGHT + BOTTOM}" font-family="sans-serif" font-size="12" fill="{TEXT}" role="img">',
-           '<title>An allocation and its free by size: the native driver and libgpushim</title>',
-           f'<text x="{LEFT}" y="20">{escape(where)}: ns a pair by size; grey the driver, green the library; one line '
-           'for each number of threads and live blocks</text>']
-    for ordered in (False, True):
-        left = LEFT + ordered * (LEFT + WIDTH + 20)
-        out.append(f'<text x="{left}" y="{TOP - 10}" font-weight="bold">'
-                   f'{KINDS[ordered]}</text>')
-        out.append(f'<rect x="{left}" y="{TOP}" width="{WIDTH}" height="{HEIGHT}" fill="none" stroke="{TEXT}"/>')
-        for power in range(low, high + 1):
-            y = TOP + HEIGHT * (high - power) / (high - low)
-            out.append(f'<text x="{left - 6}" y="{y + 4:.1f}" text-anchor="end">{10 ** power:,}</text>')
-        for size in sizes[::4]:
-            x = left + WIDTH * math.log2(size / sizes[0]) / span
-            out.append(f'<text x="{x:.1f}" y="{TOP + HEIGHT + 16}" text-anchor="middle">{name_of(size)}</text>')
-        for curve in (each for each in curves if each['async'] == ordered):
-            for way, colour in zip(WAYS, (NATIVE, SHIM)):
-                path = ' '.join(f'{left + WIDTH * math.log2(size / sizes[0]) / span:.1f},'
-                                f'{TOP + HEIGHT * (high - math.log10(ns)) / (high - low):.1f}'
-                                for size, ns in curve[way].items())
-                out.append(f'<polyline points="{path}" fill="none" stroke="{colour}"/>')
-    return '\n'.join([*out, '</svg>', ''])
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('--out', type=pathlib.Path)
@@ -155,7 +120,6 @@ def main():
         when = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec='seconds')
         (options.out / 'curves.txt').write_text(said)
         (options.out / 'curves.json').write_text(json.dumps({'machine': where, 'when': when, 'curves': curves}, indent=1))
-        (options.out / 'curves.svg').write_text(draw(curves, where['gpu']))
     sys.exit(0 if whole else 1)
 
 

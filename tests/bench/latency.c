@@ -45,7 +45,6 @@ struct run {
 struct latency_actor {
     struct run *run;
     pthread_t thread;
-    unsigned number;
     uint64_t random;
     CUstream stream[STREAMS];
     unsigned turn;
@@ -54,7 +53,6 @@ struct latency_actor {
     bool counting;
     uint64_t calls_left, bytes, ended_ns;
     struct latency_counts counts[LATENCY_KINDS];
-    struct latency_slowest slowest;
 };
 
 /* ---- what a mix asks ---- */
@@ -160,14 +158,8 @@ static void count_call(struct latency_actor *actor, enum latency_kind kind, size
                        uint64_t began, uint64_t ended)
 {
     struct run *run = actor->run;
-    struct latency_slow call = {.at_ns = began - run->began_ns,
-                                .ns = ended - began,
-                                .size = size,
-                                .kind = kind,
-                                .thread = actor->number};
 
-    latency_count(&actor->counts[kind], call.ns);
-    latency_slowest_add(&actor->slowest, &call);
+    latency_count(&actor->counts[kind], ended - began);
     if (kind == LATENCY_ALLOC)
         actor->bytes += size;
     if (--actor->calls_left == 0 ||
@@ -264,7 +256,7 @@ static struct latency_actor *play(struct run *run)
 
     pthread_barrier_init(&run->begins, NULL, threads);
     for (unsigned i = 0; i < threads; i++) {
-        actors[i] = (struct latency_actor){.run = run, .number = i};
+        actors[i] = (struct latency_actor){.run = run};
         actors[i].random = run->seed * 1000 + i;
         actors[i].calls_left = run->calls / threads + (i < run->calls % threads);
     }
@@ -347,21 +339,15 @@ static void print_memory(const struct run *run)
 static void print_calls(const struct run *run, struct latency_actor *actors)
 {
     struct latency_counts *all = bench_array(LATENCY_KINDS + 1, sizeof *all);
-    struct latency_slowest *slowest = bench_array(1, sizeof *slowest);
 
-    for (unsigned i = 0; i < run->mix->threads; i++) {
+    for (unsigned i = 0; i < run->mix->threads; i++)
         for (unsigned kind = 0; kind < LATENCY_KINDS; kind++) {
             latency_counts_add(&all[kind], &actors[i].counts[kind]);
             latency_counts_add(&all[LATENCY_KINDS], &actors[i].counts[kind]);
         }
-        for (unsigned k = 0; k < actors[i].slowest.count; k++)
-            latency_slowest_add(slowest, &actors[i].slowest.call[k]);
-    }
     latency_counts_print("alloc", &all[LATENCY_ALLOC]);
     latency_counts_print("free", &all[LATENCY_FREE]);
     latency_counts_print("all", &all[LATENCY_KINDS]);
-    latency_slowest_print("slowest", slowest);
-    free(slowest);
     free(all);
 }
 

@@ -3,7 +3,7 @@
  *
  *   latency.c        runs one mix, by one thread or several, and prints what it found
  *   latency_mix.c    the mixes: which blocks are allocated and freed in which order
- *   latency_count.c  how long calls took: histograms, and the slowest one by one
+ *   latency_count.c  how long calls took: histograms
  *   latency_trace.c  one more mix: the calls of a recorded program
  *   cool.c           what puts the caches into the state that a program leaves them in
  *
@@ -38,24 +38,6 @@ uint64_t latency_percentile(const struct latency_counts *counts, double percent)
 /* An object of that name: calls, mean, percentiles, maximum, and the buckets that are not empty,
  * each with the time at which it begins. */
 void latency_counts_print(const char *key, const struct latency_counts *counts);
-
-struct latency_slow {
-    uint64_t at_ns; /* since the counting began */
-    uint64_t ns, size;
-    enum latency_kind kind;
-    unsigned thread;
-};
-
-#define LATENCY_SLOWEST 32
-
-struct latency_slowest {
-    unsigned count;
-    struct latency_slow call[LATENCY_SLOWEST]; /* the slowest first */
-};
-
-/* Where it is one of the slowest so far. */
-void latency_slowest_add(struct latency_slowest *slowest, const struct latency_slow *call);
-void latency_slowest_print(const char *key, const struct latency_slowest *slowest);
 
 /* ---- cold calls (cool.c) ---- */
 

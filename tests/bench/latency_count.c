@@ -87,33 +87,3 @@ void latency_counts_print(const char *key, const struct latency_counts *counts)
     json_close();
     json_close();
 }
-
-void latency_slowest_add(struct latency_slowest *slowest, const struct latency_slow *call)
-{
-    unsigned at = slowest->count;
-
-    if (at < LATENCY_SLOWEST)
-        slowest->count++;
-    else if (slowest->call[--at].ns >= call->ns)
-        return;
-    for (; at > 0 && slowest->call[at - 1].ns < call->ns; at--)
-        slowest->call[at] = slowest->call[at - 1];
-    slowest->call[at] = *call;
-}
-
-void latency_slowest_print(const char *key, const struct latency_slowest *slowest)
-{
-    json_list(key);
-    for (unsigned i = 0; i < slowest->count; i++) {
-        const struct latency_slow *call = &slowest->call[i];
-
-        json_object(NULL);
-        json_text("call", call->kind == LATENCY_ALLOC ? "alloc" : "free");
-        json_count("size", call->size);
-        json_count("ns", call->ns);
-        json_count("at_ns", call->at_ns);
-        json_count("thread", call->thread);
-        json_close();
-    }
-    json_close();
-}

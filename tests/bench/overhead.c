@@ -7,6 +7,7 @@
  * those of the calling thread, single-stepped from outside; null where the system does not permit
  * tracing. --whole counts those of whole programs too, which takes half a minute.
  */
+#include "../conformance/copies.h"
 #include "../steps.h"
 #include "bench.h"
 #include "tests/system.h"
@@ -23,186 +24,66 @@ static const char usage[] = "overhead [--runs N] [--starts N] [--whole]";
 struct foreign {
     CUdeviceptr managed[2], pooled[2];
     void *host, *libc;
+    const char *volatile name; /* of a function of libc */
     CUcontext context;
+    CUDA_MEMCPY2D rows;
+    CUDA_MEMCPY3D box;
+    CUDA_MEMCPY3D_PEER peer;
+    CUlaunchAttribute attribute;
+    CUlaunchConfig config;
 };
 
-static bool get_attribute(struct foreign *foreign, int round)
+static bool launch_in_turns(int round)
 {
-    CUmemorytype type;
+    CUstream stream = round % 2 ? NULL : CU_STREAM_PER_THREAD;
 
-    return cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
-                                 (CUdeviceptr)foreign->host) == CUDA_SUCCESS;
+    return cuLaunchKernel(NULL, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL) != CUDA_SUCCESS;
 }
 
-static bool get_attributes(struct foreign *foreign, int round)
-{
-    CUpointer_attribute asked[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_CONTEXT};
-    CUmemorytype type;
-    CUcontext context;
-    void *values[] = {&type, &context};
+/*
+ * CALL(name, whether it worked)
+ *
+ * Copies and fills are of nothing, so that no work is submitted, whose cost varies: the way there is
+ * the same. Kernels are none: the driver refuses them.
+ */
+/* clang-format off */
+#define CALLS_OF(CALL) \
+    CALL(pointer_attribute, !cuPointerGetAttribute(&(CUmemorytype){0}, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, (CUdeviceptr)its->host)) \
+    CALL(pointer_attributes, !cuPointerGetAttributes(2, (CUpointer_attribute[]){CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_CONTEXT}, (void *[]){&(CUmemorytype){0}, &(CUcontext){0}}, its->managed[0])) \
+    CALL(address_range, !cuMemGetAddressRange(&(CUdeviceptr){0}, &(size_t){0}, its->managed[1])) \
+    CALL(free, !cuMemFree(its->managed[round])) \
+    CALL(free_from_pool, !cuMemFreeAsync(its->pooled[round], NULL)) \
+    CALL(copy, !cuMemcpyDtoDAsync(its->managed[0], its->managed[1], 0, NULL)) \
+    CALL(copy_from_host, !cuMemcpyHtoDAsync(its->managed[0], its->host, 0, NULL)) \
+    CALL(copy_rows, !cuMemcpy2DAsync(&its->rows, NULL)) \
+    CALL(copy_volume, !cuMemcpy3DAsync(&its->box, NULL)) \
+    CALL(copy_peer, !cuMemcpyPeerAsync(its->managed[0], its->context, its->managed[1], its->context, 0, NULL)) \
+    CALL(copy_peer_volume, !cuMemcpy3DPeerAsync(&its->peer, NULL)) \
+    CALL(fill, !cuMemsetD32Async(its->managed[0], 1, 0, NULL)) \
+    CALL(fill_rows, !cuMemsetD2D8Async(its->managed[0], 1024, 1, 0, 0, NULL)) \
+    CALL(launch, cuLaunchKernel(NULL, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL)) \
+    CALL(launch_per_thread, cuLaunchKernel(NULL, 1, 1, 1, 1, 1, 1, 0, CU_STREAM_PER_THREAD, NULL, NULL)) \
+    CALL(launch_in_turns, launch_in_turns(round)) \
+    CALL(launch_config, cuLaunchKernelEx(&(CUlaunchConfig){0}, NULL, NULL, NULL)) \
+    CALL(launch_attribute, cuLaunchKernelEx(&its->config, NULL, NULL, NULL)) \
+    CALL(launch_graph, cuGraphLaunch(NULL, NULL)) \
+    CALL(dlsym, dlsym(its->libc, its->name))
+/* clang-format on */
 
-    return cuPointerGetAttributes(2, asked, values, foreign->managed[0]) == CUDA_SUCCESS;
-}
-
-static bool get_range(struct foreign *foreign, int round)
-{
-    CUdeviceptr base;
-    size_t size;
-
-    return cuMemGetAddressRange(&base, &size, foreign->managed[1]) == CUDA_SUCCESS;
-}
-
-static bool free_managed(struct foreign *foreign, int round)
-{
-    return cuMemFree(foreign->managed[round]) == CUDA_SUCCESS;
-}
-
-static bool free_from_pool(struct foreign *foreign, int round)
-{
-    return cuMemFreeAsync(foreign->pooled[round], NULL) == CUDA_SUCCESS;
-}
-
-/* Of nothing, so that no work is submitted, whose cost varies: the way there is the same. */
-static bool copy(struct foreign *foreign, int round)
-{
-    return cuMemcpyDtoDAsync(foreign->managed[0], foreign->managed[1], 0, NULL) == CUDA_SUCCESS;
-}
-
-static bool copy_from_host(struct foreign *foreign, int round)
-{
-    return cuMemcpyHtoDAsync(foreign->managed[0], foreign->host, 0, NULL) == CUDA_SUCCESS;
-}
-
-static bool copy_rows(struct foreign *foreign, int round)
-{
-    CUDA_MEMCPY2D rows = {.srcMemoryType = CU_MEMORYTYPE_DEVICE,
-                          .srcDevice = foreign->managed[0],
-                          .srcPitch = 1024,
-                          .dstMemoryType = CU_MEMORYTYPE_DEVICE,
-                          .dstDevice = foreign->managed[1],
-                          .dstPitch = 1024,
-                          .WidthInBytes = 1024};
-
-    return cuMemcpy2DAsync(&rows, NULL) == CUDA_SUCCESS;
-}
-
-static bool copy_volume(struct foreign *foreign, int round)
-{
-    CUDA_MEMCPY3D volume = {.srcMemoryType = CU_MEMORYTYPE_DEVICE,
-                            .srcDevice = foreign->managed[0],
-                            .srcPitch = 1024,
-                            .srcHeight = 1,
-                            .dstMemoryType = CU_MEMORYTYPE_DEVICE,
-                            .dstDevice = foreign->managed[1],
-                            .dstPitch = 1024,
-                            .dstHeight = 1,
-                            .WidthInBytes = 1024};
-
-    return cuMemcpy3DAsync(&volume, NULL) == CUDA_SUCCESS;
-}
-
-static bool copy_peer(struct foreign *foreign, int round)
-{
-    return cuMemcpyPeerAsync(foreign->managed[0], foreign->context, foreign->managed[1],
-                             foreign->context, 0, NULL) == CUDA_SUCCESS;
-}
-
-static bool copy_peer_volume(struct foreign *foreign, int round)
-{
-    CUDA_MEMCPY3D_PEER volume = {.srcMemoryType = CU_MEMORYTYPE_DEVICE,
-                                 .srcDevice = foreign->managed[0],
-                                 .srcContext = foreign->context,
-                                 .srcPitch = 1024,
-                                 .srcHeight = 1,
-                                 .dstMemoryType = CU_MEMORYTYPE_DEVICE,
-                                 .dstDevice = foreign->managed[1],
-                                 .dstContext = foreign->context,
-                                 .dstPitch = 1024,
-                                 .dstHeight = 1,
-                                 .WidthInBytes = 1024};
-
-    return cuMemcpy3DPeerAsync(&volume, NULL) == CUDA_SUCCESS;
-}
-
-static bool fill_rows(struct foreign *foreign, int round)
-{
-    return cuMemsetD2D8Async(foreign->managed[0], 1024, 1, 0, 0, NULL) == CUDA_SUCCESS;
-}
-
-static bool fill(struct foreign *foreign, int round)
-{
-    return cuMemsetD32Async(foreign->managed[0], 1, 0, NULL) == CUDA_SUCCESS;
-}
-
-/* Of no kernel: the driver refuses it. */
-static bool launch(struct foreign *foreign, int round)
-{
-    return cuLaunchKernel(NULL, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL) != CUDA_SUCCESS;
-}
-
-static bool launch_per_thread(struct foreign *foreign, int round)
-{
-    return cuLaunchKernel(NULL, 1, 1, 1, 1, 1, 1, 0, CU_STREAM_PER_THREAD, NULL, NULL) !=
-           CUDA_SUCCESS;
-}
-
-static bool launch_in_turns(struct foreign *foreign, int round)
-{
-    return round % 2 ? launch(foreign, round) : launch_per_thread(foreign, round);
-}
-
-static bool launch_config(struct foreign *foreign, int round)
-{
-    CUlaunchConfig config = {0};
-
-    return cuLaunchKernelEx(&config, NULL, NULL, NULL) != CUDA_SUCCESS;
-}
-
-static bool launch_attribute(struct foreign *foreign, int round)
-{
-    CUlaunchAttribute attribute = {.id = CU_LAUNCH_ATTRIBUTE_PRIORITY};
-    CUlaunchConfig config = {.attrs = &attribute, .numAttrs = 1};
-
-    return cuLaunchKernelEx(&config, NULL, NULL, NULL) != CUDA_SUCCESS;
-}
-
-static bool launch_graph(struct foreign *foreign, int round)
-{
-    return cuGraphLaunch(NULL, NULL) != CUDA_SUCCESS;
-}
-
-static bool find_symbol(struct foreign *foreign, int round)
-{
-    const char *volatile name = "getenv";
-
-    return dlsym(foreign->libc, name) != NULL;
-}
+#define CALL(name, worked)                                  \
+    static bool call_##name(struct foreign *its, int round) \
+    {                                                       \
+        return worked;                                      \
+    }
+CALLS_OF(CALL)
+#undef CALL
 
 static const struct {
     const char *name;
-    bool (*call)(struct foreign *foreign, int round);
+    bool (*call)(struct foreign *its, int round);
 } calls[] = {
-    {"pointer_attribute", get_attribute},
-    {"pointer_attributes", get_attributes},
-    {"address_range", get_range},
-    {"free", free_managed},
-    {"free_from_pool", free_from_pool},
-    {"copy", copy},
-    {"copy_from_host", copy_from_host},
-    {"copy_rows", copy_rows},
-    {"copy_volume", copy_volume},
-    {"copy_peer", copy_peer},
-    {"copy_peer_volume", copy_peer_volume},
-    {"fill", fill},
-    {"fill_rows", fill_rows},
-    {"launch", launch},
-    {"launch_per_thread", launch_per_thread},
-    {"launch_in_turns", launch_in_turns},
-    {"launch_config", launch_config},
-    {"launch_attribute", launch_attribute},
-    {"launch_graph", launch_graph},
-    {"dlsym", find_symbol},
-};
+#define CALL(name, worked) {#name, call_##name},
+    CALLS_OF(CALL)};
 #define CALLS (sizeof calls / sizeof *calls)
 
 /* Memory of a pool of the program's own, and some that is the shim's. */
@@ -223,7 +104,7 @@ static void start_pool(struct foreign *foreign)
 /* The call once to bind and load what it needs, and once more between the two signals. */
 static int step_call(const char *name)
 {
-    struct foreign foreign;
+    struct foreign foreign = {.name = "getenv"};
     size_t which = 0;
 
     while (which < CALLS && strcmp(calls[which].name, name) != 0)
@@ -236,6 +117,12 @@ static int step_call(const char *name)
     MUST(cuMemAllocHost(&foreign.host, 4096));
     for (int i = 0; i < 2; i++)
         MUST(cuMemAllocManaged(&foreign.managed[i], 1 << 20, CU_MEM_ATTACH_GLOBAL));
+    foreign.rows = rectangle_copy(foreign.managed[1], foreign.managed[0], 1024, 0);
+    foreign.box = box_copy(foreign.managed[1], foreign.managed[0], 1024, 1, 0);
+    foreign.peer = peer_copy(foreign.managed[1], foreign.context, foreign.managed[0],
+                             foreign.context, 1024, 1, 0);
+    foreign.attribute.id = CU_LAUNCH_ATTRIBUTE_PRIORITY;
+    foreign.config = (CUlaunchConfig){.attrs = &foreign.attribute, .numAttrs = 1};
     start_pool(&foreign);
     bool worked = calls[which].call(&foreign, 0);
     raise(SIGUSR1);

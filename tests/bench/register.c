@@ -13,7 +13,6 @@
  *                needs a core for this to mean anything
  *   miss         making one and, as the cache is full, ending the oldest: what it costs beside the
  *                device's own work
- *   invalidate   taking one range's registration out before its memory goes
  *   memory       bytes of host memory that each takes
  *
  * A time decides nothing.
@@ -226,28 +225,6 @@ static uint64_t miss_ns(void)
     return bench_median(took, REPEATS);
 }
 
-/* Every second range of a fifth of them is taken out, and made again apart from the time. */
-static uint64_t invalidate_ns(void)
-{
-    uint64_t took[REPEATS], part = ranges / REPEATS / 2 * 2;
-
-    for (uint64_t repeat = 0; repeat < REPEATS; repeat++) {
-        uint64_t begin = own_ns();
-
-        for (uint64_t i = 0; i < part; i += 2) {
-            uint64_t base = FIRST + (repeat * part + i) * RANGE;
-
-            if (!gs_regcache_invalidate(cache, base, RANGE) ||
-                !gs_regcache_drain(cache, base, RANGE))
-                bench_die("a range that nobody uses cannot go");
-        }
-        took[repeat] = (own_ns() - begin) / (part / 2);
-        for (uint64_t i = 0; i < part; i += 2)
-            make(repeat * part + i);
-    }
-    return bench_median(took, REPEATS);
-}
-
 static void row(const char *name)
 {
     json_begin("register");
@@ -296,9 +273,6 @@ int main(int argc, char **argv)
     json_count("threads", threads);
     json_count("cores", (uint64_t)sysconf(_SC_NPROCESSORS_ONLN));
     json_number("speedup", all / one);
-    json_end();
-    row("invalidate");
-    json_count("ns", invalidate_ns());
     json_end();
     row("miss");
     json_count("ns", miss_ns());
