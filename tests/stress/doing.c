@@ -1,6 +1,9 @@
-/* What is told when something is wrong (stress.h), and the random numbers of both programs. */
+/* What is told when something is wrong (stress.h), the options and the random numbers of both
+   programs. */
 #include "stress.h"
 #include "tests/system.h"
+
+struct options options = {.seconds = 10, .threads = 4, .seed = 1};
 
 static const struct doing *doings[STRESS_THREADS]; /* atomic: NULL while it does not run */
 static const struct doing *main_doing;
@@ -27,6 +30,40 @@ uint32_t stress_random(uint64_t *state)
 uint32_t stress_below(uint64_t *state, uint32_t below)
 {
     return (uint32_t)((uint64_t)stress_random(state) * below >> 32);
+}
+
+static bool number_of(const char *text, uint64_t *ret_number)
+{
+    char *end;
+
+    *ret_number = strtoull(text, &end, 10);
+    return *text >= '0' && *text <= '9' && !*end;
+}
+
+bool stress_options(char **argv, unsigned *jobs)
+{
+    uint64_t number;
+
+    for (char **at = argv + 1; *at; at++) {
+        if (strcmp(*at, "--find") == 0) {
+            options.find = true;
+            continue;
+        }
+        if (!at[1] || !number_of(at[1], &number))
+            return false;
+        if (strcmp(*at, "--seconds") == 0 && number < 1000000)
+            options.seconds = (unsigned)number;
+        else if (strcmp(*at, "--threads") == 0 && number > 0 && number <= STRESS_THREADS - 2)
+            options.threads = (unsigned)number;
+        else if (jobs && strcmp(*at, "--jobs") == 0 && number > 0 && number < 1000)
+            *jobs = (unsigned)number;
+        else if (strcmp(*at, "--seed") == 0)
+            options.seed = number;
+        else
+            return false;
+        at++;
+    }
+    return true;
 }
 
 /* ---- what is wrong ---- */

@@ -58,6 +58,15 @@ static void must(CUresult result, const char *call)
 }
 #define MUST(call) must((call), #call)
 
+/* One that fails now goes when nothing fails any more. */
+#define MUST_END(call)                \
+    do {                              \
+        if ((call) != CUDA_SUCCESS) { \
+            softcuda_reset();         \
+            MUST(call);               \
+        }                             \
+    } while (0)
+
 /* ---- the other process ---- */
 
 static bool tell(int socket, const void *data, size_t size)
@@ -169,27 +178,27 @@ static void many(struct run *run)
     cuStreamSynchronize(run->stream);
 }
 
-static void share(struct run *run)
+/* The other process opens it, and closes it again. False: it has no handle. */
+static bool lend(struct run *run, CUdeviceptr block)
 {
     CUipcMemHandle handle;
     char done;
 
-    if (run->count > 2 && cuIpcGetMemHandle(&handle, run->block[0]) == CUDA_SUCCESS &&
-        cuIpcGetMemHandle(&handle, run->block[1]) == CUDA_SUCCESS) {
-        if (!tell(run->peer, &handle, sizeof handle) || !hear(run->peer, &done, 1))
-            wrong("the other process has ended", 0, 0);
-        release(run, 1);
-    }
+    if (cuIpcGetMemHandle(&handle, block) != CUDA_SUCCESS)
+        return false;
+    if (!tell(run->peer, &handle, sizeof handle) || !hear(run->peer, &done, 1))
+        wrong("the other process has ended", 0, 0);
+    return true;
 }
 
-/* One that fails now goes when nothing fails any more. */
-#define MUST_END(call)                \
-    do {                              \
-        if ((call) != CUDA_SUCCESS) { \
-            softcuda_reset();         \
-            MUST(call);               \
-        }                             \
-    } while (0)
+static void share(struct run *run)
+{
+    CUipcMemHandle handle;
+
+    if (run->count > 2 && cuIpcGetMemHandle(&handle, run->block[0]) == CUDA_SUCCESS &&
+        lend(run, run->block[1]))
+        release(run, 1);
+}
 
 /* Memory that the program makes and maps itself, shared as any other. */
 static void own(struct run *run)
@@ -198,10 +207,8 @@ static void own(struct run *run)
     CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = here};
     CUmemAccessDesc access = {.location = here, .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
     CUmemGenericAllocationHandle made;
-    CUipcMemHandle handle;
     size_t mapped = 0;
     CUdeviceptr base;
-    char done;
 
     if (cuMemAddressReserve(&base, OWN_PIECES * 2 * MIB, 0, 0, 0) != CUDA_SUCCESS)
         return;
@@ -212,10 +219,8 @@ static void own(struct run *run)
             mapped += 2 * MIB;
         MUST_END(cuMemRelease(made));
     }
-    if (mapped > 0 && cuMemSetAccess(base, mapped, &access, 1) == CUDA_SUCCESS &&
-        cuIpcGetMemHandle(&handle, base) == CUDA_SUCCESS &&
-        (!tell(run->peer, &handle, sizeof handle) || !hear(run->peer, &done, 1)))
-        wrong("the other process has ended", 0, 0);
+    if (mapped > 0 && cuMemSetAccess(base, mapped, &access, 1) == CUDA_SUCCESS)
+        lend(run, base);
     if (mapped > 0)
         MUST_END(cuMemUnmap(base, mapped));
     MUST_END(cuMemAddressFree(base, OWN_PIECES * 2 * MIB));
@@ -231,9 +236,7 @@ static void count_deleted(void *arg)
 /* Attached, shared and detached; the deleter of what was attached is called, once. */
 static void external(struct run *run, struct gpushim_external external)
 {
-    CUipcMemHandle handle;
     uint64_t address;
-    char done;
 
     external.size = sizeof external;
     external.access = GPUSHIM_MUTABLE;
@@ -243,9 +246,8 @@ static void external(struct run *run, struct gpushim_external external)
         return;
     attached++;
     cuMemsetD8Async(address, 7, 4096, run->stream);
-    if (external.kind != GPUSHIM_ADDRESS && cuIpcGetMemHandle(&handle, address) == CUDA_SUCCESS &&
-        (!tell(run->peer, &handle, sizeof handle) || !hear(run->peer, &done, 1)))
-        wrong("the other process has ended", 0, 0);
+    if (external.kind != GPUSHIM_ADDRESS)
+        lend(run, address);
     if (gpushim.detach(address, DETACH_NS) != 0) {
         softcuda_reset();
         if (gpushim.detach(address, DETACH_NS) == EBUSY)
@@ -292,10 +294,7 @@ static void import(const CUipcMemHandle *handle)
     if (cuIpcOpenMemHandle(&opened, *handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) != CUDA_SUCCESS)
         return;
     cuMemsetD8(opened, 2, 512);
-    if (cuIpcCloseMemHandle(opened) != CUDA_SUCCESS) {
-        softcuda_reset();
-        MUST(cuIpcCloseMemHandle(opened));
-    }
+    MUST_END(cuIpcCloseMemHandle(opened));
 }
 
 static void ask(struct run *run)
@@ -324,19 +323,10 @@ static void capture(struct run *run)
     if (cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED) == CUDA_SUCCESS) {
         allocate(run, 9000, false);
         release(run, run->count - 1);
-        if (cuStreamEndCapture(stream, &graph) != CUDA_SUCCESS) {
-            softcuda_reset();
-            MUST(cuStreamEndCapture(stream, &graph));
-        }
-        if (cuGraphDestroy(graph) != CUDA_SUCCESS) {
-            softcuda_reset();
-            MUST(cuGraphDestroy(graph));
-        }
+        MUST_END(cuStreamEndCapture(stream, &graph));
+        MUST_END(cuGraphDestroy(graph));
     }
-    if (cuStreamDestroy(stream) != CUDA_SUCCESS) {
-        softcuda_reset();
-        MUST(cuStreamDestroy(stream));
-    }
+    MUST_END(cuStreamDestroy(stream));
 }
 
 /* A context that ends with what is live in it. */
@@ -356,15 +346,9 @@ static void visit(struct run *run)
         if (cuMemAlloc(&block, i % 2 ? 3 * MIB : 8192) == CUDA_SUCCESS && i == 3)
             cuMemFree(block);
     /* The driver's own stream-ordered memory does not go with its context. */
-    if (cuMemAllocAsync(&block, 3 * MIB, NULL) == CUDA_SUCCESS &&
-        cuMemFreeAsync(block, NULL) != CUDA_SUCCESS) {
-        softcuda_reset();
-        MUST(cuMemFreeAsync(block, NULL));
-    }
-    if (cuCtxDestroy(context) != CUDA_SUCCESS) {
-        softcuda_reset();
-        MUST(cuCtxDestroy(context));
-    }
+    if (cuMemAllocAsync(&block, 3 * MIB, NULL) == CUDA_SUCCESS)
+        MUST_END(cuMemFreeAsync(block, NULL));
+    MUST_END(cuCtxDestroy(context));
     if (cuCtxGetCurrent(&popped) != CUDA_SUCCESS || popped != run->context)
         cuCtxSetCurrent(run->context);
 }

@@ -22,7 +22,6 @@
 #define STEPS        80
 #define WORDS        ((size_t)1 << 16)
 
-struct options options = {.seconds = 10, .threads = 4, .seed = 1};
 static unsigned jobs = 2;
 
 /* Of all children; in memory that they share with this process. */
@@ -409,39 +408,9 @@ static int run(void)
     return say("single: ok %u children %llu checks\n", started, 0);
 }
 
-static bool read_options(char **argv)
-{
-    for (char **at = argv + 1; *at; at++) {
-        char *end;
-        unsigned long number;
-
-        if (strcmp(*at, "--find") == 0) {
-            options.find = true;
-            continue;
-        }
-        if (!at[1] || at[1][0] < '0' || at[1][0] > '9')
-            return false;
-        number = strtoul(at[1], &end, 10);
-        if (*end)
-            return false;
-        if (strcmp(*at, "--seconds") == 0 && number < 1000000)
-            options.seconds = (unsigned)number;
-        else if (strcmp(*at, "--threads") == 0 && number > 0 && number < STRESS_THREADS)
-            options.threads = (unsigned)number;
-        else if (strcmp(*at, "--jobs") == 0 && number > 0 && number < 1000)
-            jobs = (unsigned)number;
-        else if (strcmp(*at, "--seed") == 0)
-            options.seed = number;
-        else
-            return false;
-        at++;
-    }
-    return true;
-}
-
 int main(int argc, char **argv)
 {
-    if (!read_options(argv)) {
+    if (!stress_options(argv, &jobs)) {
         fputs("usage: single [--seconds N] [--threads N] [--jobs N] [--seed N] [--find]\n", stderr);
         return 2;
     }

@@ -14,8 +14,6 @@
 #define VISIT_STEPS  150  /* what a context lives that comes and goes */
 #define HANG_SECONDS 60   /* beyond the time given */
 
-struct options options = {.seconds = 10, .threads = 4, .seed = 1};
-
 struct worker {
     pthread_t thread;
     CUcontext context; /* NULL: makes its own ones, again and again */
@@ -136,40 +134,6 @@ static void era(uint64_t *random, CUdevice device, int devices, struct totals *t
     totals->eras++;
 }
 
-/* ---- options ---- */
-
-static bool number_of(const char *text, uint64_t *ret_number)
-{
-    char *end;
-
-    *ret_number = strtoull(text, &end, 10);
-    return *text >= '0' && *text <= '9' && !*end;
-}
-
-static bool read_options(char **argv)
-{
-    uint64_t number;
-
-    for (char **at = argv + 1; *at; at++) {
-        if (strcmp(*at, "--find") == 0) {
-            options.find = true;
-            continue;
-        }
-        if (!at[1] || !number_of(at[1], &number))
-            return false;
-        if (strcmp(*at, "--seconds") == 0 && number < 1000000)
-            options.seconds = (unsigned)number;
-        else if (strcmp(*at, "--threads") == 0 && number > 0 && number <= STRESS_THREADS - 2)
-            options.threads = (unsigned)number;
-        else if (strcmp(*at, "--seed") == 0)
-            options.seed = number;
-        else
-            return false;
-        at++;
-    }
-    return true;
-}
-
 int main(int argc, char **argv)
 {
     uint64_t end_ns, random;
@@ -177,7 +141,7 @@ int main(int argc, char **argv)
     CUdevice device;
     int devices;
 
-    if (!read_options(argv)) {
+    if (!stress_options(argv, NULL)) {
         fputs("usage: stress [--seconds N] [--threads N] [--seed N] [--find]\n", stderr);
         return 2;
     }

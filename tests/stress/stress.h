@@ -106,6 +106,9 @@ uint32_t stress_random(uint64_t *state);
 /* From 0 to below - 1. */
 uint32_t stress_below(uint64_t *state, uint32_t below);
 
+/* The options of both programs; false: called wrongly. `jobs` is NULL where there are none. */
+bool stress_options(char **argv, unsigned *jobs);
+
 /* ---- stress.c, single.c: what each program has of its own ---- */
 
 bool stress_over(void); /* the calling thread's time is */
