@@ -281,18 +281,17 @@ Test(alloc, pitch_errors)
 /* It gives what the product is modulo 2^64 (measured on an H200). */
 Test(alloc, rows_that_are_beyond_counting_are_the_drivers_to_answer)
 {
-    unsigned long (*calls)(const char *) =
-        (unsigned long (*)(const char *))dlsym(RTLD_DEFAULT, "softcuda_calls");
+    const struct software *driver = software();
     CUdeviceptr ptr = 0;
     unsigned long before;
     size_t pitch = 0;
 
-    if (!calls)
+    if (!driver)
         cr_skip_test("only the software driver tells what it was asked");
-    before = calls("cuMemAllocPitch");
+    before = driver->calls("cuMemAllocPitch");
     if (cuMemAllocPitch(&ptr, &pitch, MIB, ((size_t)1 << 44) + 1, 4) == CUDA_SUCCESS)
         OK(cuMemFree(ptr));
-    cr_assert_eq(calls("cuMemAllocPitch"), before + 1);
+    cr_assert_eq(driver->calls("cuMemAllocPitch"), before + 1);
 }
 
 /* ---- address range ---- */
@@ -370,10 +369,9 @@ Test(alloc, address_range_of_other_memory_is_the_drivers)
 
 Test(alloc, copies_past_the_end_or_after_the_free)
 {
-    CUdeviceptr ptr = 0;
+    CUdeviceptr ptr = allocated(4096);
     CUresult past_set, past_copy, after;
 
-    OK(cuMemAlloc(&ptr, 4096));
     past_set = cuMemsetD8(ptr, 1, 8192);
     past_copy = cuMemcpyDtoD(ptr + 2048, ptr, 4096);
     OK(cuMemFree(ptr));

@@ -160,18 +160,14 @@ Test(bare, fills_of_memory_of_a_pool_are_refused)
 
 Test(bare, fills_of_mappings_of_ones_own_are_refused)
 {
-    const CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
-                                      .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE,
-                                                   .id = device}};
-    const CUmemAccessDesc access = {.location = prop.location,
-                                    .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    const CUmemAllocationProp prop = device_memory(CU_MEM_HANDLE_TYPE_NONE);
     CUmemGenericAllocationHandle handle;
     CUdeviceptr ptr = 0;
 
     OK(cuMemCreate(&handle, 2 * MIB, &prop, 0));
     OK(cuMemAddressReserve(&ptr, 2 * MIB, 0, 0, 0));
     OK(cuMemMap(ptr, 2 * MIB, 0, handle, 0));
-    OK(cuMemSetAccess(ptr, 2 * MIB, &access, 1));
+    access_set(ptr, 2 * MIB, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
     is_refused(ptr);
     OK(cuMemUnmap(ptr, 2 * MIB));
     OK(cuMemAddressFree(ptr, 2 * MIB));
@@ -180,14 +176,8 @@ Test(bare, fills_of_mappings_of_ones_own_are_refused)
 
 Test(bare, copies_need_no_context)
 {
-    const CUDA_MEMCPY3D shape = {.srcMemoryType = CU_MEMORYTYPE_DEVICE,
-                                 .dstMemoryType = CU_MEMORYTYPE_DEVICE,
-                                 .WidthInBytes = BYTES,
-                                 .Height = 1,
-                                 .Depth = 1};
-
     for (int kind = MEMORY_PLAIN; kind <= MEMORY_ASYNC; kind++) {
-        CUDA_MEMCPY3D copy = shape;
+        CUDA_MEMCPY3D copy;
         CUdeviceptr from = 0, to = 0;
         CUgraphNode node = NULL;
         CUgraphExec exec = NULL;
@@ -197,8 +187,7 @@ Test(bare, copies_need_no_context)
         OK(memory_alloc((enum memory_kind)kind, &to, BYTES));
         OK(cuCtxSynchronize());
         OK(fill_now(from, 5, WORDS));
-        copy.srcDevice = from;
-        copy.dstDevice = to;
+        copy = box_copy(to, from, BYTES, 1, 1);
         OK(cuGraphCreate(&graph, 0));
         OK(cuCtxSetCurrent(NULL));
         OK(cuGraphAddMemcpyNode(&node, graph, NULL, 0, &copy, NULL));

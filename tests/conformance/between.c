@@ -12,33 +12,20 @@ Test(between, copies_may_name_any_context)
     CUcontext named[4] = {context, NULL, NULL, NULL}, third = NULL;
     CUdeviceptr here = 0, there = 0;
     const uint32_t value = 7;
-    CUDA_MEMCPY3D_PEER box = {.srcMemoryType = CU_MEMORYTYPE_DEVICE,
-                              .dstMemoryType = CU_MEMORYTYPE_DEVICE,
-                              .WidthInBytes = 4096,
-                              .Height = 1,
-                              .Depth = 1};
-    int count = 0;
 
-    OK(cuDeviceGetCount(&count));
-    if (count < 2)
-        cr_skip_test("one device");
     OK(cuMemAlloc(&here, 4096));
-    OK(cuDevicePrimaryCtxRetain(&named[1], 1));
-    OK(cuCtxSetCurrent(named[1]));
+    named[1] = second_device();
     OK(cuMemAlloc(&there, 4096));
     named[2] = third = context_create(device);
     for (int i = 0; i < 16; i++) {
         CUcontext to = named[i / 4], from = named[i % 4];
+        const CUDA_MEMCPY3D_PEER box = peer_copy(there, to, here, from, 4096, 1, 1);
 
         OK(cuCtxSetCurrent(context));
         OK(fill_now(here, value + (uint32_t)i, 1024));
         OK(cuCtxSetCurrent(third));
         OK(cuMemcpyPeer(there, to, here, from, 4096));
         OK(cuMemcpyPeerAsync(there, to, here, from, 4096, NULL));
-        box.srcDevice = here;
-        box.dstDevice = there;
-        box.srcContext = from;
-        box.dstContext = to;
         OK(cuMemcpy3DPeer(&box));
         OK(cuMemcpy3DPeerAsync(&box, NULL));
         OK(cuCtxSynchronize());
@@ -111,14 +98,9 @@ Test(between, boxes_of_devices_without_access_land_where_they_are_to)
                                        .Depth = 1};
     CUdeviceptr here, there;
     CUcontext other;
-    int count = 0;
 
-    OK(cuDeviceGetCount(&count));
-    if (count < 2)
-        cr_skip_test("one device");
     OK(cuMemAlloc(&here, APART_SIZE));
-    OK(cuDevicePrimaryCtxRetain(&other, 1));
-    OK(cuCtxSetCurrent(other));
+    other = second_device();
     OK(cuMemAlloc(&there, APART_SIZE));
     OK(cuCtxSetCurrent(context));
     for (size_t i = 0; i < APART_SIZE; i++)

@@ -14,34 +14,8 @@ TestSuite(borders, .init = conform_start, .timeout = 120);
 
 static void run(CUgraph graph)
 {
-    CUgraphExec exec;
-
-    OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
-    OK(cuGraphLaunch(exec, CU_STREAM_LEGACY));
-    OK(cuCtxSynchronize());
-    OK(cuGraphExecDestroy(exec));
+    run_graph(graph, CU_STREAM_LEGACY);
     OK(cuGraphDestroy(graph));
-}
-
-static CUDA_MEMCPY3D a_copy(CUdeviceptr dst, CUdeviceptr src, size_t size)
-{
-    return (CUDA_MEMCPY3D){.srcMemoryType = CU_MEMORYTYPE_DEVICE,
-                           .srcDevice = src,
-                           .dstMemoryType = CU_MEMORYTYPE_DEVICE,
-                           .dstDevice = dst,
-                           .WidthInBytes = size,
-                           .Height = 1,
-                           .Depth = 1};
-}
-
-static CUDA_MEMCPY3D a_copy_of_rows(CUdeviceptr dst, CUdeviceptr src, size_t rows)
-{
-    CUDA_MEMCPY3D copy = a_copy(dst, src, PITCH);
-
-    copy.Height = rows;
-    copy.srcPitch = copy.dstPitch = PITCH;
-    copy.srcHeight = copy.dstHeight = rows;
-    return copy;
 }
 
 /* A fill of all of it, a copy to another block, a fill of rows in that, and copies back. */
@@ -57,7 +31,7 @@ Test(borders, nodes_added_by_hand_pass_them)
         const size_t rows = sizes[i] / PITCH, words = rows * PITCH / 4;
         CUDA_MEMSET_NODE_PARAMS fill = {
             .dst = block[i], .value = SEED, .elementSize = 4, .width = sizes[i] / 4, .height = 1};
-        CUDA_MEMCPY3D copy = a_copy(other, block[i], sizes[i]);
+        CUDA_MEMCPY3D copy = box_copy(other, block[i], sizes[i], 1, 1);
 
         OK(fill_now(other, 0, LARGEST / 4));
         OK(cuGraphCreate(&graph, 0));
@@ -70,7 +44,7 @@ Test(borders, nodes_added_by_hand_pass_them)
                                              .pitch = PITCH,
                                              .width = PITCH,
                                              .height = rows};
-            copy = a_copy_of_rows(block[i], other, rows);
+            copy = box_copy(block[i], other, PITCH, rows, 1);
             OK(cuGraphAddMemsetNode(&node[2], graph, &node[1], 1, &fill, context));
             OK(cuGraphAddMemcpyNode(&node[3], graph, &node[2], 1, &copy, context));
         }
@@ -105,9 +79,9 @@ Test(borders, nodes_copy_to_and_from_memory_of_the_graphs_own)
         OK(cuGraphCreate(&graph, 0));
         params.dptr = 0;
         OK(cuGraphAddMemAllocNode(&node[0], graph, NULL, 0, &params));
-        copy = a_copy(params.dptr, block[i], size);
+        copy = box_copy(params.dptr, block[i], size, 1, 1);
         OK(cuGraphAddMemcpyNode(&node[1], graph, &node[0], 1, &copy, context));
-        copy = a_copy(block[SIZES - 1], params.dptr, size);
+        copy = box_copy(block[SIZES - 1], params.dptr, size, 1, 1);
         OK(cuGraphAddMemcpyNode(&node[2], graph, &node[1], 1, &copy, context));
         OK(cuGraphAddMemFreeNode(&node[3], graph, &node[2], 1, params.dptr));
         run(graph);
@@ -215,8 +189,6 @@ Test(borders, copies_between_devices_pass_them)
         cr_assert_eq(words_other(block[i], SEED + (unsigned)i, words), 0);
     }
     OK(cuMemFree(there));
-    OK(cuMemFree(near));
-    OK(cuMemFree(far));
     blocks_end(block);
 }
 
@@ -247,9 +219,7 @@ Test(borders, peer_access_is_to_all_of_a_block)
     OK(cuCtxSetCurrent(second));
     blocks_end(before);
     blocks_end(later);
-    OK(cuMemFree(far));
     OK(cuCtxSetCurrent(context));
-    OK(cuMemFree(near));
 }
 
 /* ---- A pool ---------------------------------------------------------------------------------- */
@@ -310,5 +280,4 @@ Test(borders, a_pool_lets_a_peer_into_all_of_a_block)
     }
     blocks_end_of(MEMORY_ASYNC, before);
     blocks_end_of(MEMORY_ASYNC, later);
-    OK(cuMemFree(near));
 }

@@ -31,16 +31,12 @@ static void begin(CUstream stream, CUstreamCaptureMode mode, CUdeviceptr target,
 static void end_and_run(CUstream stream, CUdeviceptr target, uint32_t value)
 {
     CUgraph graph = NULL;
-    CUgraphExec exec = NULL;
 
     OK(cuStreamEndCapture(stream, &graph));
     cr_assert_not_null(graph);
-    OK(cuGraphInstantiate(&exec, graph, 0));
     OK(fill_now(target, 0, WORDS)); /* and done: stream does not wait for the legacy stream */
-    OK(cuGraphLaunch(exec, stream));
-    OK(cuStreamSynchronize(stream));
+    run_graph(graph, stream);
     cr_assert_eq(words_other(target, value, WORDS), 0, "the graph did not run");
-    OK(cuGraphExecDestroy(exec));
     OK(cuGraphDestroy(graph));
 }
 
@@ -60,9 +56,8 @@ static CUresult end(CUstream stream)
 static void none_is_open(void)
 {
     unsigned int on = 1, flags = 0;
-    CUdeviceptr ptr = 0;
+    CUdeviceptr ptr = allocated(4096);
 
-    OK(cuMemAlloc(&ptr, 4096));
     OK(cuPointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, ptr));
     OK(cuMemFree(ptr));
     OK(cuCtxGetFlags(&flags));
@@ -105,10 +100,8 @@ Test(capture, allocation_on_the_capturing_thread)
     static const CUresult native[] = {CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
                                       CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, CUDA_SUCCESS};
     CUstream stream = new_stream();
-    CUdeviceptr target = 0;
+    CUdeviceptr target = filled(WORDS * 4, 0);
 
-    OK(cuMemAlloc(&target, WORDS * 4));
-    OK(fill_now(target, 0, WORDS));
     for (int m = 0; m < 3; m++) {
         CUdeviceptr ptr = 0;
         CUresult r;
@@ -134,10 +127,8 @@ Test(capture, allocation_on_another_thread)
     static const CUresult native[] = {CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, CUDA_SUCCESS,
                                       CUDA_SUCCESS};
     CUstream stream = new_stream();
-    CUdeviceptr target = 0;
+    CUdeviceptr target = filled(WORDS * 4, 0);
 
-    OK(cuMemAlloc(&target, WORDS * 4));
-    OK(fill_now(target, 0, WORDS));
     for (int m = 0; m < 3; m++) {
         struct elsewhere e = {.ptr = 0};
 
@@ -167,10 +158,8 @@ static bool free_waits(void)
 Test(capture, frees_during_a_capture)
 {
     CUstream stream = new_stream(), user = new_stream();
-    CUdeviceptr target = 0;
+    CUdeviceptr target = filled(WORDS * 4, 0);
 
-    OK(cuMemAlloc(&target, WORDS * 4));
-    OK(fill_now(target, 0, WORDS));
     for (int m = 0; m < 3; m++) {
         CUdeviceptr ptr = 0, fresh = 0;
         struct elsewhere e = {.ptr = 0};
@@ -217,8 +206,7 @@ Test(capture, a_storm_of_allocations_during_a_capture)
 
     if (!under_shim())
         cr_skip_test("natively refused in two of three modes");
-    OK(cuMemAlloc(&target, WORDS * 4));
-    OK(fill_now(target, 0, WORDS));
+    target = filled(WORDS * 4, 0);
     for (int m = 0; m < 3; m++) {
         int n = 0;
 
@@ -239,10 +227,8 @@ Test(capture, a_storm_of_allocations_during_a_capture)
 Test(capture, questions_during_a_capture)
 {
     CUstream stream = new_stream();
-    CUdeviceptr target = 0;
+    CUdeviceptr target = filled(WORDS * 4, 0);
 
-    OK(cuMemAlloc(&target, WORDS * 4));
-    OK(fill_now(target, 0, WORDS));
     for (int m = 0; m < 3; m++) {
         CUdeviceptr base = 0;
         size_t size = 0, total = 0;
@@ -270,18 +256,16 @@ Test(capture, the_calls_by_which_a_capture_begins_and_ends_in_every_form)
     static const cuuint64_t flags[] = {CU_GET_PROC_ADDRESS_LEGACY_STREAM,
                                        CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM};
     CUstream stream = new_stream();
-    CUdeviceptr target = 0;
+    CUdeviceptr target = filled(WORDS * 4, 0);
 
-    OK(cuMemAlloc(&target, WORDS * 4));
-    OK(fill_now(target, 0, WORDS));
     for (int i = 0; i < 2; i++) {
-        begin_fn begin_capture = (begin_fn)driver_lookup("cuStreamBeginCapture", 12000, flags[i]);
-        end_fn end_capture = (end_fn)driver_lookup("cuStreamEndCapture", 12000, flags[i]);
+        begin_fn begin_form = (begin_fn)driver_lookup("cuStreamBeginCapture", 12000, flags[i]);
+        end_fn end_form = (end_fn)driver_lookup("cuStreamEndCapture", 12000, flags[i]);
         CUgraph graph = NULL;
         CUdeviceptr ptr = 0;
 
-        cr_assert(begin_capture && end_capture);
-        OK(begin_capture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+        cr_assert(begin_form && end_form);
+        OK(begin_form(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
         OK(launch_fill(stream, target, 5, WORDS));
         for (int k = 0; k < 8; k++) {
             OK(cuMemAlloc(&ptr, 8 * MIB));
@@ -292,7 +276,7 @@ Test(capture, the_calls_by_which_a_capture_begins_and_ends_in_every_form)
             if (!under_shim())
                 break;
         }
-        OK(end_capture(stream, &graph));
+        OK(end_form(stream, &graph));
         none_is_open();
         OK(cuGraphDestroy(graph));
         if (!under_shim())
@@ -305,9 +289,8 @@ Test(capture, the_calls_by_which_a_capture_begins_and_ends_in_every_form)
 static void churn(void)
 {
     for (int i = 0; i < 8 && under_shim(); i++) {
-        CUdeviceptr ptr = 0;
+        CUdeviceptr ptr = allocated(8 * MIB);
 
-        OK(cuMemAlloc(&ptr, 8 * MIB));
         OK(cuMemFree(ptr));
     }
 }
@@ -322,17 +305,14 @@ Test(capture, into_a_graph_and_over_it_again)
     static const cuuint64_t flags[] = {CU_GET_PROC_ADDRESS_LEGACY_STREAM,
                                        CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM};
     CUstream stream = new_stream();
-    CUdeviceptr target = 0;
+    CUdeviceptr target = filled(WORDS * 4, 0);
 
-    OK(cuMemAlloc(&target, WORDS * 4));
-    OK(fill_now(target, 0, WORDS));
     for (int i = 0; i < 2; i++) {
         to_graph_fn *to_graph =
             (to_graph_fn *)driver_lookup("cuStreamBeginCaptureToGraph", 12030, flags[i]);
         again_fn *again =
             (again_fn *)driver_lookup("cuStreamBeginRecaptureToGraph", 13030, flags[i]);
         CUgraph graph = NULL, ended = NULL;
-        CUgraphExec exec = NULL;
 
         if (!to_graph)
             cr_skip_test("the driver captures into no graph that is there");
@@ -345,11 +325,8 @@ Test(capture, into_a_graph_and_over_it_again)
             churn();
             OK(cuStreamEndCapture(stream, &ended));
             cr_assert_eq(ended, graph);
-            OK(cuGraphInstantiate(&exec, graph, 0));
-            OK(cuGraphLaunch(exec, stream));
-            OK(cuStreamSynchronize(stream));
+            run_graph(graph, stream);
             cr_assert_eq(words_other(target, 21u + (uint32_t)k, WORDS), 0);
-            OK(cuGraphExecDestroy(exec));
         }
         OK(cuGraphDestroy(graph));
     }
@@ -388,8 +365,7 @@ Test(capture, a_capture_abandoned_with_its_stream)
     CUstream stream;
     CUresult r;
 
-    OK(cuMemAlloc(&target, WORDS * 4));
-    OK(fill_now(target, 0, WORDS));
+    target = filled(WORDS * 4, 0);
     for (int i = 0; i < 4; i++) {
         stream = new_stream();
         begin(stream, CU_STREAM_CAPTURE_MODE_RELAXED, target, 1);
@@ -420,8 +396,7 @@ Test(capture, async_memory_of_a_capturing_stream_belongs_to_the_graph)
     CUgraphExec exec = NULL;
     size_t nodes = 0;
 
-    OK(cuMemAlloc(&out, WORDS * 4));
-    OK(fill_now(out, 0, WORDS));
+    out = filled(WORDS * 4, 0);
     OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
     OK(cuMemAllocAsync(&ptr, WORDS * 4, stream));
     OK(launch_fill(stream, ptr, 123, WORDS));
@@ -531,10 +506,8 @@ Test(capture, a_graph_works_on_plain_memory_that_stays)
 Test(capture, async_memory_beside_a_capture)
 {
     CUstream stream = new_stream(), beside = new_stream();
-    CUdeviceptr target = 0;
+    CUdeviceptr target = filled(WORDS * 4, 0);
 
-    OK(cuMemAlloc(&target, WORDS * 4));
-    OK(fill_now(target, 0, WORDS));
     for (int m = 0; m < 3; m++) {
         CUdeviceptr ptr = 0;
         CUresult r, f = CUDA_SUCCESS;
@@ -570,8 +543,7 @@ Test(capture, a_context_event_breaks_a_capture)
 
     if (!record)
         cr_skip_test("this driver has no cuCtxRecordEvent");
-    OK(cuMemAlloc(&target, WORDS * 4));
-    OK(fill_now(target, 0, WORDS));
+    target = filled(WORDS * 4, 0);
     for (int m = 0; m < 3; m++) {
         OK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
         begin(stream, modes[m], target, 1);
@@ -624,11 +596,9 @@ Test(capture, a_context_event_covers_all_work_before_it)
 Test(capture, event_queries_and_records_beside_a_capture)
 {
     CUstream stream = new_stream(), beside = new_stream();
-    CUdeviceptr target = 0;
+    CUdeviceptr target = filled(WORDS * 4, 0);
     CUevent event;
 
-    OK(cuMemAlloc(&target, WORDS * 4));
-    OK(fill_now(target, 0, WORDS));
     OK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
     OK(cuEventRecord(event, beside));
     OK(cuEventSynchronize(event));
@@ -710,8 +680,7 @@ Test(capture, what_may_be_asked_in_which_mode)
     pthread_t thread;
 
     other_stream = new_stream();
-    OK(cuMemAlloc(&target, WORDS * 4));
-    OK(fill_now(target, 0, WORDS));
+    target = filled(WORDS * 4, 0);
     OK(cuEventCreate(&passed, CU_EVENT_DISABLE_TIMING));
     OK(cuEventRecord(passed, other_stream));
     OK(cuCtxSynchronize());
@@ -762,8 +731,7 @@ Test(capture, one_whose_end_is_refused_has_ended)
     pthread_t thread;
 
     capturing = new_stream();
-    OK(cuMemAlloc(&target, WORDS * 4));
-    OK(fill_now(target, 0, WORDS)); /* loads the kernel, which no capture allows */
+    target = filled(WORDS * 4, 0); /* loads the kernel, which no capture allows */
     begin(capturing, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, target, 7);
     cr_assert_eq(pthread_create(&thread, NULL, end_and_use_memory, &refused), 0);
     pthread_join(thread, NULL);
@@ -779,10 +747,8 @@ Test(capture, one_whose_graph_goes_nowhere_has_ended)
 {
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_ACTIVE;
     CUstream stream = new_stream();
-    CUdeviceptr target = 0;
+    CUdeviceptr target = filled(WORDS * 4, 0);
 
-    OK(cuMemAlloc(&target, WORDS * 4));
-    OK(fill_now(target, 0, WORDS));
     begin(stream, CU_STREAM_CAPTURE_MODE_RELAXED, target, 7);
     OK(cuStreamEndCapture(stream, NULL));
     OK(cuStreamIsCapturing(stream, &status));

@@ -119,6 +119,28 @@ CUstream new_stream(void)
     return stream;
 }
 
+void end_capture(CUstream stream)
+{
+    CUgraph graph = NULL;
+
+    OK(cuStreamEndCapture(stream, &graph));
+    OK(cuGraphDestroy(graph));
+}
+
+const struct software *software(void)
+{
+    static struct software calls;
+
+    if (!software_driver())
+        return NULL;
+    *(void **)&calls.fail = dlsym(RTLD_DEFAULT, "softcuda_fail");
+    *(void **)&calls.delay = dlsym(RTLD_DEFAULT, "softcuda_delay");
+    *(void **)&calls.calls = dlsym(RTLD_DEFAULT, "softcuda_calls");
+    *(void **)&calls.reset = dlsym(RTLD_DEFAULT, "softcuda_reset");
+    *(void **)&calls.hold = dlsym(RTLD_DEFAULT, "softcuda_hold");
+    return &calls;
+}
+
 CUresult memory_alloc(enum memory_kind kind, CUdeviceptr *ret_ptr, size_t size)
 {
     size_t pitch;
@@ -133,6 +155,22 @@ CUresult memory_alloc(enum memory_kind kind, CUdeviceptr *ret_ptr, size_t size)
 CUresult memory_free(enum memory_kind kind, CUdeviceptr ptr)
 {
     return kind == MEMORY_ASYNC ? cuMemFreeAsync(ptr, CU_STREAM_LEGACY) : cuMemFree(ptr);
+}
+
+CUdeviceptr allocated(size_t size)
+{
+    CUdeviceptr ptr = 0;
+
+    OK(cuMemAlloc(&ptr, size));
+    return ptr;
+}
+
+CUdeviceptr filled(size_t size, uint32_t value)
+{
+    CUdeviceptr ptr = allocated(size);
+
+    OK(fill_now(ptr, value, size / 4));
+    return ptr;
 }
 
 static CUresult kernels_load(struct kernels *kernels, CUcontext owner)
@@ -317,17 +355,43 @@ size_t memory_free_bytes(void)
     return free_bytes;
 }
 
+CUmemAllocationProp device_memory(CUmemAllocationHandleType types)
+{
+    return (CUmemAllocationProp){.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                 .requestedHandleTypes = types,
+                                 .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0}};
+}
+
+void access_set(CUdeviceptr ptr, size_t size, CUmemAccess_flags flags)
+{
+    CUmemAccessDesc access = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0},
+                              .flags = flags};
+
+    OK(cuMemSetAccess(ptr, size, &access, 1));
+}
+
 CUresult physical_memory(size_t size)
 {
-    const CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
-                                      .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE,
-                                                   .id = device}};
+    const CUmemAllocationProp prop = device_memory(CU_MEM_HANDLE_TYPE_NONE);
     CUmemGenericAllocationHandle handle = 0;
     CUresult r = cuMemCreate(&handle, size, &prop, 0);
 
     if (r == CUDA_SUCCESS)
         OK(cuMemRelease(handle));
     return r;
+}
+
+CUcontext second_device(void)
+{
+    CUcontext second = NULL;
+    int count = 0;
+
+    OK(cuDeviceGetCount(&count));
+    if (count < 2)
+        cr_skip_test("one device");
+    OK(cuDevicePrimaryCtxRetain(&second, 1));
+    OK(cuCtxSetCurrent(second));
+    return second;
 }
 
 /* cuda.h renames cuCtxCreate to a form that older drivers lack; this is the one of CUDA 3.2. */
@@ -355,4 +419,25 @@ CUgraphNodeParams a_fill(CUdeviceptr dst, unsigned int value, size_t words, CUco
     params.memset.height = 1;
     params.memset.ctx = in;
     return params;
+}
+
+CUgraphNodeParams a_copy(CUdeviceptr dst, CUdeviceptr src, size_t bytes)
+{
+    CUgraphNodeParams params;
+
+    memset(&params, 0, sizeof params);
+    params.type = CU_GRAPH_NODE_TYPE_MEMCPY;
+    params.memcpy.copyCtx = context;
+    params.memcpy.copyParams = box_copy(dst, src, bytes, 1, 1);
+    return params;
+}
+
+void run_graph(CUgraph graph, CUstream stream)
+{
+    CUgraphExec exec = NULL;
+
+    OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
+    OK(cuGraphLaunch(exec, stream));
+    OK(cuStreamSynchronize(stream));
+    OK(cuGraphExecDestroy(exec));
 }

@@ -16,6 +16,7 @@
 
 #include <cuda.h>
 
+#include "copies.h"
 #include "tests/clock.h"
 #include "tests/system.h"
 
@@ -74,18 +75,40 @@ void sleep_ms(unsigned int ms);
 /* Whether work of the stream is still to be done. Fails the test where the driver does not say. */
 bool is_busy(CUstream stream);
 
+/* The primary context of device 1, made current. Skips the test where there is one device. */
+CUcontext second_device(void);
 /* A new context, made current. Fails the test where there is none. */
 CUcontext context_create(CUdevice on);
+/* What memory of device 0 that a program makes itself is made with, and access of that device to it. */
+CUmemAllocationProp device_memory(CUmemAllocationHandleType types);
+void access_set(CUdeviceptr ptr, size_t size, CUmemAccess_flags flags);
 /* As much physical memory of the device, made and released: what the driver says to it. */
 CUresult physical_memory(size_t size);
 
 /* A non-blocking stream of the current context. Fails the test where there is none. */
 CUstream new_stream(void);
 
+/* Ends a capture whose graph nobody wants. Fails the test where that does not work. */
+void end_capture(CUstream stream);
+
+/* What the software driver is told and asks (softcuda.h); NULL on a real one. */
+struct software {
+    int (*fail)(const char *call, unsigned nth, CUresult error);
+    int (*delay)(const char *call, unsigned microseconds);
+    unsigned long (*calls)(const char *call);
+    void (*reset)(void);
+    void (*hold)(int held);
+};
+const struct software *software(void);
+
 /* Allocates and frees memory of a kind in the current context; async memory on the legacy stream,
  * which free does not wait for. */
 CUresult memory_alloc(enum memory_kind kind, CUdeviceptr *ret_ptr, size_t size);
 CUresult memory_free(enum memory_kind kind, CUdeviceptr ptr);
+
+/* Memory of cuMemAlloc; and such whose words have that value. Fail the test where there is none. */
+CUdeviceptr allocated(size_t size);
+CUdeviceptr filled(size_t size, uint32_t value);
 
 /* The kernels, launched on stream in the current context; safe from any thread. Words are 32 bits.
  */
@@ -106,10 +129,16 @@ CUresult launch_copy(CUstream stream, CUdeviceptr dst, CUdeviceptr src, size_t w
 CUresult copy_batch(int form, CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *sizes, size_t *ret_fail,
                     CUstream stream);
 
+/* An instance of the graph runs in the stream, to its end, and goes. */
+void run_graph(CUgraph graph, CUstream stream);
+
 /* Forgets the loaded kernels of the current context, because the context is about to die. */
 void kernels_forget(void);
 /* A graph's node that fills so many words, in that context or in the current one (NULL). */
 CUgraphNodeParams a_fill(CUdeviceptr dst, unsigned int value, size_t words, CUcontext in);
+
+/* One that copies so many bytes, in `context`. */
+CUgraphNodeParams a_copy(CUdeviceptr dst, CUdeviceptr src, size_t bytes);
 
 /* Fills, and waits until it is done. */
 CUresult fill_now(CUdeviceptr ptr, uint32_t value, size_t words);

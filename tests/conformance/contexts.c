@@ -80,8 +80,7 @@ Test(contexts, memory_used_by_two_contexts)
     CUdeviceptr shared = 0;
 
     OK(cuCtxSetCurrent(context));
-    OK(cuMemAlloc(&shared, MIB));
-    OK(fill_now(shared, 7, MIB / 4));
+    shared = filled(MIB, 7);
     OK(cuCtxSetCurrent(second));
     OK(launch_spin_fill(user, shared, 8, MIB / 4, MILLISECOND));
     OK(cuStreamSynchronize(user));
@@ -113,8 +112,7 @@ Test(contexts, destroying_a_context_takes_its_memory)
     CUcontext second;
     size_t before;
 
-    OK(cuMemAlloc(&kept, 4096));
-    OK(fill_now(kept, 3, 1024));
+    kept = filled(4096, 3);
     for (int i = 0; i < 4; i++) {
         OK(cuCtxSetCurrent(context));
         before = memory_free_bytes();
@@ -176,8 +174,7 @@ Test(contexts, reset_of_the_primary_context_takes_its_memory)
     check_gone(large, "reset");
     check_gone(small, "reset");
     for (int i = 0; i < 3; i++) {
-        OK(cuMemAlloc(&fresh, 8 * MIB));
-        OK(fill_now(fresh, 9, 2 * MIB));
+        fresh = filled(8 * MIB, 9);
         cr_assert_eq(words_other(fresh, 9, 2 * MIB), 0);
         OK(cuMemFree(fresh));
     }
@@ -187,15 +184,13 @@ Test(contexts, the_last_release_of_the_primary_context_takes_its_memory)
 {
     CUdeviceptr ptr = 0, fresh = 0;
 
-    OK(cuMemAlloc(&ptr, 8 * MIB));
-    OK(fill_now(ptr, 1, 2 * MIB));
+    ptr = filled(8 * MIB, 1);
     kernels_forget();
     OK(cuDevicePrimaryCtxRelease(device));
     OK(cuDevicePrimaryCtxRetain(&context, device));
     OK(cuCtxSetCurrent(context));
     check_gone(ptr, "released");
-    OK(cuMemAlloc(&fresh, 8 * MIB));
-    OK(fill_now(fresh, 9, 2 * MIB));
+    fresh = filled(8 * MIB, 9);
     cr_assert_eq(words_other(fresh, 9, 2 * MIB), 0);
     OK(cuMemFree(fresh));
 }
@@ -245,8 +240,7 @@ Test(contexts, a_release_that_is_not_the_last_takes_nothing)
 
     OK(cuDevicePrimaryCtxRetain(&again, device));
     cr_assert_eq(again, context);
-    OK(cuMemAlloc(&ptr, 8 * MIB));
-    OK(fill_now(ptr, 4, 2 * MIB));
+    ptr = filled(8 * MIB, 4);
     OK(cuDevicePrimaryCtxRelease(device));
     cr_assert_eq(words_other(ptr, 4, 2 * MIB), 0);
     OK(cuMemFree(ptr));
@@ -254,24 +248,13 @@ Test(contexts, a_release_that_is_not_the_last_takes_nothing)
 
 /* ---- several devices ---- */
 
-static int devices(void)
-{
-    int count = 0;
-
-    OK(cuDeviceGetCount(&count));
-    return count;
-}
-
 Test(contexts, each_device_has_its_own_memory)
 {
-    CUcontext primary[2] = {NULL, NULL}, owner = NULL;
+    CUcontext primary[2] = {context, second_device()}, owner = NULL;
     CUdeviceptr ptr[2][3];
     int ordinal = -1;
 
-    if (devices() < 2)
-        cr_skip_test("one device");
     for (int d = 0; d < 2; d++) {
-        OK(cuDevicePrimaryCtxRetain(&primary[d], d));
         OK(cuCtxSetCurrent(primary[d]));
         for (int i = 0; i < 3; i++) {
             OK(cuMemAlloc(&ptr[d][i], (size_t)4096 << 5 * i));
@@ -293,14 +276,10 @@ Test(contexts, each_device_has_its_own_memory)
 
 Test(contexts, free_memory_is_counted_per_device)
 {
-    CUcontext second = NULL;
+    CUcontext second = second_device();
     CUdeviceptr ptr = 0;
     size_t here, there;
 
-    if (devices() < 2)
-        cr_skip_test("one device");
-    OK(cuDevicePrimaryCtxRetain(&second, 1));
-    OK(cuCtxSetCurrent(second));
     there = memory_free_bytes();
     OK(cuCtxSetCurrent(context));
     here = memory_free_bytes();
@@ -315,35 +294,26 @@ Test(contexts, free_memory_is_counted_per_device)
 /* On the software driver what is asked for is counted, and on a GPU it shows in what is free. */
 Test(contexts, to_ask_for_free_memory_takes_none)
 {
-    unsigned long (*calls)(const char *) =
-        (unsigned long (*)(const char *))dlsym(RTLD_DEFAULT, "softcuda_calls");
+    const struct software *driver = software();
     unsigned long before;
-    CUcontext second = NULL;
     size_t there;
 
-    if (devices() < 2)
-        cr_skip_test("one device");
-    OK(cuDevicePrimaryCtxRetain(&second, 1));
-    OK(cuCtxSetCurrent(second));
-    before = calls ? calls("cuMemCreate") : 0;
+    second_device();
+    before = driver ? driver->calls("cuMemCreate") : 0;
     there = memory_free_bytes();
     cr_assert_eq(memory_free_bytes(), there);
-    cr_assert_eq(calls ? calls("cuMemCreate") : 0, before);
+    cr_assert_eq(driver ? driver->calls("cuMemCreate") : 0, before);
     OK(cuCtxSetCurrent(context));
 }
 
 /* A free does not wait for another device's kernels, with or without the shim. */
 Test(contexts, a_free_does_not_wait_for_another_device)
 {
-    CUcontext second = NULL;
+    CUcontext second = second_device();
     CUdeviceptr ptr = 0;
     CUstream stream;
     bool busy = false;
 
-    if (devices() < 2)
-        cr_skip_test("one device");
-    OK(cuDevicePrimaryCtxRetain(&second, 1));
-    OK(cuCtxSetCurrent(second));
     stream = new_stream();
     OK(launch_spin(stream, MILLISECOND));
     OK(cuStreamSynchronize(stream));
@@ -363,18 +333,13 @@ Test(contexts, a_free_does_not_wait_for_another_device)
 
 Test(contexts, copies_between_devices)
 {
-    CUcontext second = NULL;
-    CUdeviceptr here = 0, there = 0;
+    CUcontext second = second_device();
+    CUdeviceptr there = filled(MIB, 2), here;
     CUresult plain;
 
-    if (devices() < 2)
-        cr_skip_test("one device");
-    OK(cuMemAlloc(&here, MIB));
-    OK(fill_now(here, 1, MIB / 4));
-    OK(cuDevicePrimaryCtxRetain(&second, 1));
+    OK(cuCtxSetCurrent(context));
+    here = filled(MIB, 1);
     OK(cuCtxSetCurrent(second));
-    OK(cuMemAlloc(&there, MIB));
-    OK(fill_now(there, 2, MIB / 4));
     OK(cuMemcpyPeer(there, second, here, context, MIB));
     OK(cuCtxSynchronize());
     cr_assert_eq(words_other(there, 1, MIB / 4), 0);
@@ -517,8 +482,7 @@ Test(contexts, memory_of_a_green_context_is_the_primary_ones)
     CUcontext made = green_create(&green), owner = NULL;
     CUdeviceptr there = 0, here = 0;
 
-    OK(cuMemAlloc(&here, MIB));
-    OK(fill_now(here, 1, MIB / 4));
+    here = filled(MIB, 1);
     OK(cuCtxSetCurrent(made));
     OK(cuMemAlloc(&there, MIB));
     OK(cuPointerGetAttribute(&owner, CU_POINTER_ATTRIBUTE_CONTEXT, there));
@@ -691,10 +655,9 @@ Test(contexts, the_end_of_a_green_context_may_end_the_primary_one)
     CUgreenCtx green = NULL;
     CUcontext made = green_create(&green);
     unsigned int flags;
-    CUdeviceptr ptr = 0;
+    CUdeviceptr ptr = allocated(4 * MIB);
     int active = 0;
 
-    OK(cuMemAlloc(&ptr, 4 * MIB));
     OK(cuDevicePrimaryCtxRelease(device));
     OK(cuCtxSetCurrent(made));
     OK(cuMemsetD8(ptr, 1, 4 * MIB));
@@ -709,8 +672,7 @@ Test(contexts, the_end_of_a_green_context_may_end_the_primary_one)
         OK(cuMemFree(ptr));
     else
         check_gone(ptr, "green");
-    OK(cuMemAlloc(&ptr, 4 * MIB));
-    OK(fill_now(ptr, 1, MIB));
+    ptr = filled(4 * MIB, 1);
     OK(cuMemFree(ptr));
 }
 
@@ -735,19 +697,17 @@ static void *begin_anew(void *arg)
 
 Test(contexts, a_reset_takes_memory_though_another_thread_begins_anew)
 {
-    int (*delay)(const char *, unsigned) =
-        (int (*)(const char *, unsigned))dlsym(RTLD_DEFAULT, "softcuda_delay");
     struct beginning beginning = {NULL};
     CUdeviceptr ptr = 0;
     pthread_t thread;
     void *result;
 
-    if (!delay)
+    if (!software())
         cr_skip_test("how long a real driver takes is its own matter");
     beginning.create = green_described(&beginning.description);
     OK(cuMemAlloc(&ptr, 8 * MIB));
-    delay("cuDevicePrimaryCtxGetState",
-          100000); /* who asks whether it is active still, asks too late */
+    software()->delay("cuDevicePrimaryCtxGetState",
+                      100000); /* who asks whether it is active still, asks too late */
     cr_assert_eq(pthread_create(&thread, NULL, begin_anew, &beginning), 0);
     OK(cuDevicePrimaryCtxReset(device));
     pthread_join(thread, &result);
@@ -759,9 +719,8 @@ Test(contexts, a_reset_takes_memory_though_another_thread_begins_anew)
 
 Test(contexts, memory_of_another_is_not_freed_in_one_that_has_ended)
 {
-    CUdeviceptr plain = 0;
+    CUdeviceptr plain = allocated(4096);
 
-    OK(cuMemAlloc(&plain, 4096));
     have_one_ended();
     CHECK(CUDA_ERROR_CONTEXT_IS_DESTROYED, cuMemFree(plain));
     OK(cuCtxSetCurrent(context));

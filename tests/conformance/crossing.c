@@ -170,19 +170,14 @@ Test(crossing, is_shared_as_one)
 {
     struct peer *peer = peer_start(-1);
     CUdeviceptr block[SIZES], opened[SIZES];
-    CUipcMemHandle handle;
-    uint32_t other;
 
     blocks_start(block);
     for (size_t i = 0; i < SIZES; i++) {
         OK(fill_now(block[i], SEED + (unsigned)i, sizes[i] / 4));
-        OK(cuIpcGetMemHandle(&handle, block[i] + sizes[i] / 2));
-        OK(peer_open(peer, &handle, &opened[i]));
+        opened[i] = peer_opens(peer, block[i] + sizes[i] / 2);
     }
     for (size_t i = 0; i < SIZES; i++) {
-        other = UINT32_MAX;
-        OK(peer_count_other(peer, opened[i], SEED + (unsigned)i, sizes[i] / 4, &other));
-        cr_assert_eq(other, 0);
+        cr_assert_eq(peer_other(peer, opened[i], SEED + (unsigned)i, sizes[i] / 4), 0);
         OK(peer_fill(peer, opened[i], (unsigned)i, sizes[i] / 4));
         cr_assert_eq(words_other(block[i], (unsigned)i, sizes[i] / 4), 0);
     }
@@ -200,7 +195,6 @@ Test(crossing, is_one_allocation_to_who_opened_it)
     struct peer *peer = peer_start(-1);
     CUdeviceptr first[4], theirs, opened, base, start;
     unsigned long long id, first_id;
-    CUipcMemHandle handle;
     size_t size, length;
     int ordinal;
 
@@ -210,8 +204,7 @@ Test(crossing, is_one_allocation_to_who_opened_it)
         OK(peer_free(peer, MEMORY_PLAIN, first[i]));
     OK(peer_alloc(peer, MEMORY_PLAIN, &theirs, LARGEST));
     OK(peer_fill(peer, theirs, SEED, LARGEST / 4));
-    OK(peer_share(peer, theirs, &handle));
-    OK(cuIpcOpenMemHandle(&opened, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+    opened = opened_from(peer, theirs);
     OK(cuMemGetAddressRange(&base, &size, opened));
     cr_assert_eq(base, opened);
     cr_assert_geq(size, LARGEST);
@@ -244,21 +237,17 @@ Test(crossing, stays_its_importers_until_that_is_closed)
 {
     struct peer *peer = peer_start(-1);
     CUdeviceptr block[SIZES], opened, next[4];
-    CUipcMemHandle handle;
-    uint32_t other = UINT32_MAX;
     const size_t last = SIZES - 1;
 
     blocks_start(block);
     OK(fill_now(block[last], SEED, sizes[last] / 4));
-    OK(cuIpcGetMemHandle(&handle, block[last]));
-    OK(peer_open(peer, &handle, &opened));
+    opened = peer_opens(peer, block[last]);
     blocks_end(block);
     for (int i = 0; i < 4; i++) {
         OK(cuMemAlloc(&next[i], STEP));
         OK(fill_now(next[i], 0, STEP / 4));
     }
-    OK(peer_count_other(peer, opened, SEED, sizes[last] / 4, &other));
-    cr_assert_eq(other, 0);
+    cr_assert_eq(peer_other(peer, opened, SEED, sizes[last] / 4), 0);
     OK(peer_close(peer, opened));
     for (int i = 0; i < 4; i++)
         OK(cuMemFree(next[i]));
@@ -329,10 +318,7 @@ Test(crossing, copies_and_fills_can_be_made_synchronous)
  * nothing is mapped (measured on an H100). */
 Test(crossing, one_dma_buf_is_of_handles_side_by_side)
 {
-    CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
-                                .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device}};
-    CUmemAccessDesc access = {.location = prop.location,
-                              .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    const CUmemAllocationProp prop = device_memory(CU_MEM_HANDLE_TYPE_NONE);
     const CUmemRangeHandleType type = CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD;
     CUmemGenericAllocationHandle handle;
     CUdeviceptr base;
@@ -347,7 +333,7 @@ Test(crossing, one_dma_buf_is_of_handles_side_by_side)
         OK(cuMemMap(base + i * 2 * MIB, 2 * MIB, 0, handle, 0));
         OK(cuMemRelease(handle));
     }
-    OK(cuMemSetAccess(base, 4 * MIB, &access, 1));
+    access_set(base, 4 * MIB, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
     OK(cuMemGetHandleForAddressRange(&fd, base + MIB, 2 * MIB, type, 0));
     close(fd);
     CHECK(CUDA_ERROR_INVALID_VALUE,

@@ -262,32 +262,27 @@ Test(edges, no_bytes_are_no_memory_in_a_capture_too)
 {
     CUstream stream = new_stream();
     CUdeviceptr ptr = 77;
-    CUgraph graph = NULL;
 
     OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
     OK(cuMemAllocAsync(&ptr, 0, stream));
     cr_assert_eq(ptr, 0, "%llx", (unsigned long long)ptr);
-    OK(cuStreamEndCapture(stream, &graph));
-    OK(cuGraphDestroy(graph));
+    end_capture(stream);
 }
 
 /* In the legacy stream, which has nothing to do with one that is not blocking. */
 Test(edges, a_synchronous_copy_or_fill_is_made_beside_a_capture)
 {
     CUstream stream = new_stream();
-    CUdeviceptr ptr = 0;
+    CUdeviceptr ptr = allocated(4096);
 
-    OK(cuMemAlloc(&ptr, 4096));
     for (int mode = CU_STREAM_CAPTURE_MODE_GLOBAL; mode <= CU_STREAM_CAPTURE_MODE_RELAXED; mode++) {
-        CUgraph graph = NULL;
         uint32_t word = 0;
 
         OK(cuStreamBeginCapture(stream, (CUstreamCaptureMode)mode));
         OK(cuMemsetD8(ptr, mode + 1, 4));
         OK(cuMemcpyDtoH(&word, ptr, 4));
         cr_assert_eq(word, (mode + 1) * 0x01010101u, "mode %d: %x", mode, word);
-        OK(cuStreamEndCapture(stream, &graph));
-        OK(cuGraphDestroy(graph));
+        end_capture(stream);
     }
     OK(cuMemFree(ptr));
 }
@@ -296,26 +291,22 @@ Test(edges, a_synchronous_copy_or_fill_is_made_beside_a_capture)
  * nothing. */
 Test(edges, a_capture_whose_end_fails_is_open_still)
 {
-    int (*order)(const char *, unsigned, CUresult) =
-        (int (*)(const char *, unsigned, CUresult))dlsym(RTLD_DEFAULT, "softcuda_fail");
     CUstream stream = new_stream();
     CUdeviceptr target = 0, ptr = 0;
     CUgraph graph = NULL;
 
-    if (!order)
+    if (!software())
         cr_skip_test("only the software driver fails when it is told to");
-    OK(cuMemAlloc(&target, 4096));
-    OK(fill_now(target, 0, 1024));
+    target = filled(4096, 0);
     OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
-    cr_assert_eq(order("cuStreamEndCapture", 1, CUDA_ERROR_SYSTEM_NOT_READY), 0);
+    cr_assert_eq(software()->fail("cuStreamEndCapture", 1, CUDA_ERROR_SYSTEM_NOT_READY), 0);
     CHECK(CUDA_ERROR_SYSTEM_NOT_READY, cuStreamEndCapture(stream, &graph));
     for (int i = 0; i < 8 && under_shim(); i++) {
         OK(cuMemAlloc(&ptr, 8 * MIB));
         OK(cuMemFree(ptr));
     }
     OK(launch_fill(stream, target, 9, 1024));
-    OK(cuStreamEndCapture(stream, &graph));
-    OK(cuGraphDestroy(graph));
+    end_capture(stream);
     OK(cuMemFree(target));
 }
 

@@ -27,10 +27,7 @@ static int memfd_new(void)
 
 static int exported_new(CUmemGenericAllocationHandle *ret_handle)
 {
-    const CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
-                                      .requestedHandleTypes =
-                                          CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
-                                      .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0}};
+    const CUmemAllocationProp prop = device_memory(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
     int fd = -1;
 
     OK(cuMemCreate(ret_handle, SIZE, &prop, 0));
@@ -110,10 +107,9 @@ Test(external, a_dma_buf_is_imported_where_the_driver_can)
         driver_lookup("cuDestroyExternalMemory", 10000, 0);
     CUDA_EXTERNAL_MEMORY_HANDLE_DESC desc = {.type = (CUexternalMemoryHandleType)9, .size = SIZE};
     CUexternalMemory imported;
-    CUdeviceptr block;
+    CUdeviceptr block = allocated(SIZE);
     CUresult result;
 
-    OK(cuMemAlloc(&block, SIZE));
     result = cuMemGetHandleForAddressRange(&desc.handle.fd, block, SIZE,
                                            CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0);
     probe("dma_buf_of_device_memory", "%s", result_name(result));
@@ -178,7 +174,6 @@ static void is_shared(struct gpushim_external external)
     CUipcMemHandle handle;
     CUmemorytype type = 0;
     size_t size = 0;
-    uint32_t other = 1;
 
     cr_assert_eq(attach(&external, &address), 0);
     OK(cuMemGetAddressRange(&base, &size, address + 5));
@@ -189,16 +184,14 @@ static void is_shared(struct gpushim_external external)
     OK(fill_now(address, 3, WORDS));
     OK(cuIpcGetMemHandle(&handle, address));
     OK(peer_open(peer, &handle, &there));
-    OK(peer_count_other(peer, there, 3, WORDS, &other));
-    cr_assert_eq(other, 0);
+    cr_assert_eq(peer_other(peer, there, 3, WORDS), 0);
     OK(peer_fill(peer, there, 4, WORDS));
     cr_assert_eq(words_other(address, 4, WORDS), 0);
     OK(launch_spin_fill(NULL, address, 5, WORDS, 20 * MILLISECOND));
     cr_assert_eq(detach(address, 0), EBUSY);
     cr_assert_eq(__atomic_load_n(&deleted, __ATOMIC_SEQ_CST), 0);
     OK(cuCtxSynchronize());
-    OK(peer_count_other(peer, there, 5, WORDS, &other));
-    cr_assert_eq(other, 0, "work that was under way did not get there");
+    cr_assert_eq(peer_other(peer, there, 5, WORDS), 0, "work that was under way did not get there");
     cr_assert_eq(detach(address, 20 * MILLISECOND), EBUSY, "it ends while it is open");
     OK(peer_close(peer, there));
     cr_assert(detach(address, LONG) == 0 || __atomic_load_n(&deleted, __ATOMIC_SEQ_CST) == 1);
@@ -225,21 +218,21 @@ Test(external, what_cuda_exported_is_attached_and_shared)
 /* The driver has no memory for its page tables. */
 Test(external, what_a_peer_may_not_touch_is_not_attached)
 {
-    int (*fail)(const char *, unsigned, CUresult) =
-        (int (*)(const char *, unsigned, CUresult))dlsym(RTLD_DEFAULT, "softcuda_fail");
+    const struct software *driver = software();
     CUmemGenericAllocationHandle handle;
     struct gpushim_external external;
     uint64_t address = 77;
 
     two_devices(2 * MIB);
     find_functions();
-    if (!fail)
+    if (!driver)
         cr_skip_test("a real driver refuses when it must, not when it is told to");
     OK(cuCtxSetCurrent(second));
     OK(cuCtxEnablePeerAccess(context, 0));
     OK(cuCtxSetCurrent(context));
     external = external_of(exported_new(&handle), false);
-    fail("cuMemSetAccess", 2, CUDA_ERROR_OUT_OF_MEMORY); /* the first one is its own device's */
+    driver->fail("cuMemSetAccess", 2,
+                 CUDA_ERROR_OUT_OF_MEMORY); /* the first one is its own device's */
     cr_assert_neq(attach(&external, &address), 0);
     cr_assert_eq(address, 77);
     cr_assert_eq(attach(&external, &address), 0, "something is left of it");
@@ -249,8 +242,6 @@ Test(external, what_a_peer_may_not_touch_is_not_attached)
                  "once, by the one that was attached");
     OK(cuMemRelease(handle));
     close(external.fd);
-    OK(cuMemFree(near));
-    OK(cuMemFree(far));
 }
 
 Test(external, a_memfd_is_attached_and_shared)
@@ -310,16 +301,13 @@ Test(external, importers_that_end_let_it_go)
 {
     struct peer *peer;
     struct gpushim_external external;
-    CUdeviceptr there;
-    CUipcMemHandle handle;
     uint64_t address;
 
     find_functions();
     peer = peer_start(-1);
     external = external_of(memfd_new(), true);
     cr_assert_eq(attach(&external, &address), 0);
-    OK(cuIpcGetMemHandle(&handle, address));
-    OK(peer_open(peer, &handle, &there));
+    peer_opens(peer, address);
     cr_assert_eq(detach(address, 0), EBUSY);
     peer_kill(peer);
     cr_assert(detach(address, LONG) == 0 || __atomic_load_n(&deleted, __ATOMIC_SEQ_CST) == 1);
@@ -332,7 +320,6 @@ static void is_for_reading(struct gpushim_external external)
 {
     struct peer *peer = peer_start(-1);
     CUdeviceptr there = 0;
-    CUipcMemHandle handle;
     uint64_t address;
     uint32_t other = 1;
     int error;
@@ -342,8 +329,7 @@ static void is_for_reading(struct gpushim_external external)
     probe(external.kind == GPUSHIM_MEMFD ? "attach_a_memfd_for_reading" : "attach_for_reading",
           "%d", error);
     if (error == 0) {
-        OK(cuIpcGetMemHandle(&handle, address));
-        OK(peer_open(peer, &handle, &there));
+        there = peer_opens(peer, address);
         OK(peer_count_other(peer, there, 0, 1, &other));
         OK(peer_close(peer, there));
         cr_assert_eq(detach(address, LONG), 0);

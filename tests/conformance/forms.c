@@ -21,122 +21,54 @@ static uint32_t host[(BYTES + MORE) / 4];
  * and all WORD. */
 typedef CUresult form_fn(void *function, CUdeviceptr ptr, CUdeviceptr other, size_t n);
 
-#define FORM(name, ...)                                                                       \
+/* FORM(name, whether it reads from ptr to the host, arguments) */
+/* clang-format off */
+#define ALL_FORMS(FORM) \
+    FORM(cuMemsetD8, false, ptr, 0xab, n) \
+    FORM(cuMemsetD16, false, ptr, 0xabab, n / 2) \
+    FORM(cuMemsetD32, false, ptr, WORD, n / 4) \
+    FORM(cuMemsetD2D8, false, ptr, n / 4, 0xab, n / 4, 4) \
+    FORM(cuMemsetD2D16, false, ptr, n / 4, 0xabab, n / 8, 4) \
+    FORM(cuMemsetD2D32, false, ptr, n / 4, WORD, n / 16, 4) \
+    FORM(cuMemsetD8Async, false, ptr, 0xab, n, NULL) \
+    FORM(cuMemsetD16Async, false, ptr, 0xabab, n / 2, NULL) \
+    FORM(cuMemsetD32Async, false, ptr, WORD, n / 4, NULL) \
+    FORM(cuMemsetD2D8Async, false, ptr, n / 4, 0xab, n / 4, 4, NULL) \
+    FORM(cuMemsetD2D16Async, false, ptr, n / 4, 0xabab, n / 8, 4, NULL) \
+    FORM(cuMemsetD2D32Async, false, ptr, n / 4, WORD, n / 16, 4, NULL) \
+    FORM(cuMemcpy, false, ptr, other, n) \
+    FORM(cuMemcpyDtoD, false, ptr, other, n) \
+    FORM(cuMemcpyHtoD, false, ptr, host, n) \
+    FORM(cuMemcpyDtoH, true, host, ptr, n) \
+    FORM(cuMemcpyPeer, false, ptr, context, other, context, n) \
+    FORM(cuMemcpyAsync, false, ptr, other, n, NULL) \
+    FORM(cuMemcpyDtoDAsync, false, ptr, other, n, NULL) \
+    FORM(cuMemcpyHtoDAsync, false, ptr, host, n, NULL) \
+    FORM(cuMemcpyDtoHAsync, true, host, ptr, n, NULL) \
+    FORM(cuMemcpyPeerAsync, false, ptr, context, other, context, n, NULL) \
+    FORM(cuMemcpy2D, false, &(CUDA_MEMCPY2D[]){rectangle_copy(ptr, other, n / 4, 4)}[0]) \
+    FORM(cuMemcpy2DUnaligned, false, &(CUDA_MEMCPY2D[]){rectangle_copy(ptr, other, n / 4, 4)}[0]) \
+    FORM(cuMemcpy2DAsync, false, &(CUDA_MEMCPY2D[]){rectangle_copy(ptr, other, n / 4, 4)}[0], NULL) \
+    FORM(cuMemcpy3D, false, &(CUDA_MEMCPY3D[]){box_copy(ptr, other, n / 4, 2, 2)}[0]) \
+    FORM(cuMemcpy3DAsync, false, &(CUDA_MEMCPY3D[]){box_copy(ptr, other, n / 4, 2, 2)}[0], NULL) \
+    FORM(cuMemcpy3DPeer, false, &(CUDA_MEMCPY3D_PEER[]){peer_copy(ptr, context, other, context, n / 4, 2, 2)}[0]) \
+    FORM(cuMemcpy3DPeerAsync, false, &(CUDA_MEMCPY3D_PEER[]){peer_copy(ptr, context, other, context, n / 4, 2, 2)}[0], NULL)
+/* clang-format on */
+
+#define FORM(name, reads, ...)                                                                \
     static CUresult form_##name(void *function, CUdeviceptr ptr, CUdeviceptr other, size_t n) \
     {                                                                                         \
         return ((__typeof__(&name))function)(__VA_ARGS__);                                    \
     }
-
-static CUDA_MEMCPY2D rows(CUdeviceptr dst, CUdeviceptr src, size_t n)
-{
-    return (CUDA_MEMCPY2D){.srcMemoryType = CU_MEMORYTYPE_DEVICE,
-                           .srcDevice = src,
-                           .srcPitch = n / 4,
-                           .dstMemoryType = CU_MEMORYTYPE_DEVICE,
-                           .dstDevice = dst,
-                           .dstPitch = n / 4,
-                           .WidthInBytes = n / 4,
-                           .Height = 4};
-}
-
-static CUDA_MEMCPY3D box(CUdeviceptr dst, CUdeviceptr src, size_t n)
-{
-    return (CUDA_MEMCPY3D){.srcMemoryType = CU_MEMORYTYPE_DEVICE,
-                           .srcDevice = src,
-                           .srcPitch = n / 4,
-                           .srcHeight = 2,
-                           .dstMemoryType = CU_MEMORYTYPE_DEVICE,
-                           .dstDevice = dst,
-                           .dstPitch = n / 4,
-                           .dstHeight = 2,
-                           .WidthInBytes = n / 4,
-                           .Height = 2,
-                           .Depth = 2};
-}
-
-static CUDA_MEMCPY3D_PEER peer_box(CUdeviceptr dst, CUdeviceptr src, size_t n)
-{
-    return (CUDA_MEMCPY3D_PEER){.srcMemoryType = CU_MEMORYTYPE_DEVICE,
-                                .srcDevice = src,
-                                .srcContext = context,
-                                .srcPitch = n / 4,
-                                .srcHeight = 2,
-                                .dstMemoryType = CU_MEMORYTYPE_DEVICE,
-                                .dstDevice = dst,
-                                .dstContext = context,
-                                .dstPitch = n / 4,
-                                .dstHeight = 2,
-                                .WidthInBytes = n / 4,
-                                .Height = 2,
-                                .Depth = 2};
-}
-
-FORM(cuMemsetD8, ptr, 0xab, n)
-FORM(cuMemsetD16, ptr, 0xabab, n / 2)
-FORM(cuMemsetD32, ptr, WORD, n / 4)
-FORM(cuMemsetD2D8, ptr, n / 4, 0xab, n / 4, 4)
-FORM(cuMemsetD2D16, ptr, n / 4, 0xabab, n / 8, 4)
-FORM(cuMemsetD2D32, ptr, n / 4, WORD, n / 16, 4)
-FORM(cuMemsetD8Async, ptr, 0xab, n, NULL)
-FORM(cuMemsetD16Async, ptr, 0xabab, n / 2, NULL)
-FORM(cuMemsetD32Async, ptr, WORD, n / 4, NULL)
-FORM(cuMemsetD2D8Async, ptr, n / 4, 0xab, n / 4, 4, NULL)
-FORM(cuMemsetD2D16Async, ptr, n / 4, 0xabab, n / 8, 4, NULL)
-FORM(cuMemsetD2D32Async, ptr, n / 4, WORD, n / 16, 4, NULL)
-FORM(cuMemcpy, ptr, other, n)
-FORM(cuMemcpyDtoD, ptr, other, n)
-FORM(cuMemcpyHtoD, ptr, host, n)
-FORM(cuMemcpyDtoH, host, ptr, n)
-FORM(cuMemcpyPeer, ptr, context, other, context, n)
-FORM(cuMemcpyAsync, ptr, other, n, NULL)
-FORM(cuMemcpyDtoDAsync, ptr, other, n, NULL)
-FORM(cuMemcpyHtoDAsync, ptr, host, n, NULL)
-FORM(cuMemcpyDtoHAsync, host, ptr, n, NULL)
-FORM(cuMemcpyPeerAsync, ptr, context, other, context, n, NULL)
-FORM(cuMemcpy2D, &(CUDA_MEMCPY2D[]){rows(ptr, other, n)}[0])
-FORM(cuMemcpy2DUnaligned, &(CUDA_MEMCPY2D[]){rows(ptr, other, n)}[0])
-FORM(cuMemcpy2DAsync, &(CUDA_MEMCPY2D[]){rows(ptr, other, n)}[0], NULL)
-FORM(cuMemcpy3D, &(CUDA_MEMCPY3D[]){box(ptr, other, n)}[0])
-FORM(cuMemcpy3DAsync, &(CUDA_MEMCPY3D[]){box(ptr, other, n)}[0], NULL)
-FORM(cuMemcpy3DPeer, &(CUDA_MEMCPY3D_PEER[]){peer_box(ptr, other, n)}[0])
-FORM(cuMemcpy3DPeerAsync, &(CUDA_MEMCPY3D_PEER[]){peer_box(ptr, other, n)}[0], NULL)
+ALL_FORMS(FORM)
 
 static const struct {
     const char *name;
     form_fn *call;
-    bool reads; /* from ptr, to the host */
+    bool reads;
 } forms[] = {
-#define ROW(name) {#name, form_##name, false}
-    ROW(cuMemsetD8),
-    ROW(cuMemsetD16),
-    ROW(cuMemsetD32),
-    ROW(cuMemsetD2D8),
-    ROW(cuMemsetD2D16),
-    ROW(cuMemsetD2D32),
-    ROW(cuMemsetD8Async),
-    ROW(cuMemsetD16Async),
-    ROW(cuMemsetD32Async),
-    ROW(cuMemsetD2D8Async),
-    ROW(cuMemsetD2D16Async),
-    ROW(cuMemsetD2D32Async),
-    ROW(cuMemcpy),
-    ROW(cuMemcpyDtoD),
-    ROW(cuMemcpyHtoD),
-    ROW(cuMemcpyPeer),
-    ROW(cuMemcpyAsync),
-    ROW(cuMemcpyDtoDAsync),
-    ROW(cuMemcpyHtoDAsync),
-    ROW(cuMemcpyPeerAsync),
-    ROW(cuMemcpy2D),
-    ROW(cuMemcpy2DUnaligned),
-    ROW(cuMemcpy2DAsync),
-    ROW(cuMemcpy3D),
-    ROW(cuMemcpy3DAsync),
-    ROW(cuMemcpy3DPeer),
-    ROW(cuMemcpy3DPeerAsync),
-    {"cuMemcpyDtoH", form_cuMemcpyDtoH, true},
-    {"cuMemcpyDtoHAsync", form_cuMemcpyDtoHAsync, true},
-};
+#define ROW(name, reads, ...) {#name, form_##name, reads},
+    ALL_FORMS(ROW)};
 #define FORMS (sizeof forms / sizeof *forms)
 
 static void one_form(size_t i, void *function, CUdeviceptr ptr, CUdeviceptr other)
@@ -171,8 +103,7 @@ Test(forms, every_copy_and_fill_works_inside_and_is_refused_past_the_end)
 
     OK(cuMemAlloc(&ptr, BYTES));
     OK(cuMemAlloc(&neighbour, BYTES));
-    OK(cuMemAlloc(&other, MIB));
-    OK(fill_now(other, WORD, MIB / 4));
+    other = filled(MIB, WORD);
     OK(fill_now(neighbour, 1, BYTES / 4));
     for (size_t i = 0; i < FORMS; i++)
         for (int k = 0; k < 2; k++) {
@@ -286,8 +217,7 @@ Test(forms, a_thread_that_exchanged_its_capture_mode_allocates)
     CUresult result;
     pthread_t thread;
 
-    OK(cuMemAlloc(&target, BYTES));
-    OK(fill_now(target, 0, BYTES / 4)); /* loads the kernels, which a capture forbids */
+    target = filled(BYTES, 0); /* loads the kernels, which a capture forbids */
     OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
     OK(launch_fill(stream, target, 1, BYTES / 4));
     cr_assert_eq(pthread_create(&thread, NULL, allocate_relaxed, &result), 0);

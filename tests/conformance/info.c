@@ -217,9 +217,8 @@ Test(info, attributes_of_plain_memory)
 
     OK(cuMemAlloc(&before, 512)); /* so that a small block is not the first of its chunk */
     for (int i = 0; i < 4; i++) {
-        CUdeviceptr ptr = 0;
+        CUdeviceptr ptr = allocated(size[i]);
 
-        OK(cuMemAlloc(&ptr, size[i]));
         check_plain_attributes(ptr, ptr, size[i]);
         check_plain_attributes(ptr + size[i] - 4, ptr, size[i]);
         cr_assert_eq(value_of(CU_POINTER_ATTRIBUTE_BUFFER_ID, ptr),
@@ -319,10 +318,9 @@ Test(info, attributes_of_no_memory)
 
 Test(info, bad_attribute_calls)
 {
-    CUdeviceptr ptr = 0;
+    CUdeviceptr ptr = allocated(4096);
     unsigned long long value;
 
-    OK(cuMemAlloc(&ptr, 4096));
     CHECK(CUDA_ERROR_INVALID_VALUE, attribute((CUpointer_attribute)4711, ptr, &value));
     CHECK(CUDA_ERROR_INVALID_VALUE, attribute((CUpointer_attribute)0, ptr, &value));
     CHECK(CUDA_ERROR_INVALID_VALUE,
@@ -336,9 +334,8 @@ Test(info, every_allocation_has_its_own_buffer_id)
     unsigned long long seen[BLOCKS];
 
     for (int i = 0; i < BLOCKS; i++) {
-        CUdeviceptr ptr = 0;
+        CUdeviceptr ptr = allocated(i % 2 ? 4096 : 2 * MIB);
 
-        OK(cuMemAlloc(&ptr, i % 2 ? 4096 : 2 * MIB));
         seen[i] = value_of(CU_POINTER_ATTRIBUTE_BUFFER_ID, ptr);
         for (int k = 0; k < i; k++)
             cr_assert_neq(seen[k], seen[i], "allocations %d and %d", k, i);
@@ -383,42 +380,40 @@ struct several {
     CUmemoryPool pool;
 };
 
-#define ATTRIBUTES 13
+static const struct {
+    CUpointer_attribute which;
+    size_t at;
+} parts[] = {
+#define PART(which, member) {CU_POINTER_ATTRIBUTE_##which, offsetof(struct several, member)}
+    PART(CONTEXT, owner),
+    PART(MEMORY_TYPE, type),
+    PART(DEVICE_POINTER, device_pointer),
+    PART(HOST_POINTER, host_pointer),
+    PART(BUFFER_ID, id),
+    PART(IS_MANAGED, managed),
+    PART(DEVICE_ORDINAL, ordinal),
+    PART(RANGE_START_ADDR, start),
+    PART(RANGE_SIZE, size),
+    PART(MAPPED, mapped),
+    PART(IS_LEGACY_CUDA_IPC_CAPABLE, legacy),
+    PART(ALLOWED_HANDLE_TYPES, handle_types),
+    PART(MEMPOOL_HANDLE, pool),
+};
+#define PARTS (sizeof parts / sizeof *parts)
 
 static CUresult ask_several(CUdeviceptr ptr, struct several *ret)
 {
-    CUpointer_attribute which[ATTRIBUTES] = {CU_POINTER_ATTRIBUTE_CONTEXT,
-                                             CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
-                                             CU_POINTER_ATTRIBUTE_DEVICE_POINTER,
-                                             CU_POINTER_ATTRIBUTE_HOST_POINTER,
-                                             CU_POINTER_ATTRIBUTE_BUFFER_ID,
-                                             CU_POINTER_ATTRIBUTE_IS_MANAGED,
-                                             CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
-                                             CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
-                                             CU_POINTER_ATTRIBUTE_RANGE_SIZE,
-                                             CU_POINTER_ATTRIBUTE_MAPPED,
-                                             CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE,
-                                             CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES,
-                                             CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE};
-    void *data[ATTRIBUTES];
+    CUpointer_attribute which[PARTS];
+    void *data[PARTS];
 
     memset(ret, 0xff, sizeof *ret);
     ret->managed = ret->mapped = ret->legacy = 0;
     ret->handle_types = 0;
-    data[0] = &ret->owner;
-    data[1] = &ret->type;
-    data[2] = &ret->device_pointer;
-    data[3] = &ret->host_pointer;
-    data[4] = &ret->id;
-    data[5] = &ret->managed;
-    data[6] = &ret->ordinal;
-    data[7] = &ret->start;
-    data[8] = &ret->size;
-    data[9] = &ret->mapped;
-    data[10] = &ret->legacy;
-    data[11] = &ret->handle_types;
-    data[12] = &ret->pool;
-    return cuPointerGetAttributes(ATTRIBUTES, which, data, ptr);
+    for (size_t i = 0; i < PARTS; i++) {
+        which[i] = parts[i].which;
+        data[i] = (char *)ret + parts[i].at;
+    }
+    return cuPointerGetAttributes(PARTS, which, data, ptr);
 }
 
 static void probe_several(const char *name, CUresult r, const struct several *s)
@@ -434,10 +429,9 @@ static void probe_several(const char *name, CUresult r, const struct several *s)
 
 Test(info, several_attributes_of_plain_memory)
 {
-    CUdeviceptr ptr = 0;
+    CUdeviceptr ptr = allocated(12000);
     struct several s;
 
-    OK(cuMemAlloc(&ptr, 12000));
     OK(ask_several(ptr + 40, &s));
     cr_assert_eq(s.owner, context);
     cr_assert_eq(s.type, CU_MEMORYTYPE_DEVICE);
@@ -493,9 +487,8 @@ Test(info, bad_calls_for_several_attributes)
     CUpointer_attribute which = CU_POINTER_ATTRIBUTE_BUFFER_ID;
     unsigned long long id = 0;
     void *data[] = {&id};
-    CUdeviceptr ptr = 0;
+    CUdeviceptr ptr = allocated(4096);
 
-    OK(cuMemAlloc(&ptr, 4096));
     probe("several_none", "%s", result_name(cuPointerGetAttributes(0, &which, data, ptr)));
     probe("several_unknown_attribute", "%s",
           result_name(cuPointerGetAttributes(1, &none, data, ptr)));
@@ -570,9 +563,8 @@ Test(info, sync_memops_is_made_true)
 {
     unsigned int on = 1, flags = 0;
     CUcontext none = NULL;
-    CUdeviceptr ptr = 0;
+    CUdeviceptr ptr = allocated(4096);
 
-    OK(cuMemAlloc(&ptr, 4096));
     OK(cuCtxSetCurrent(none)); /* legal without a context */
     OK(cuPointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, ptr));
     OK(cuCtxGetCurrent(&none));

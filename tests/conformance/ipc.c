@@ -11,23 +11,13 @@ TestSuite(ipc, .init = conform_start, .timeout = 60);
 static const size_t sizes[] = {512, 64 * KIB, MIB, 2 * MIB, 10 * MIB};
 #define SIZES (sizeof sizes / sizeof sizes[0])
 
-static uint32_t peer_other(struct peer *peer, CUdeviceptr ptr, uint32_t value, size_t words)
-{
-    uint32_t count = UINT32_MAX;
-
-    OK(peer_count_other(peer, ptr, value, words, &count));
-    return count;
-}
-
 static void share_both_ways(struct peer *peer, enum memory_kind kind, size_t size)
 {
     CUdeviceptr ptr = 0, opened = 0;
-    CUipcMemHandle handle;
 
     OK(memory_alloc(kind, &ptr, size));
     OK(fill_now(ptr, HERE, size / 4));
-    OK(cuIpcGetMemHandle(&handle, ptr));
-    OK(peer_open(peer, &handle, &opened));
+    opened = peer_opens(peer, ptr);
     cr_assert_eq(peer_other(peer, opened, HERE, size / 4), 0, "the importer reads something else");
     OK(peer_fill(peer, opened, THERE, size / 4));
     cr_assert_eq(words_other(ptr, THERE, size / 4), 0, "the importer's writes are not seen");
@@ -73,14 +63,12 @@ Test(ipc, neighbours_keep_their_own_words)
 {
     struct peer *peer = peer_start(-1);
     CUdeviceptr ptr[5], opened = 0;
-    CUipcMemHandle handle;
 
     for (uint32_t i = 0; i < 5; i++) {
         OK(cuMemAlloc(&ptr[i], 512));
         OK(fill_now(ptr[i], i, 128));
     }
-    OK(cuIpcGetMemHandle(&handle, ptr[2]));
-    OK(peer_open(peer, &handle, &opened));
+    opened = peer_opens(peer, ptr[2]);
     cr_assert_eq(peer_other(peer, opened, 2, 128), 0);
     OK(peer_fill(peer, opened, 77, 128));
     for (uint32_t i = 0; i < 5; i++)
@@ -140,10 +128,8 @@ Test(ipc, opened_again_it_is_the_same_address_and_counts)
     struct peer *peer = peer_start(-1);
     CUdeviceptr ptr = 0, first = 0, again = 0;
     CUipcMemHandle handle;
-    uint32_t count;
 
-    OK(cuMemAlloc(&ptr, 4 * MIB));
-    OK(fill_now(ptr, HERE, MIB));
+    ptr = filled(4 * MIB, HERE);
     OK(cuIpcGetMemHandle(&handle, ptr));
     OK(peer_open(peer, &handle, &first));
     for (int i = 0; i < 3; i++) {
@@ -158,8 +144,7 @@ Test(ipc, opened_again_it_is_the_same_address_and_counts)
     FAILS(peer_close(peer, first));
     /* The importer's context may be broken by now natively, so nothing but the open is tried. */
     OK(peer_open(peer, &handle, &again));
-    OK(peer_count_other(peer, again, HERE, MIB, &count));
-    cr_assert_eq(count, 0);
+    cr_assert_eq(peer_other(peer, again, HERE, MIB), 0);
     OK(peer_close(peer, again));
     peer_quit(peer);
     OK(cuMemFree(ptr));
@@ -219,14 +204,11 @@ Test(ipc, both_processes_share_with_each_other)
 {
     struct peer *peer = peer_start(-1);
     CUdeviceptr mine = 0, theirs = 0, mine_there = 0, theirs_here = 0;
-    CUipcMemHandle handle;
 
     OK(cuMemAlloc(&mine, 3 * MIB));
     OK(peer_alloc(peer, MEMORY_PLAIN, &theirs, 3 * MIB));
-    OK(cuIpcGetMemHandle(&handle, mine));
-    OK(peer_open(peer, &handle, &mine_there));
-    OK(peer_share(peer, theirs, &handle));
-    OK(cuIpcOpenMemHandle(&theirs_here, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+    mine_there = peer_opens(peer, mine);
+    theirs_here = opened_from(peer, theirs);
     OK(fill_now(theirs_here, 5, 1000));
     cr_assert_eq(peer_other(peer, theirs, 5, 1000), 0);
     OK(peer_fill(peer, mine_there, 6, 1000));
@@ -247,7 +229,6 @@ Test(ipc, another_context_than_the_one_that_opened)
     struct peer *peer = peer_start(-1);
     CUcontext other = context_create(device);
     CUdeviceptr theirs = 0, opened = 0;
-    CUipcMemHandle handle;
     unsigned char byte;
     CUstream stream;
     size_t size;
@@ -256,8 +237,7 @@ Test(ipc, another_context_than_the_one_that_opened)
     for (int i = 0; i < 2; i++) {
         OK(cuCtxSetCurrent(context));
         OK(peer_alloc(peer, MEMORY_PLAIN, &theirs, bytes[i]));
-        OK(peer_share(peer, theirs, &handle));
-        OK(cuIpcOpenMemHandle(&opened, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+        opened = opened_from(peer, theirs);
         OK(cuMemsetD8(opened, 5, 3));
         OK(cuCtxSynchronize());
         OK(cuMemGetAddressRange(NULL, &size, opened));
@@ -284,11 +264,9 @@ Test(ipc, what_is_opened_ends_where_the_block_does)
     struct peer *peer = peer_start(-1);
     CUdeviceptr theirs = 0, opened = 0;
     unsigned char bytes[1000];
-    CUipcMemHandle handle;
 
     OK(peer_alloc(peer, MEMORY_PLAIN, &theirs, sizeof bytes));
-    OK(peer_share(peer, theirs, &handle));
-    OK(cuIpcOpenMemHandle(&opened, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+    opened = opened_from(peer, theirs);
     OK(cuMemcpyDtoH(bytes, opened + 600, 400));
     if (under_shim()) { /* natively there is all of the page */
         CHECK(CUDA_ERROR_INVALID_VALUE, cuMemcpyDtoH(bytes, opened + 600, 1000));
@@ -335,8 +313,7 @@ Test(ipc, attributes_of_opened_memory)
     int ordinal = -1;
 
     OK(peer_alloc(peer, MEMORY_PLAIN, &theirs, 4 * MIB));
-    OK(peer_share(peer, theirs, &handle));
-    OK(cuIpcOpenMemHandle(&opened, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+    opened = opened_from(peer, theirs);
     OK(cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, opened + 64));
     cr_assert_eq(type, CU_MEMORYTYPE_DEVICE);
     OK(cuPointerGetAttribute(&ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, opened));
@@ -443,12 +420,10 @@ Test(ipc, a_changed_token_is_refused)
     CUdeviceptr ptr = 0, opened = 0;
     CUipcMemHandle handle, changed;
     CUresult r;
-    uint32_t count;
 
     if (!under_shim())
         cr_skip_test("natively handles have no secret");
-    OK(cuMemAlloc(&ptr, 4 * MIB));
-    OK(fill_now(ptr, HERE, MIB));
+    ptr = filled(4 * MIB, HERE);
     OK(cuIpcGetMemHandle(&handle, ptr));
     for (size_t i = 0; i < sizeof handle.reserved; i++) {
         changed = handle;
@@ -457,8 +432,7 @@ Test(ipc, a_changed_token_is_refused)
         cr_expect_neq(r, CUDA_SUCCESS, "byte %zu does not matter", i);
     }
     OK(peer_open(peer, &handle, &opened));
-    OK(peer_count_other(peer, opened, HERE, MIB, &count));
-    cr_assert_eq(count, 0);
+    cr_assert_eq(peer_other(peer, opened, HERE, MIB), 0);
     peer_quit(peer);
     OK(cuMemFree(ptr));
 }

@@ -26,23 +26,13 @@ static size_t wait_for_free(size_t bytes, unsigned int ms)
     return seen < bytes ? bytes - seen : 0;
 }
 
-static uint32_t peer_other(struct peer *peer, CUdeviceptr ptr, uint32_t value, size_t words)
-{
-    uint32_t count = UINT32_MAX;
-
-    OK(peer_count_other(peer, ptr, value, words, &count));
-    return count;
-}
-
 static void exporter_frees(struct peer *peer, enum memory_kind kind, size_t size)
 {
     CUdeviceptr ptr = 0, opened = 0, again[6];
-    CUipcMemHandle handle;
 
     OK(memory_alloc(kind, &ptr, size));
     OK(fill_now(ptr, HERE, size / 4));
-    OK(cuIpcGetMemHandle(&handle, ptr));
-    OK(peer_open(peer, &handle, &opened));
+    opened = peer_opens(peer, ptr);
     OK(memory_free(kind, ptr));
     cr_assert_eq(peer_other(peer, opened, HERE, size / 4), 0, "%zu bytes changed by the free",
                  size);
@@ -95,18 +85,14 @@ Test(lifetime, a_freed_small_block_natively_goes_to_the_next_owner)
 {
     struct peer *peer = peer_start(-1);
     CUdeviceptr ptr = 0, next = 0, opened = 0, neighbour = 0;
-    CUipcMemHandle handle;
     uint32_t foreign;
 
     OK(cuMemAlloc(&neighbour,
                   4096)); /* keeps the driver from giving back what small blocks share */
-    OK(cuMemAlloc(&ptr, 4096));
-    OK(fill_now(ptr, HERE, 1024));
-    OK(cuIpcGetMemHandle(&handle, ptr));
-    OK(peer_open(peer, &handle, &opened));
+    ptr = filled(4096, HERE);
+    opened = peer_opens(peer, ptr);
     OK(cuMemFree(ptr));
-    OK(cuMemAlloc(&next, 4096));
-    OK(fill_now(next, 0xbad, 1024));
+    next = filled(4096, 0xbad);
     foreign = peer_other(peer, opened, HERE, 1024);
     probe("foreign_words_at_the_importer", "%u", foreign);
     if (under_shim())
@@ -121,12 +107,10 @@ static void exporter_leaves(bool killed, size_t size)
 {
     struct peer *peer = peer_start(-1);
     CUdeviceptr theirs = 0, opened = 0;
-    CUipcMemHandle handle;
 
     OK(peer_alloc(peer, MEMORY_PLAIN, &theirs, size));
     OK(peer_fill(peer, theirs, THERE, size / 4));
-    OK(peer_share(peer, theirs, &handle));
-    OK(cuIpcOpenMemHandle(&opened, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+    opened = opened_from(peer, theirs);
     cr_assert_eq(words_other(opened, THERE, size / 4), 0);
     if (killed)
         peer_kill(peer);
@@ -201,7 +185,6 @@ static void importer_leaves(bool killed, bool busy)
 {
     struct peer *peer = peer_start(-1);
     CUdeviceptr ptr = 0, opened = 0, warm = 0;
-    CUipcMemHandle handle;
     size_t before, missing;
 
     OK(cuMemAlloc(&warm, MIB));
@@ -210,8 +193,7 @@ static void importer_leaves(bool killed, bool busy)
     OK(peer_fill(peer, opened, 1, 16));
     OK(peer_free(peer, MEMORY_PLAIN, opened));
     OK(cuMemAlloc(&ptr, 128 * MIB));
-    OK(cuIpcGetMemHandle(&handle, ptr));
-    OK(peer_open(peer, &handle, &opened));
+    opened = peer_opens(peer, ptr);
     before = memory_free_bytes();
     if (busy)
         OK(peer_spin_fill(peer, opened, THERE, MIB, 50 * MILLISECOND));
@@ -245,12 +227,10 @@ Test(lifetime, memory_comes_back_when_the_importer_closes)
 {
     struct peer *peer = peer_start(-1);
     CUdeviceptr ptr = 0, opened = 0;
-    CUipcMemHandle handle;
     size_t before, missing;
 
     OK(cuMemAlloc(&ptr, 128 * MIB));
-    OK(cuIpcGetMemHandle(&handle, ptr));
-    OK(peer_open(peer, &handle, &opened));
+    opened = peer_opens(peer, ptr);
     before = memory_free_bytes();
     OK(cuMemFree(ptr));
     OK(peer_close(peer, opened));
@@ -259,11 +239,24 @@ Test(lifetime, memory_comes_back_when_the_importer_closes)
     peer_quit(peer);
 }
 
+/* What new owners of such memory have stays theirs, for so long. */
+static void new_owners_see_nothing(size_t size, unsigned int ms)
+{
+    CUdeviceptr next[8];
+
+    for (int i = 0; i < 8; i++)
+        next[i] = filled(size, HERE);
+    sleep_ms(ms);
+    for (int i = 0; i < 8; i++) {
+        cr_assert_eq(words_other(next[i], HERE, size / 4), 0, "%zu bytes", size);
+        OK(cuMemFree(next[i]));
+    }
+}
+
 /* A killed importer's kernel goes on for a moment: nobody may have the memory until it is over. */
 Test(lifetime, a_killed_importers_kernel_never_writes_into_a_new_owner)
 {
-    CUdeviceptr ptr = 0, opened = 0, next[8];
-    CUipcMemHandle handle;
+    CUdeviceptr ptr = 0, opened = 0;
 
     for (int round = 0; round < 3; round++) {
         size_t size = round == 0 ? 64 * KIB : 2 * MIB;
@@ -274,21 +267,12 @@ Test(lifetime, a_killed_importers_kernel_never_writes_into_a_new_owner)
             continue; /* natively a small block has its next owner at once */
         }
         OK(cuMemAlloc(&ptr, size));
-        OK(cuIpcGetMemHandle(&handle, ptr));
-        OK(peer_open(peer, &handle, &opened));
+        opened = peer_opens(peer, ptr);
         OK(peer_fill(peer, opened, 1, size / 4)); /* loads the kernels */
         OK(peer_spin_fill(peer, opened, THERE, size / 4, 30 * MILLISECOND));
         OK(cuMemFree(ptr));
         peer_kill(peer);
-        for (int i = 0; i < 8; i++) {
-            OK(cuMemAlloc(&next[i], size));
-            OK(fill_now(next[i], HERE, size / 4));
-        }
-        sleep_ms(120);
-        for (int i = 0; i < 8; i++) {
-            cr_assert_eq(words_other(next[i], HERE, size / 4), 0, "%zu bytes", size);
-            OK(cuMemFree(next[i]));
-        }
+        new_owners_see_nothing(size, 120);
     }
 }
 
@@ -296,8 +280,7 @@ Test(lifetime, a_killed_importers_kernel_never_writes_into_a_new_owner)
 Test(lifetime, a_kernel_behind_the_importers_close_never_writes_into_a_new_owner)
 {
     struct peer *peer = peer_start(-1);
-    CUdeviceptr ptr = 0, opened = 0, next[8];
-    CUipcMemHandle handle;
+    CUdeviceptr ptr = 0, opened = 0;
 
     for (int round = 0; round < 2; round++) {
         size_t size = round == 0 ? 2 * MIB : 64 * KIB;
@@ -306,8 +289,7 @@ Test(lifetime, a_kernel_behind_the_importers_close_never_writes_into_a_new_owner
         if (!under_shim() && size < MIB)
             continue; /* natively a small block has its next owner at once */
         OK(cuMemAlloc(&ptr, size));
-        OK(cuIpcGetMemHandle(&handle, ptr));
-        OK(peer_open(peer, &handle, &opened));
+        opened = peer_opens(peer, ptr);
         OK(peer_fill(peer, opened, 1, size / 4)); /* loads the kernels */
         OK(peer_spin_fill(peer, opened, THERE, size / 4, 200 * MILLISECOND));
         OK(cuMemFree(ptr));
@@ -315,15 +297,7 @@ Test(lifetime, a_kernel_behind_the_importers_close_never_writes_into_a_new_owner
         probe("close_behind_a_kernel", "%s", result_name(closed));
         if (under_shim())
             CHECK(CUDA_SUCCESS, closed);
-        for (int i = 0; i < 8; i++) {
-            OK(cuMemAlloc(&next[i], size));
-            OK(fill_now(next[i], HERE, size / 4));
-        }
-        sleep_ms(300);
-        for (int i = 0; i < 8; i++) {
-            cr_assert_eq(words_other(next[i], HERE, size / 4), 0, "%zu bytes", size);
-            OK(cuMemFree(next[i]));
-        }
+        new_owners_see_nothing(size, 300);
     }
     peer_quit(peer);
 }
@@ -411,11 +385,10 @@ Test(lifetime, a_stale_handle_is_refused_after_the_grace)
 
 Test(lifetime, memory_comes_back_when_nobody_opened_it)
 {
-    CUdeviceptr ptr = 0;
+    CUdeviceptr ptr = allocated(MIB);
     CUipcMemHandle handle;
     size_t before, missing;
 
-    OK(cuMemAlloc(&ptr, MIB));
     before = memory_free_bytes();
     OK(cuMemFree(ptr));
     OK(cuMemAlloc(&ptr, 128 * MIB));

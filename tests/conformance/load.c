@@ -1,9 +1,9 @@
 /*
  * Several devices and contexts under load: threads allocate in the context that is current, free
  * from any, hand blocks to each other, share them, let each other's devices in and out, and copy
- * between them, while contexts are made and destroyed and a primary context is reset and released
- * around the ones who use it. No block ever shows another owner's stamp, no call that must succeed
- * fails, and in the end every byte is back. A plain program, so that TSan can watch it too.
+ * between them, while contexts are made and destroyed. No block ever shows another owner's stamp, no
+ * call that must succeed fails, and in the end every byte is back. A plain program, so that TSan can
+ * watch it too. A primary context that is reset and released meanwhile: primary.c.
  *
  *   load [--seconds N]
  *   load open DESCRIPTOR     the process that opens what is shared
@@ -16,7 +16,7 @@
 #include <spawn.h>
 
 #define WORKERS 3
-#define DEVICES 3
+#define DEVICES 2
 #define HANDED  16
 #define LIVE    12
 
@@ -30,7 +30,6 @@ struct block {
 
 extern char **environ;
 
-static int devices; /* that are used: the last is the one that is reset, where there are two */
 static CUcontext primary[DEVICES];
 static uint64_t end_ns;
 static uint64_t rounds; /* atomic */
@@ -89,7 +88,7 @@ static void check(const struct block *block)
 
 static void drop(const struct block *block, unsigned *seed)
 {
-    int from = rand_r(seed) % devices;
+    int from = rand_r(seed) % DEVICES;
 
     /* The other kind of free, in the order of one's own device's stream or none's. */
     OK(cuCtxSetCurrent(primary[block->async ? block->device : from]));
@@ -127,7 +126,7 @@ static void *work(void *arg)
             hand_on(block, &seed);
         if (block->ptr)
             drop(block, &seed);
-        *block = make(rand_r(&seed) % devices, &seed, ++stamp, true);
+        *block = make(rand_r(&seed) % DEVICES, &seed, ++stamp, true);
     }
     for (int i = 0; i < LIVE; i++)
         if (live[i].ptr)
@@ -190,7 +189,7 @@ static void *come_and_go(void *arg)
     unsigned seed = 7;
 
     while (time_left()) {
-        int device = rand_r(&seed) % devices;
+        int device = rand_r(&seed) % DEVICES;
         CUcontext context = new_context(device);
         CUdeviceptr block;
         CUstream stream;
@@ -211,75 +210,6 @@ static void *come_and_go(void *arg)
                 OK(cuMemFreeAsync(block, stream));
         }
         OK(cuCtxDestroy(context)); /* with what lives */
-    }
-    return arg;
-}
-
-/* The last device's primary context, used by one thread while another takes it away. */
-static int shaken;
-
-/* Held by whoever may end it, which counts the ends: as long as these are the same, memory that was
- * allocated there is its allocator's. */
-static pthread_mutex_t ends_lock = PTHREAD_MUTEX_INITIALIZER;
-static unsigned end_count;
-
-static void end_shaken(bool reset)
-{
-    pthread_mutex_lock(&ends_lock);
-    end_count++;
-    if (reset)
-        OK(cuDevicePrimaryCtxReset(shaken));
-    cuDevicePrimaryCtxRelease(shaken); /* refused where a reset has released it */
-    pthread_mutex_unlock(&ends_lock);
-}
-
-static unsigned ends_now(void)
-{
-    unsigned now;
-
-    pthread_mutex_lock(&ends_lock);
-    now = end_count;
-    pthread_mutex_unlock(&ends_lock);
-    return now;
-}
-
-static void *shake(void *arg)
-{
-    unsigned seed = 8;
-
-    while (time_left()) {
-        const struct timespec pause = {.tv_nsec = rand_r(&seed) % 3000000};
-        CUcontext context;
-
-        OK(cuDevicePrimaryCtxRetain(&context, shaken));
-        nanosleep(&pause, NULL);
-        end_shaken(rand_r(&seed) % 3 == 0);
-    }
-    return arg;
-}
-
-static void *be_shaken(void *arg)
-{
-    unsigned seed = 9;
-
-    while (time_left()) {
-        CUcontext context;
-        CUdeviceptr ptr = 0;
-        size_t size = random_size(&seed);
-        unsigned before = ends_now();
-
-        if (cuDevicePrimaryCtxRetain(&context, shaken) != CUDA_SUCCESS)
-            continue;
-        /* Whatever is refused, for the context may have gone, is refused in peace. What lives may
-         * die with it, and its address be another's by then: it is not filled then, nor freed. */
-        if (cuCtxSetCurrent(context) == CUDA_SUCCESS && cuMemAlloc(&ptr, size) == CUDA_SUCCESS) {
-            pthread_mutex_lock(&ends_lock);
-            if (before == end_count)
-                cuMemsetD32(ptr, 0xbad, size / 4);
-            pthread_mutex_unlock(&ends_lock);
-        }
-        cuCtxSetCurrent(NULL);
-        end_shaken(false);
     }
     return arg;
 }
@@ -361,7 +291,7 @@ static pid_t start_importer(char *self, int *ret_fd)
 
 static void free_memory(size_t *ret_free)
 {
-    for (int i = 0; i < devices; i++) {
+    for (int i = 0; i < DEVICES; i++) {
         size_t total;
 
         OK(cuCtxSetCurrent(primary[i]));
@@ -382,12 +312,12 @@ static void all_is_back(const size_t *before)
     for (int i = 0; i < 600 && !back; i++) {
         free_memory(now);
         back = true;
-        for (int k = 0; k < devices; k++)
+        for (int k = 0; k < DEVICES; k++)
             back &= now[k] >= before[k];
         if (!back)
             nanosleep(&pause, NULL);
     }
-    for (int i = 0; i < devices; i++) {
+    for (int i = 0; i < DEVICES; i++) {
         if (now[i] != before[i])
             FAIL("device %d has %zu bytes, and had %zu", i, now[i], before[i]);
         OK(cuDeviceGetDefaultMemPool(&pool, i));
@@ -399,9 +329,9 @@ static void all_is_back(const size_t *before)
 
 int main(int argc, char **argv)
 {
-    void *(*const others[])(void *) = {reach, come_and_go, come_and_go, shake, be_shaken, share};
+    void *(*const others[])(void *) = {reach, come_and_go, come_and_go, share};
     unsigned numbers[WORKERS], seed = 1;
-    pthread_t thread[WORKERS + 6];
+    pthread_t thread[WORKERS + 4];
     size_t before[DEVICES];
     int count = 0, fd, status, seconds = 4;
     pid_t importer;
@@ -417,9 +347,7 @@ int main(int argc, char **argv)
         printf("skipped: %d devices, of %d\n", count, DEVICES);
         return 77;
     }
-    devices = DEVICES - 1;
-    shaken = devices;
-    for (int i = 0; i < devices; i++)
+    for (int i = 0; i < DEVICES; i++)
         OK(cuDevicePrimaryCtxRetain(&primary[i], i));
     free_memory(before);
     end_ns = now_ns() + (uint64_t)seconds * 1000000000u;
@@ -428,10 +356,10 @@ int main(int argc, char **argv)
         if (pthread_create(&thread[i], NULL, work, &numbers[i]) != 0)
             FAIL("no thread");
     }
-    for (unsigned i = 0; i < 6; i++)
+    for (unsigned i = 0; i < 4; i++)
         if (pthread_create(&thread[WORKERS + i], NULL, others[i], &fd) != 0)
             FAIL("no thread");
-    for (unsigned i = 0; i < WORKERS + 6; i++)
+    for (unsigned i = 0; i < WORKERS + 4; i++)
         pthread_join(thread[i], NULL);
     close(fd);
     if (waitpid(importer, &status, 0) != importer || status != 0)

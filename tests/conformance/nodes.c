@@ -84,23 +84,6 @@ static CUresult change_exec(enum form form, CUgraphExec exec, CUgraphNode node,
                                                 params->memcpy.copyCtx);
 }
 
-static CUgraphNodeParams a_copy(CUdeviceptr dst, CUdeviceptr src, size_t bytes)
-{
-    CUgraphNodeParams params;
-
-    memset(&params, 0, sizeof params);
-    params.type = CU_GRAPH_NODE_TYPE_MEMCPY;
-    params.memcpy.copyCtx = context;
-    params.memcpy.copyParams = (CUDA_MEMCPY3D){.srcMemoryType = CU_MEMORYTYPE_DEVICE,
-                                               .srcDevice = src,
-                                               .dstMemoryType = CU_MEMORYTYPE_DEVICE,
-                                               .dstDevice = dst,
-                                               .WidthInBytes = bytes,
-                                               .Height = 1,
-                                               .Depth = 1};
-    return params;
-}
-
 static void launch(CUgraphExec exec)
 {
     OK(cuGraphLaunch(exec, CU_STREAM_PER_THREAD));
@@ -334,8 +317,6 @@ Test(nodes, memory_of_another_device_is_copied_by_them)
         copy_from_far(form, here);
         OK(cuMemFree(here));
     }
-    OK(cuMemFree(near));
-    OK(cuMemFree(far));
 }
 
 /* Memory of the other device, 2, that no copy has made reachable yet: of one more allocation. */
@@ -394,8 +375,6 @@ Test(nodes, copies_are_done_in_the_nodes_own_context)
     for (enum form form = 0; form < FORMS; form++)
         if (form_exists(form))
             copy_while_another_is_current(form);
-    OK(cuMemFree(near));
-    OK(cuMemFree(far));
 }
 
 /* A fill of the other device's memory by a node, added without peer access. */
@@ -431,8 +410,6 @@ Test(nodes, fills_of_memory_of_another_device_can_be_added)
         OK(cuGraphDestroy(graph));
     }
     CHECK(CUDA_ERROR_INVALID_VALUE, cuMemsetD32(far, 5, WORDS));
-    OK(cuMemFree(near));
-    OK(cuMemFree(far));
 }
 
 /* What comes of them natively is not known, and may be the end of the context: once, and last. */
@@ -470,8 +447,6 @@ Test(nodes, fills_of_memory_of_another_device_with_peer_access)
         OK(cuGraphExecDestroy(exec));
     }
     OK(cuGraphDestroy(graph));
-    OK(cuMemFree(near));
-    OK(cuMemFree(far));
 }
 
 /* ---- boxes, and copies with attributes ---- */
@@ -537,8 +512,7 @@ Test(nodes, boxes_and_copies_with_attributes_stay_inside_one_allocation)
     OK(cuMemAlloc(&small, BYTES));
     OK(cuMemAlloc(&neighbour, BYTES));
     OK(cuMemAlloc(&also, BYTES));
-    OK(cuMemAlloc(&other, MIB));
-    OK(fill_now(other, 7, MIB / 4));
+    other = filled(MIB, 7);
     OK(fill_now(neighbour, 3, WORDS));
     for (enum way way = 0; way < WAYS; way++) {
         size_t failed;
@@ -624,6 +598,4 @@ Test(nodes, boxes_and_copies_with_attributes_reach_memory_of_another_device)
         OK(cuStreamSynchronize(stream));
         cr_assert_eq(words_other(near, 2, MIB / 4), 0, "way %d", (int)way);
     }
-    OK(cuMemFree(near));
-    OK(cuMemFree(far));
 }

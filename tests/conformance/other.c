@@ -215,8 +215,7 @@ Test(other, a_librarys_variable_is_its_own)
     OK(get(&again, NULL, library, "table"));
     cr_assert_eq(again, table);
     CHECK(CUDA_ERROR_NOT_FOUND, get(&nothing, NULL, library, "no_table"));
-    OK(cuMemAlloc(&plain, 4096));
-    OK(fill_now(plain, 10, 1024));
+    plain = filled(4096, 10);
     OK(cuMemcpyDtoD(table, plain, 4096));
     OK(fill_now(table, 11, 512));
     OK(cuMemcpyDtoD(plain, table, 4096));
@@ -488,7 +487,6 @@ Test(other, memory_of_a_programs_own_pool_is_used_by_another_process)
     CUdeviceptr first = 0, ptr = 0, there = 0;
     CUmemPoolPtrExportData data;
     CUmemoryPool own = NULL;
-    uint32_t other = 1;
     int fd = -1;
 
     OK(cuMemPoolCreate(&own, &props));
@@ -500,8 +498,7 @@ Test(other, memory_of_a_programs_own_pool_is_used_by_another_process)
     OK(cuMemPoolExportPointer(&data, ptr));
     OK(peer_import_pool(peer, fd, &data, &there));
     close(fd);
-    OK(peer_count_other(peer, there, 20, MIB / 4, &other));
-    cr_assert_eq(other, 0);
+    cr_assert_eq(peer_other(peer, there, 20, MIB / 4), 0);
     OK(peer_fill(peer, there, 21, MIB / 4));
     cr_assert_eq(words_other(ptr, 21, MIB / 4), 0);
     cr_assert_eq(words_other(first, 19, 1024), 0);
@@ -625,15 +622,13 @@ static void unshare_event(struct shared_event *e)
 Test(other, an_event_is_waited_for_in_another_process)
 {
     struct shared_event e;
-    uint32_t other = 1;
 
     share_event(&e);
     OK(cuEventQuery(e.event));
     OK(launch_spin_fill(e.stream, e.ptr, 13, MIB / 2, 300 * MILLISECOND));
     OK(cuEventRecord(e.event, e.stream));
     OK(peer_wait_event(e.peer, &e.handle));
-    OK(peer_count_other(e.peer, e.there, 13, MIB / 2, &other));
-    cr_assert_eq(other, 0);
+    cr_assert_eq(peer_other(e.peer, e.there, 13, MIB / 2), 0);
     OK(cuEventQuery(e.event));
     unshare_event(&e);
 }
@@ -641,15 +636,13 @@ Test(other, an_event_is_waited_for_in_another_process)
 Test(other, a_stream_of_another_process_waits_for_an_event)
 {
     struct shared_event e;
-    uint32_t other = 1;
 
     share_event(&e);
     for (uint32_t value = 13; value < 15; value++) { /* it is recorded anew */
         OK(launch_spin_fill(e.stream, e.ptr, value, MIB / 2, 200 * MILLISECOND));
         OK(cuEventRecord(e.event, e.stream));
         OK(peer_stream_wait_event(e.peer, &e.handle));
-        OK(peer_count_other(e.peer, e.there, value, MIB / 2, &other));
-        cr_assert_eq(other, 0);
+        cr_assert_eq(peer_other(e.peer, e.there, value, MIB / 2), 0);
     }
     unshare_event(&e);
 }
@@ -698,7 +691,6 @@ Test(other, an_event_is_shared_only_where_it_was_made_for_it)
 Test(other, an_event_of_several_processes_is_not_recorded_in_a_capture)
 {
     CUevent event = NULL;
-    CUgraph graph = NULL;
     CUstream stream = new_stream();
 
     OK(cuEventCreate(&event, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING));
@@ -706,8 +698,7 @@ Test(other, an_event_of_several_processes_is_not_recorded_in_a_capture)
     CHECK(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, cuEventRecord(event, stream));
     OK(cuEventRecordWithFlags(event, stream, CU_EVENT_RECORD_EXTERNAL));
     OK(cuStreamWaitEvent(stream, event, CU_EVENT_WAIT_EXTERNAL));
-    OK(cuStreamEndCapture(stream, &graph));
-    OK(cuGraphDestroy(graph));
+    end_capture(stream);
     OK(cuEventQuery(event));
     OK(cuEventDestroy(event));
 }
@@ -722,11 +713,10 @@ Test(other, multicast_says_what_it_would_take)
 {
     granularity_fn *granularity = (granularity_fn *)need("cuMulticastGetGranularity", 12010);
     const CUmulticastObjectProp shape = {.numDevices = 1, .size = 2 * MIB};
-    CUdeviceptr ptr = 0;
+    CUdeviceptr ptr = allocated(2 * MIB);
     size_t size = 0;
     CUresult r;
 
-    OK(cuMemAlloc(&ptr, 2 * MIB));
     r = granularity(&size, &shape, CU_MULTICAST_GRANULARITY_MINIMUM);
     probe("multicast_granularity", "%s %zu", result_name(r), r == CUDA_SUCCESS ? size : 0);
     OK(cuMemFree(ptr));
@@ -739,10 +729,9 @@ Test(other, a_process_with_memory_is_seen_to_run)
 {
     state_fn *get = (state_fn *)need("cuCheckpointProcessGetState", 12080);
     CUprocessState state = CU_PROCESS_STATE_FAILED;
-    CUdeviceptr ptr = 0;
+    CUdeviceptr ptr = allocated(4 * MIB);
     CUresult r;
 
-    OK(cuMemAlloc(&ptr, 4 * MIB));
     r = get(getpid(), &state);
     probe("checkpoint_state", "%s %d", result_name(r), (int)state);
     if (r == CUDA_SUCCESS)

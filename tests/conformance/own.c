@@ -12,21 +12,6 @@ TestSuite(own, .init = conform_start, .timeout = 60);
 #define PIECE (2 * MIB)
 #define WORDS (PIECE / 4)
 
-static CUmemAllocationProp properties(CUmemAllocationHandleType types)
-{
-    return (CUmemAllocationProp){.type = CU_MEM_ALLOCATION_TYPE_PINNED,
-                                 .requestedHandleTypes = types,
-                                 .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0}};
-}
-
-static void access_set(CUdeviceptr ptr, size_t size)
-{
-    CUmemAccessDesc access = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0},
-                              .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-
-    OK(cuMemSetAccess(ptr, size, &access, 1));
-}
-
 static CUdeviceptr map_pieces(unsigned count, const CUmemAllocationProp *prop,
                               CUmemGenericAllocationHandle *handles)
 {
@@ -37,7 +22,7 @@ static CUdeviceptr map_pieces(unsigned count, const CUmemAllocationProp *prop,
         OK(cuMemCreate(&handles[i], PIECE, prop, 0));
         OK(cuMemMap(base + i * PIECE, PIECE, 0, handles[i], 0));
     }
-    access_set(base, count * PIECE);
+    access_set(base, count * PIECE, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
     return base;
 }
 
@@ -68,7 +53,7 @@ static void is_told_as_asked(CUmemGenericAllocationHandle handle)
 
 Test(own, it_has_the_properties_that_were_asked_for)
 {
-    CUmemAllocationProp prop = properties(CU_MEM_HANDLE_TYPE_NONE);
+    CUmemAllocationProp prop = device_memory(CU_MEM_HANDLE_TYPE_NONE);
     CUmemGenericAllocationHandle handle, retained;
     CUdeviceptr ptr = map_pieces(1, &prop, &handle);
     CUpointer_attribute asked[] = {CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES,
@@ -98,8 +83,8 @@ Test(own, it_has_the_properties_that_were_asked_for)
 /* Also when the library has added nothing that is known: the numbers of handles come again. */
 Test(own, what_was_asked_for_with_descriptors_has_them)
 {
-    CUmemAllocationProp none = properties(CU_MEM_HANDLE_TYPE_NONE),
-                        some = properties(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR), told;
+    CUmemAllocationProp none = device_memory(CU_MEM_HANDLE_TYPE_NONE),
+                        some = device_memory(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR), told;
     CUmemGenericAllocationHandle handle;
     int fd;
 
@@ -120,7 +105,7 @@ Test(own, what_was_asked_for_with_descriptors_has_them)
 
 Test(own, a_handle_that_was_released_is_no_handle)
 {
-    CUmemAllocationProp prop = properties(CU_MEM_HANDLE_TYPE_NONE), told;
+    CUmemAllocationProp prop = device_memory(CU_MEM_HANDLE_TYPE_NONE), told;
     CUmemGenericAllocationHandle handle;
     int fd;
 
@@ -136,11 +121,10 @@ Test(own, a_handle_that_was_released_is_no_handle)
 Test(own, it_has_an_ipc_handle_under_the_shim_only)
 {
     struct peer *peer = peer_start(-1);
-    CUmemAllocationProp prop = properties(CU_MEM_HANDLE_TYPE_NONE);
+    CUmemAllocationProp prop = device_memory(CU_MEM_HANDLE_TYPE_NONE);
     CUmemGenericAllocationHandle handles[3];
     CUdeviceptr base = map_pieces(3, &prop, handles), there = 0, start = 0;
     CUipcMemHandle handle, middle;
-    uint32_t other = 1;
     size_t size = 0;
 
     OK(cuMemGetAddressRange(&start, &size, base + PIECE + 5));
@@ -159,16 +143,15 @@ Test(own, it_has_an_ipc_handle_under_the_shim_only)
     OK(peer_open(peer, &middle, &there));
     cr_assert_eq(there, start + PIECE, "it does not lie where its address range says");
     for (uint32_t i = 0; i < 3; i++) {
-        OK(peer_count_other(peer, start + i * PIECE, i + 1, WORDS, &other));
-        cr_assert_eq(other, 0, "piece %u", i);
+        cr_assert_eq(peer_other(peer, start + i * PIECE, i + 1, WORDS), 0, "piece %u", i);
     }
     OK(peer_fill(peer, start, 9, 3 * WORDS)); /* over all pieces at once */
     cr_assert_eq(words_other(base, 9, 3 * WORDS), 0);
     OK(cuMemUnmap(base, 3 * PIECE));
     for (int i = 0; i < 3; i++)
         OK(cuMemRelease(handles[i]));
-    OK(peer_count_other(peer, start, 9, 3 * WORDS, &other));
-    cr_assert_eq(other, 0, "the importer lost it with the exporter's unmap");
+    cr_assert_eq(peer_other(peer, start, 9, 3 * WORDS), 0,
+                 "the importer lost it with the exporter's unmap");
     CHECK(CUDA_ERROR_INVALID_VALUE, cuIpcGetMemHandle(&handle, base));
     OK(peer_close(peer, there));
     OK(peer_close(peer, start));
@@ -180,25 +163,20 @@ Test(own, it_has_an_ipc_handle_under_the_shim_only)
 Test(own, memory_with_descriptors_of_the_programs_own_is_shared_either_way)
 {
     struct peer *peer = peer_start(-1);
-    CUmemAllocationProp prop = properties(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+    CUmemAllocationProp prop = device_memory(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
     CUmemGenericAllocationHandle own;
     CUdeviceptr base = map_pieces(1, &prop, &own), by_fd = 0, by_handle = 0;
-    CUipcMemHandle handle;
-    uint32_t other = 1;
     int fd = -1;
 
     OK(fill_now(base, 5, WORDS));
     OK(cuMemExportToShareableHandle(&fd, own, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
     OK(peer_import(peer, fd, PIECE, false, &by_fd));
     close(fd);
-    OK(peer_count_other(peer, by_fd, 5, WORDS, &other));
-    cr_assert_eq(other, 0);
+    cr_assert_eq(peer_other(peer, by_fd, 5, WORDS), 0);
     if (under_shim()) {
-        OK(cuIpcGetMemHandle(&handle, base));
-        OK(peer_open(peer, &handle, &by_handle));
+        by_handle = peer_opens(peer, base);
         OK(peer_fill(peer, by_handle, 6, WORDS));
-        OK(peer_count_other(peer, by_fd, 6, WORDS, &other));
-        cr_assert_eq(other, 0);
+        cr_assert_eq(peer_other(peer, by_fd, 6, WORDS), 0);
         OK(peer_close(peer, by_handle));
     }
     end_pieces(base, 1, &own);
@@ -208,7 +186,7 @@ Test(own, memory_with_descriptors_of_the_programs_own_is_shared_either_way)
 /* The attribute decides whether it is tried. */
 Test(own, compressible_memory_is_as_it_was_asked_for)
 {
-    CUmemAllocationProp prop = properties(CU_MEM_HANDLE_TYPE_NONE), told;
+    CUmemAllocationProp prop = device_memory(CU_MEM_HANDLE_TYPE_NONE), told;
     CUmemGenericAllocationHandle handle;
     CUipcMemHandle ipc;
     CUdeviceptr ptr;
@@ -234,7 +212,7 @@ Test(own, compressible_memory_is_as_it_was_asked_for)
 Test(own, multicast_objects_are_the_drivers)
 {
     const CUmulticastObjectProp object = {.numDevices = 1, .size = PIECE};
-    CUmemAllocationProp prop = properties(CU_MEM_HANDLE_TYPE_NONE);
+    CUmemAllocationProp prop = device_memory(CU_MEM_HANDLE_TYPE_NONE);
     CUmemGenericAllocationHandle handle;
     CUdeviceptr ptr = map_pieces(1, &prop, &handle);
     CUipcMemHandle ipc;
@@ -259,7 +237,7 @@ Test(own, multicast_objects_are_the_drivers)
 /* Memory of the host, and of types that are none of ours: the driver's answer, whatever it is. */
 Test(own, other_kinds_of_memory_have_no_ipc_handle)
 {
-    CUmemAllocationProp prop = properties(CU_MEM_HANDLE_TYPE_NONE);
+    CUmemAllocationProp prop = device_memory(CU_MEM_HANDLE_TYPE_NONE);
     CUmemGenericAllocationHandle handle;
     CUipcMemHandle ipc;
     CUdeviceptr ptr = 0;
@@ -271,11 +249,11 @@ Test(own, other_kinds_of_memory_have_no_ipc_handle)
     if (made == CUDA_SUCCESS) {
         OK(cuMemAddressReserve(&ptr, PIECE, 0, 0, 0));
         OK(cuMemMap(ptr, PIECE, 0, handle, 0));
-        access_set(ptr, PIECE);
+        access_set(ptr, PIECE, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
         CHECK(CUDA_ERROR_INVALID_VALUE, cuIpcGetMemHandle(&ipc, ptr));
         end_pieces(ptr, 1, &handle);
     }
-    prop = properties(CU_MEM_HANDLE_TYPE_NONE);
+    prop = device_memory(CU_MEM_HANDLE_TYPE_NONE);
     prop.location.id = 4711;
     FAILS(cuMemCreate(&handle, PIECE, &prop, 0));
     CHECK(CUDA_ERROR_INVALID_VALUE, cuMemCreate(&handle, PIECE, NULL, 0));
@@ -283,7 +261,7 @@ Test(own, other_kinds_of_memory_have_no_ipc_handle)
 
 Test(own, calls_that_the_driver_refuses_change_nothing)
 {
-    CUmemAllocationProp prop = properties(CU_MEM_HANDLE_TYPE_NONE);
+    CUmemAllocationProp prop = device_memory(CU_MEM_HANDLE_TYPE_NONE);
     CUmemGenericAllocationHandle handles[2];
     CUdeviceptr base = map_pieces(2, &prop, handles);
     CUipcMemHandle ipc;
@@ -314,7 +292,7 @@ static bool is_mapped(CUdeviceptr ptr)
  * them afterwards is what holds. */
 Test(own, an_unmap_may_go_on_behind_the_mappings)
 {
-    CUmemAllocationProp prop = properties(CU_MEM_HANDLE_TYPE_NONE);
+    CUmemAllocationProp prop = device_memory(CU_MEM_HANDLE_TYPE_NONE);
     CUmemGenericAllocationHandle handles[2];
     CUdeviceptr base = map_pieces(2, &prop, handles);
     CUipcMemHandle ipc;
@@ -333,7 +311,7 @@ Test(own, an_unmap_may_go_on_behind_the_mappings)
         FAILS(cuIpcGetMemHandle(&ipc, base + (CUdeviceptr)i * PIECE));
         OK(cuMemMap(base + (CUdeviceptr)i * PIECE, PIECE, 0, handles[i], 0));
     }
-    access_set(base, 2 * PIECE);
+    access_set(base, 2 * PIECE, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
     OK(fill_now(base, 4, 2 * WORDS));
     cr_assert_eq(words_other(base, 4, 2 * WORDS), 0);
     if (under_shim() && !left[0])

@@ -242,6 +242,34 @@ CUresult peer_count_other(struct peer *peer, CUdeviceptr ptr, uint32_t value, si
     return a.result;
 }
 
+uint32_t peer_other(struct peer *peer, CUdeviceptr ptr, uint32_t value, size_t words)
+{
+    uint32_t count = UINT32_MAX;
+
+    OK(peer_count_other(peer, ptr, value, words, &count));
+    return count;
+}
+
+CUdeviceptr peer_opens(struct peer *peer, CUdeviceptr ours)
+{
+    CUipcMemHandle handle;
+    CUdeviceptr ptr = 0;
+
+    OK(cuIpcGetMemHandle(&handle, ours));
+    OK(peer_open(peer, &handle, &ptr));
+    return ptr;
+}
+
+CUdeviceptr opened_from(struct peer *peer, CUdeviceptr theirs)
+{
+    CUipcMemHandle handle;
+    CUdeviceptr ptr = 0;
+
+    OK(peer_share(peer, theirs, &handle));
+    OK(cuIpcOpenMemHandle(&ptr, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+    return ptr;
+}
+
 CUresult peer_import(struct peer *peer, int fd, size_t size, bool read_only, CUdeviceptr *ret_ptr)
 {
     struct request r = {.op = PEER_IMPORT, .size = size, .read_only = read_only};

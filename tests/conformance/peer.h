@@ -38,6 +38,11 @@ CUresult peer_spin_fill(struct peer *peer, CUdeviceptr ptr, uint32_t value, size
 CUresult peer_count_other(struct peer *peer, CUdeviceptr ptr, uint32_t value, size_t words,
                           uint32_t *ret_count);
 
+/* The same where no call may fail; and memory of the one that the other opens, which fails neither. */
+uint32_t peer_other(struct peer *peer, CUdeviceptr ptr, uint32_t value, size_t words);
+CUdeviceptr peer_opens(struct peer *peer, CUdeviceptr ours);
+CUdeviceptr opened_from(struct peer *peer, CUdeviceptr theirs);
+
 /* Imports size bytes of VMM memory from a descriptor and maps them, read-only where so asked. */
 CUresult peer_import(struct peer *peer, int fd, size_t size, bool read_only, CUdeviceptr *ret_ptr);
 

@@ -36,12 +36,10 @@ Test(process, a_forked_child_is_refused_and_the_parent_goes_on)
     CUipcMemHandle handle;
     struct child_saw saw;
     struct pollfd ready;
-    uint32_t other = 1;
     int out[2];
     pid_t pid;
 
-    OK(cuMemAlloc(&ptr, 4 * MIB));
-    OK(fill_now(ptr, 1, MIB));
+    ptr = filled(4 * MIB, 1);
     OK(cuIpcGetMemHandle(&handle, ptr));
     OK(peer_open(peer, &handle, &there));
     cr_assert_eq(pipe2(out, O_CLOEXEC), 0);
@@ -66,8 +64,7 @@ Test(process, a_forked_child_is_refused_and_the_parent_goes_on)
     FAILS(saw.free);
     /* The parent, its memory, and what it shares are as before. */
     cr_assert_eq(words_other(ptr, 1, MIB), 0);
-    OK(peer_count_other(peer, there, 1, MIB, &other));
-    cr_assert_eq(other, 0);
+    cr_assert_eq(peer_other(peer, there, 1, MIB), 0);
     OK(peer_fill(peer, there, 2, MIB));
     cr_assert_eq(words_other(ptr, 2, MIB), 0);
     OK(peer_close(peer, there));
@@ -82,13 +79,10 @@ Test(process, a_forked_child_that_stays_holds_nothing)
 {
     struct peer *peer = peer_start(-1);
     CUdeviceptr ptr = 0, there = 0, fresh = 0;
-    CUipcMemHandle handle;
     pid_t pid;
 
-    OK(cuMemAlloc(&ptr, 4 * MIB));
-    OK(fill_now(ptr, 3, MIB));
-    OK(cuIpcGetMemHandle(&handle, ptr));
-    OK(peer_open(peer, &handle, &there));
+    ptr = filled(4 * MIB, 3);
+    there = peer_opens(peer, ptr);
     pid = fork();
     if (pid == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -99,11 +93,9 @@ Test(process, a_forked_child_that_stays_holds_nothing)
     OK(peer_close(peer, there));
     OK(cuMemFree(ptr));
     for (int i = 0; i < 10; i++) {
-        OK(cuMemAlloc(&fresh, 4 * MIB));
-        OK(fill_now(fresh, 4, MIB));
+        fresh = filled(4 * MIB, 4);
         cr_assert_eq(words_other(fresh, 4, MIB), 0);
-        OK(cuIpcGetMemHandle(&handle, fresh));
-        OK(peer_open(peer, &handle, &there));
+        there = peer_opens(peer, fresh);
         OK(peer_close(peer, there));
         OK(cuMemFree(fresh));
     }
@@ -179,7 +171,7 @@ Test(process, calls_leave_errno_alone)
 Test(process, nothing_is_written_to_stdout)
 {
     CUdeviceptr ptr = 0, theirs = 0, opened = 0, mine = 0;
-    CUipcMemHandle handle, junk;
+    CUipcMemHandle junk;
     struct peer *peer;
     char byte;
     int out[2];
@@ -198,11 +190,9 @@ Test(process, nothing_is_written_to_stdout)
     FAILS(peer_open(peer, &junk, &opened));
     FAILS(peer_close(peer, NOWHERE));
     OK(peer_alloc(peer, MEMORY_PLAIN, &theirs, MIB));
-    OK(peer_share(peer, theirs, &handle));
-    OK(cuIpcOpenMemHandle(&opened, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+    opened = opened_from(peer, theirs);
     OK(cuMemAlloc(&mine, MIB));
-    OK(cuIpcGetMemHandle(&handle, mine));
-    OK(peer_open(peer, &handle, &ptr));
+    ptr = peer_opens(peer, mine);
     peer_quit(peer);
     cr_assert_eq(read(out[0], &byte, 1), 0, "something was written to stdout");
 }

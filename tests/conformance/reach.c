@@ -18,14 +18,7 @@ static char host[64 << 10];
 #define WAYS 13
 static CUresult touch(int way, CUdeviceptr ptr, size_t size, CUdeviceptr other, CUstream stream)
 {
-    CUDA_MEMCPY2D flat = {.srcMemoryType = CU_MEMORYTYPE_DEVICE,
-                          .srcDevice = ptr,
-                          .srcPitch = size,
-                          .dstMemoryType = CU_MEMORYTYPE_DEVICE,
-                          .dstDevice = other,
-                          .dstPitch = size,
-                          .WidthInBytes = size,
-                          .Height = 1};
+    const CUDA_MEMCPY2D flat = rectangle_copy(other, ptr, size, 1);
 
     switch (way) {
     case 0:
@@ -128,9 +121,8 @@ Test(reach, freed_memory_cannot_be_touched)
 
 Test(reach, nothing_may_be_anywhere)
 {
-    CUdeviceptr ptr = 0;
+    CUdeviceptr ptr = allocated(4096);
 
-    OK(cuMemAlloc(&ptr, 4096));
     OK(cuMemFree(ptr));
     OK(cuMemsetD8(NOWHERE, 1, 0));
     OK(cuMemsetD8(ptr, 1, 0));
@@ -139,27 +131,17 @@ Test(reach, nothing_may_be_anywhere)
 
 Test(reach, rectangles_may_use_all_of_their_rows_and_no_more)
 {
-    CUDA_MEMCPY2D flat = {.srcMemoryType = CU_MEMORYTYPE_DEVICE,
-                          .dstMemoryType = CU_MEMORYTYPE_DEVICE,
-                          .dstPitch = 1024,
-                          .WidthInBytes = 1000,
-                          .Height = 3};
-    CUDA_MEMCPY3D box = {.srcMemoryType = CU_MEMORYTYPE_DEVICE,
-                         .srcHeight = 3,
-                         .dstMemoryType = CU_MEMORYTYPE_DEVICE,
-                         .dstPitch = 1024,
-                         .dstHeight = 3,
-                         .WidthInBytes = 1000,
-                         .Height = 3,
-                         .Depth = 2};
+    CUDA_MEMCPY2D flat;
+    CUDA_MEMCPY3D box;
     CUdeviceptr other = 0, rows = 0;
     size_t pitch = 0;
 
     OK(cuMemAlloc(&other, 16 * MIB));
     OK(cuMemAllocPitch(&rows, &pitch, 1000, 6, 4));
+    flat = rectangle_copy(other, rows, 1024, 3);
+    box = box_copy(other, rows, 1024, 3, 2);
     flat.srcPitch = box.srcPitch = pitch;
-    flat.srcDevice = box.srcDevice = rows;
-    flat.dstDevice = box.dstDevice = other;
+    flat.WidthInBytes = box.WidthInBytes = 1000;
     OK(cuMemcpy2D(&flat));
     OK(cuMemcpy3D(&box));
     flat.WidthInBytes = pitch, flat.Height = 6;
@@ -188,7 +170,6 @@ Test(reach, a_copy_past_the_end_does_not_break_a_capture)
     CUstream stream = new_stream();
     CUdeviceptr from = 0, to = 0;
     CUgraph graph = NULL;
-    CUgraphExec exec = NULL;
 
     OK(cuMemAlloc(&from, 2 * MIB));
     OK(cuMemAlloc(&to, 2 * MIB));
@@ -197,11 +178,8 @@ Test(reach, a_copy_past_the_end_does_not_break_a_capture)
     CHECK(CUDA_ERROR_INVALID_VALUE, cuMemcpyDtoDAsync(to, from, 4 * MIB, stream));
     OK(cuMemcpyDtoDAsync(to, from, 2 * MIB, stream));
     OK(cuStreamEndCapture(stream, &graph));
-    OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
-    OK(cuGraphLaunch(exec, stream));
-    OK(cuStreamSynchronize(stream));
+    run_graph(graph, stream);
     cr_assert_eq(words_other(to, 6, MIB / 2), 0);
-    OK(cuGraphExecDestroy(exec));
     OK(cuGraphDestroy(graph));
     OK(cuMemFree(from));
     OK(cuMemFree(to));
@@ -246,8 +224,6 @@ Test(reach, memory_of_another_device_is_copied_without_peer_access)
     OK(cuStreamSynchronize(stream));
     CHECK(CUDA_ERROR_INVALID_VALUE, cuMemcpyDtoD(near, far, size + 1));
     CHECK(CUDA_ERROR_INVALID_VALUE, cuMemcpyDtoH(host, far + size - 4, 8));
-    OK(cuMemFree(near));
-    OK(cuMemFree(far));
 }
 
 /* No more than one of this device's memory, which the driver makes in a capture of any mode. */
@@ -260,7 +236,6 @@ Test(reach, a_synchronous_copy_of_another_devices_memory_does_not_break_a_captur
     for (int mode = CU_STREAM_CAPTURE_MODE_GLOBAL; mode <= CU_STREAM_CAPTURE_MODE_RELAXED; mode++) {
         uint32_t word = (uint32_t)mode + 5, got = 0;
         CUstreamCaptureMode own = CU_STREAM_CAPTURE_MODE_RELAXED;
-        CUgraph graph = NULL;
 
         OK(cuStreamBeginCapture(stream, (CUstreamCaptureMode)mode));
         OK(cuMemcpyHtoD(far, &word, 4));
@@ -269,11 +244,8 @@ Test(reach, a_synchronous_copy_of_another_devices_memory_does_not_break_a_captur
         cr_assert_eq(own, CU_STREAM_CAPTURE_MODE_GLOBAL, "the thread's mode is what it was");
         OK(cuThreadExchangeStreamCaptureMode(&own));
         cr_assert_eq(got, word, "mode %d: %u", mode, got);
-        OK(cuStreamEndCapture(stream, &graph));
-        OK(cuGraphDestroy(graph));
+        end_capture(stream);
     }
-    OK(cuMemFree(near));
-    OK(cuMemFree(far));
 }
 
 /* A blocking stream's capture refuses what the legacy stream would do. */
@@ -288,41 +260,18 @@ Test(reach, a_synchronous_copy_beside_a_capture_of_a_blocking_stream_is_refused)
     OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
     CHECK(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, cuMemcpyDtoH(&word, far, 4));
     CHECK(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, cuStreamEndCapture(stream, &graph));
-    OK(cuMemFree(near));
-    OK(cuMemFree(far));
 }
 
 Test(reach, rectangles_of_another_device_are_copied_without_peer_access)
 {
-    CUDA_MEMCPY2D flat = {.srcMemoryType = CU_MEMORYTYPE_DEVICE,
-                          .srcPitch = 1024,
-                          .dstMemoryType = CU_MEMORYTYPE_DEVICE,
-                          .dstPitch = 1024,
-                          .WidthInBytes = 1024,
-                          .Height = 4};
-    CUDA_MEMCPY3D box = {.srcMemoryType = CU_MEMORYTYPE_DEVICE,
-                         .srcPitch = 1024,
-                         .srcHeight = 2,
-                         .dstMemoryType = CU_MEMORYTYPE_DEVICE,
-                         .dstPitch = 1024,
-                         .dstHeight = 2,
-                         .WidthInBytes = 1024,
-                         .Height = 2,
-                         .Depth = 4};
-    CUDA_MEMCPY3D_PEER peer = {.srcMemoryType = CU_MEMORYTYPE_DEVICE,
-                               .srcPitch = 1024,
-                               .srcHeight = 2,
-                               .dstMemoryType = CU_MEMORYTYPE_DEVICE,
-                               .dstPitch = 1024,
-                               .dstHeight = 2,
-                               .WidthInBytes = 1024,
-                               .Height = 2,
-                               .Depth = 4};
+    CUDA_MEMCPY2D flat;
+    CUDA_MEMCPY3D box;
+    CUDA_MEMCPY3D_PEER peer;
 
     two_devices(2 * MIB);
-    flat.srcDevice = box.srcDevice = peer.srcDevice = far;
-    flat.dstDevice = box.dstDevice = peer.dstDevice = near;
-    peer.srcContext = second, peer.dstContext = context;
+    flat = rectangle_copy(near, far, 1024, 4);
+    box = box_copy(near, far, 1024, 2, 4);
+    peer = peer_copy(near, context, far, second, 1024, 2, 4);
     OK(cuMemcpy2D(&flat));
     OK(cuCtxSynchronize());
     cr_assert_eq(words_other(near, 2, 1024), 0);
@@ -336,15 +285,12 @@ Test(reach, rectangles_of_another_device_are_copied_without_peer_access)
     cr_assert_eq(words_other(near, 2, 2048), 0);
     peer.Depth = 5000;
     CHECK(CUDA_ERROR_INVALID_VALUE, cuMemcpy3DPeer(&peer));
-    OK(cuMemFree(near));
-    OK(cuMemFree(far));
 }
 
 Test(reach, memory_of_another_device_is_copied_in_a_graph)
 {
     CUstream stream;
     CUgraph graph = NULL;
-    CUgraphExec exec = NULL;
     CUresult captured;
 
     two_devices(2 * MIB);
@@ -354,14 +300,9 @@ Test(reach, memory_of_another_device_is_copied_in_a_graph)
     captured = cuMemcpyDtoDAsync(near, far, 2 * MIB, stream);
     OK(cuStreamEndCapture(stream, &graph));
     CHECK(CUDA_SUCCESS, captured);
-    OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
-    OK(cuGraphLaunch(exec, stream));
-    OK(cuStreamSynchronize(stream));
+    run_graph(graph, stream);
     cr_assert_eq(words_other(near, 2, MIB / 2), 0);
-    OK(cuGraphExecDestroy(exec));
     OK(cuGraphDestroy(graph));
-    OK(cuMemFree(near));
-    OK(cuMemFree(far));
 }
 
 /* A batch by one form of the call; skips the test where the driver has none. */
@@ -401,8 +342,7 @@ Test(reach, batches_of_copies_stay_inside_their_allocations)
 
     OK(cuMemAlloc(&small, 1000));
     OK(cuMemAlloc(&neighbour, 1000));
-    OK(cuMemAlloc(&other, MIB));
-    OK(fill_now(other, 7, MIB / 4));
+    other = filled(MIB, 7);
     for (int form = 0; form < 2; form++) {
         CUdeviceptr dsts[] = {small, neighbour}, srcs[] = {other, other};
         size_t sizes[] = {1000, 1000};
@@ -442,8 +382,6 @@ Test(reach, memory_of_another_device_is_copied_in_batches)
         cr_assert_eq(words_other(near, 2, MIB / 4), 0);
         cr_assert_eq(words_other(far + MIB, 1, MIB / 4), 0);
     }
-    OK(cuMemFree(near));
-    OK(cuMemFree(far));
 }
 
 Test(reach, peer_access_lets_kernels_and_fills_in)
@@ -477,8 +415,6 @@ Test(reach, peer_access_lets_kernels_and_fills_in)
     OK(cuCtxSynchronize());
     OK(cuCtxEnablePeerAccess(second, 0));
     OK(fill_now(later, 12, 16));
-    OK(cuMemFree(near));
-    OK(cuMemFree(far));
     OK(cuMemFree(later));
     OK(cuMemFree(small));
 }
@@ -502,36 +438,31 @@ Test(reach, fills_are_of_their_streams_device)
         OK(cuStreamSynchronize(stream));
         far_words(0x06060606, 4);
     }
-    OK(cuMemFree(near));
-    OK(cuMemFree(far));
 }
 
 /* Where the driver has no memory for a peer's page tables: as natively, all of it or nothing. */
 Test(reach, peer_access_that_cannot_be_given_is_an_error)
 {
-    int (*fail)(const char *, unsigned, CUresult) =
-        (int (*)(const char *, unsigned, CUresult))dlsym(RTLD_DEFAULT, "softcuda_fail");
+    const struct software *driver = software();
     CUmemAccessDesc access = {.location.type = CU_MEM_LOCATION_TYPE_DEVICE,
                               .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
     CUmemoryPool pool;
 
     two_devices(2 * MIB);
     need_reach();
-    if (!fail || !under_shim())
+    if (!driver || !under_shim())
         cr_skip_test("a driver gives its own memory access in ways of its own");
     OK(cuDeviceGetDefaultMemPool(&pool, 1));
-    fail("cuMemSetAccess", 1, CUDA_ERROR_OUT_OF_MEMORY);
+    driver->fail("cuMemSetAccess", 1, CUDA_ERROR_OUT_OF_MEMORY);
     CHECK(CUDA_ERROR_OUT_OF_MEMORY, cuMemPoolSetAccess(pool, &access, 1));
     OK(cuMemPoolGetAccess(&access.flags, pool, &access.location));
     cr_assert_eq(access.flags, CU_MEM_ACCESS_FLAGS_PROT_NONE);
-    fail("cuMemSetAccess", 1, CUDA_ERROR_OUT_OF_MEMORY);
+    driver->fail("cuMemSetAccess", 1, CUDA_ERROR_OUT_OF_MEMORY);
     CHECK(CUDA_ERROR_OUT_OF_MEMORY, cuCtxEnablePeerAccess(second, 0));
     CHECK(CUDA_ERROR_PEER_ACCESS_NOT_ENABLED, cuCtxDisablePeerAccess(second));
     CHECK(CUDA_ERROR_INVALID_VALUE, cuMemsetD8(far, 1, 16));
     OK(cuCtxEnablePeerAccess(second, 0));
     OK(fill_now(far, 8, 16));
-    OK(cuMemFree(near));
-    OK(cuMemFree(far));
 }
 
 /* Enabled before there is any memory, and again after the context was reset. */
@@ -552,7 +483,6 @@ Test(reach, peer_access_is_the_contexts)
     OK(cuCtxEnablePeerAccess(second, 0));
     OK(fill_now(far, 2, 8 * MIB));
     cr_assert_eq(words_other(far, 2, 8 * MIB), 0);
-    OK(cuMemFree(far));
 }
 
 /* Memory of another process follows the context that opened it. */
@@ -571,8 +501,7 @@ Test(reach, peer_access_covers_what_another_process_shared)
     OK(peer_fill(peer, first, 21, MIB));
     OK(peer_alloc(peer, MEMORY_PLAIN, &later, 4 * MIB));
     OK(peer_fill(peer, later, 22, MIB));
-    OK(peer_share(peer, first, &handle));
-    OK(cuIpcOpenMemHandle(&opened[0], handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+    opened[0] = opened_from(peer, first);
     OK(peer_share(peer, later, &handle));
     OK(cuCtxSetCurrent(second));
     r = cuMemsetD8(opened[0], 1, 16);
@@ -607,7 +536,5 @@ Test(reach, peer_access_covers_what_another_process_shared)
     cr_assert_eq(words_other(opened[0] + 64, 23, MIB - 16), 0);
     OK(cuIpcCloseMemHandle(opened[0]));
     OK(cuIpcCloseMemHandle(opened[1]));
-    OK(cuMemFree(near));
-    OK(cuMemFree(far));
     peer_quit(peer);
 }

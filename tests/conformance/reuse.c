@@ -413,9 +413,8 @@ Test(reuse, run_ahead_never_runs_out_of_memory)
         cr_skip_test("the device is not this test's alone");
     OK(launch_spin(stream, 200 * MILLISECOND));
     while (sum < 3 * limit) {
-        CUdeviceptr ptr = 0;
+        CUdeviceptr ptr = allocated(size);
 
-        OK(cuMemAlloc(&ptr, size));
         OK(launch_fill(stream, ptr, 1, 64));
         OK(cuMemFree(ptr));
         sum += size;

@@ -127,9 +127,8 @@ Test(room, memory_freed_behind_a_kernel_is_there_when_it_is_wanted)
 {
     CUstream stream = new_stream();
     size_t size = most();
-    CUdeviceptr ptr = 0;
+    CUdeviceptr ptr = allocated(size);
 
-    OK(cuMemAlloc(&ptr, size));
     OK(launch_spin_fill(stream, ptr, 1, 4096, 300 * MILLISECOND));
     OK(cuMemFree(ptr));
     OK(physical_memory(size));
@@ -203,10 +202,9 @@ static void take_beside_a_capture(CUstreamCaptureMode mode, size_t taker, bool b
     CUstream stream = new_stream(), user = new_stream();
     struct beside beside = {taker, most(), new_stream(), CUDA_SUCCESS};
     CUgraph made = NULL;
-    CUdeviceptr ptr = 0;
+    CUdeviceptr ptr = allocated(beside.size);
     pthread_t thread;
 
-    OK(cuMemAlloc(&ptr, beside.size));
     OK(launch_spin_fill(user, ptr, 1, 4096, busy ? 100 * MILLISECOND : 1));
     if (!busy)
         OK(cuCtxSynchronize());
@@ -265,16 +263,15 @@ Test(room, memory_freed_before_a_capture_is_had_again_while_it_is_open)
 /* Another thread gives back the last of what is kept when the driver has just refused a call. */
 Test(room, what_came_back_after_the_refusal_is_found)
 {
-    int (*fail)(const char *, unsigned, CUresult) =
-        (int (*)(const char *, unsigned, CUresult))dlsym(RTLD_DEFAULT, "softcuda_fail");
+    const struct software *driver = software();
     CUdeviceptr ptr = 0;
 
-    if (!fail)
+    if (!driver)
         cr_skip_test("a real driver says no when it must, not when it is told to");
     if (!under_shim())
         cr_skip_test("natively the refusal is the end");
     OK(cuMemAlloc(&ptr, 4 * MIB));
-    cr_assert_eq(fail("cuMemCreate", 1, CUDA_ERROR_OUT_OF_MEMORY), 0);
+    cr_assert_eq(driver->fail("cuMemCreate", 1, CUDA_ERROR_OUT_OF_MEMORY), 0);
     OK(physical_memory(2 * MIB));
     OK(cuMemFree(ptr));
 }
@@ -282,9 +279,8 @@ Test(room, what_came_back_after_the_refusal_is_found)
 Test(room, what_is_in_use_leaves_none)
 {
     size_t size = most();
-    CUdeviceptr ptr = 0;
+    CUdeviceptr ptr = allocated(size);
 
-    OK(cuMemAlloc(&ptr, size));
     OK(fill_now(ptr, 5, 4096));
     CHECK(CUDA_ERROR_OUT_OF_MEMORY, physical_memory(size));
     CHECK(CUDA_ERROR_OUT_OF_MEMORY, own_pool(size));
@@ -412,34 +408,30 @@ static const struct {
              {"cuCtxSetLimit", set_limit},         {"cuMulticastCreate", make_group},
              {"cuMulticastBindMem", bind_memory},  {"cuMulticastBindMem_v2", bind_memory_v2}};
 
-typedef int fail_fn(const char *, unsigned, CUresult);
-
 Test(room, the_driver_itself_finds_room)
 {
-    fail_fn *fail = (fail_fn *)dlsym(RTLD_DEFAULT, "softcuda_fail");
-    void (*forget)(void) = (void (*)(void))dlsym(RTLD_DEFAULT, "softcuda_reset");
+    const struct software *driver = software();
 
-    if (!fail || !forget)
+    if (!driver)
         cr_skip_test("a real driver says no when it must, not when it is told to");
     OK(launch_spin(CU_STREAM_PER_THREAD, 1));
     OK(cuGraphCreate(&empty, 0));
     for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
-        CUdeviceptr ptr = 0;
+        CUdeviceptr ptr = allocated(32 * MIB);
         CUresult r;
 
-        OK(cuMemAlloc(&ptr, 32 * MIB));
         OK(cuMemFree(ptr));
         OK(cuCtxSynchronize());
-        fail(calls[i].name, 1, CUDA_ERROR_OUT_OF_MEMORY);
+        driver->fail(calls[i].name, 1, CUDA_ERROR_OUT_OF_MEMORY);
         r = calls[i].call();
         cr_assert_eq(r, under_shim() ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY, "%s: %s",
                      calls[i].name, result_name(r));
         /* And where giving does not help, its answer stands. */
-        fail(calls[i].name, 0, CUDA_ERROR_OUT_OF_MEMORY);
+        driver->fail(calls[i].name, 0, CUDA_ERROR_OUT_OF_MEMORY);
         r = calls[i].call();
         cr_assert_eq(r, CUDA_ERROR_OUT_OF_MEMORY, "%s: %s", calls[i].name, result_name(r));
-        forget();
-        fail(calls[i].name, 1, CUDA_ERROR_INVALID_VALUE);
+        driver->reset();
+        driver->fail(calls[i].name, 1, CUDA_ERROR_INVALID_VALUE);
         r = calls[i].call();
         cr_assert_eq(r, CUDA_ERROR_INVALID_VALUE, "%s: %s", calls[i].name, result_name(r));
         OK(calls[i].call());
@@ -449,24 +441,22 @@ Test(room, the_driver_itself_finds_room)
 /* The GPU may stand still until this very thread goes on. */
 Test(room, the_driver_itself_waits_for_no_work_for_ever)
 {
-    fail_fn *fail = (fail_fn *)dlsym(RTLD_DEFAULT, "softcuda_fail");
-    void (*forget)(void) = (void (*)(void))dlsym(RTLD_DEFAULT, "softcuda_reset");
-    void (*hold)(int) = (void (*)(int))dlsym(RTLD_DEFAULT, "softcuda_hold");
+    const struct software *driver = software();
     CUstream stream = new_stream();
     CUdeviceptr ptr = 0;
     CUresult r;
 
-    if (!fail || !forget || !hold)
+    if (!driver)
         cr_skip_test("a real GPU is not told to stand still");
     OK(cuMemAllocAsync(&ptr, 32 * MIB, stream));
     OK(launch_fill(stream, ptr, 1, 16));
     OK(cuStreamSynchronize(stream));
-    hold(1);
+    driver->hold(1);
     OK(launch_fill(stream, ptr, 2, 16));
     OK(cuMemFreeAsync(ptr, stream));
-    fail("cuLaunchKernel", 0, CUDA_ERROR_OUT_OF_MEMORY);
+    driver->fail("cuLaunchKernel", 0, CUDA_ERROR_OUT_OF_MEMORY);
     r = launch_spin(stream, 1);
-    forget(); /* and the GPU goes on */
+    driver->reset(); /* and the GPU goes on */
     cr_assert_eq(r, CUDA_ERROR_OUT_OF_MEMORY, "%s", result_name(r));
     OK(cuStreamSynchronize(stream));
 }

@@ -17,6 +17,7 @@
  */
 #include "../../shim/cuda_exact.h"
 #include "../../shim/entry_points.h"
+#include "copies.h"
 #include "kernels.h"
 #include "plain.h"
 #include "submits_cases.h"
@@ -184,38 +185,9 @@ static CUdeviceptr memory(bool ours)
 
 static void set_copies(struct material *m)
 {
-    m->rows = (CUDA_MEMCPY2D){.srcMemoryType = CU_MEMORYTYPE_DEVICE,
-                              .srcDevice = m->src,
-                              .srcPitch = 64,
-                              .dstMemoryType = CU_MEMORYTYPE_DEVICE,
-                              .dstDevice = m->dst,
-                              .dstPitch = 64,
-                              .WidthInBytes = 64,
-                              .Height = 2};
-    m->box = (CUDA_MEMCPY3D){.srcMemoryType = CU_MEMORYTYPE_DEVICE,
-                             .srcDevice = m->src,
-                             .srcPitch = 64,
-                             .srcHeight = 2,
-                             .dstMemoryType = CU_MEMORYTYPE_DEVICE,
-                             .dstDevice = m->dst,
-                             .dstPitch = 64,
-                             .dstHeight = 2,
-                             .WidthInBytes = 64,
-                             .Height = 2,
-                             .Depth = 2};
-    m->peer = (CUDA_MEMCPY3D_PEER){.srcMemoryType = CU_MEMORYTYPE_DEVICE,
-                                   .srcDevice = m->src,
-                                   .srcContext = m->context,
-                                   .srcPitch = 64,
-                                   .srcHeight = 2,
-                                   .dstMemoryType = CU_MEMORYTYPE_DEVICE,
-                                   .dstDevice = m->dst,
-                                   .dstContext = m->context,
-                                   .dstPitch = 64,
-                                   .dstHeight = 2,
-                                   .WidthInBytes = 64,
-                                   .Height = 2,
-                                   .Depth = 2};
+    m->rows = rectangle_copy(m->dst, m->src, 64, 2);
+    m->box = box_copy(m->dst, m->src, 64, 2, 2);
+    m->peer = peer_copy(m->dst, m->context, m->src, m->context, 64, 2, 2);
     m->dsts[0] = m->dst;
     m->srcs[0] = m->src;
     m->sizes[0] = SIZE;

@@ -8,18 +8,10 @@ CUdeviceptr near, far;
 
 void two_devices(size_t size)
 {
-    int count = 0;
-
-    OK(cuDeviceGetCount(&count));
-    if (count < 2)
-        cr_skip_test("one device");
-    OK(cuDevicePrimaryCtxRetain(&second, 1));
-    OK(cuCtxSetCurrent(second));
-    OK(cuMemAlloc(&far, size));
-    OK(fill_now(far, 2, size / 4));
+    second = second_device();
+    far = filled(size, 2);
     OK(cuCtxSetCurrent(context));
-    OK(cuMemAlloc(&near, size));
-    OK(fill_now(near, 1, size / 4));
+    near = filled(size, 1);
 }
 
 void far_anew(size_t size)

@@ -9,8 +9,8 @@
 extern CUcontext second;      /* the primary context of device 1 */
 extern CUdeviceptr near, far; /* memory of device 0, filled with 1; of device 1, filled with 2 */
 
-/* Makes them, `size` bytes each, with device 0 current. Skips the test where there is one
- * device. */
+/* Makes them, `size` bytes each, with device 0 current; they go with the process. Skips the test
+ * where there is one device. */
 void two_devices(size_t size);
 
 /* Another `far`, which no earlier copy has made reachable: its first 2 MiB are filled. */

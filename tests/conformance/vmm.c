@@ -13,24 +13,9 @@ struct mapping {
     size_t size;
 };
 
-static CUmemAllocationProp props(void)
-{
-    return (CUmemAllocationProp){.type = CU_MEM_ALLOCATION_TYPE_PINNED,
-                                 .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
-                                 .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0}};
-}
-
-static void access_set(CUdeviceptr ptr, size_t size, CUmemAccess_flags flags)
-{
-    CUmemAccessDesc access = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0},
-                              .flags = flags};
-
-    OK(cuMemSetAccess(ptr, size, &access, 1));
-}
-
 static struct mapping map_new(size_t size)
 {
-    CUmemAllocationProp p = props();
+    CUmemAllocationProp p = device_memory(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
     struct mapping m = {.size = size};
 
     OK(cuMemCreate(&m.handle, size, &p, 0));
@@ -49,7 +34,7 @@ static void unmap(struct mapping *m)
 
 Test(vmm, granularity_is_2_mib)
 {
-    CUmemAllocationProp p = props();
+    CUmemAllocationProp p = device_memory(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
     size_t least = 0, best = 0;
 
     OK(cuMemGetAllocationGranularity(&least, &p, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
@@ -119,7 +104,7 @@ Test(vmm, what_the_driver_says_of_it)
 
 Test(vmm, a_mapping_takes_a_whole_handle)
 {
-    CUmemAllocationProp p = props();
+    CUmemAllocationProp p = device_memory(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
     CUmemGenericAllocationHandle handle;
     CUdeviceptr range = 0;
     CUresult half;
@@ -157,7 +142,7 @@ Test(vmm, one_handle_at_two_addresses)
 
 Test(vmm, sizes_that_are_no_multiple_are_refused)
 {
-    CUmemAllocationProp p = props();
+    CUmemAllocationProp p = device_memory(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
     CUmemGenericAllocationHandle handle;
     CUdeviceptr range = 0;
 
@@ -197,20 +182,18 @@ Test(vmm, exported_to_another_process)
     struct peer *peer = peer_start(-1);
     struct mapping m = map_new(4 * MIB);
     CUdeviceptr there = 0;
-    uint32_t other = 1;
     int fd = -1;
 
     OK(fill_now(m.ptr, 6, MIB));
     OK(cuMemExportToShareableHandle(&fd, m.handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
     OK(peer_import(peer, fd, m.size, false, &there));
     close(fd);
-    OK(peer_count_other(peer, there, 6, MIB, &other));
-    cr_assert_eq(other, 0);
+    cr_assert_eq(peer_other(peer, there, 6, MIB), 0);
     OK(peer_fill(peer, there, 7, MIB));
     cr_assert_eq(words_other(m.ptr, 7, MIB), 0);
     unmap(&m);
-    OK(peer_count_other(peer, there, 7, MIB, &other));
-    cr_assert_eq(other, 0, "the importer lost it with the exporter's release");
+    cr_assert_eq(peer_other(peer, there, 7, MIB), 0,
+                 "the importer lost it with the exporter's release");
     peer_quit(peer);
 }
 
@@ -219,15 +202,13 @@ Test(vmm, a_read_only_mapping_refuses_copies_into_it)
     struct peer *peer = peer_start(-1);
     struct mapping m = map_new(2 * MIB);
     CUdeviceptr there = 0;
-    uint32_t other = 1;
     int fd = -1;
 
     OK(fill_now(m.ptr, 8, MIB / 2));
     OK(cuMemExportToShareableHandle(&fd, m.handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
     OK(peer_import(peer, fd, m.size, true, &there));
     close(fd);
-    OK(peer_count_other(peer, there, 8, MIB / 2, &other));
-    cr_assert_eq(other, 0);
+    cr_assert_eq(peer_other(peer, there, 8, MIB / 2), 0);
     CHECK(CUDA_ERROR_INVALID_VALUE, peer_store(peer, there, 9));
     cr_assert_eq(words_other(m.ptr, 8, MIB / 2), 0);
     peer_quit(peer);
@@ -262,7 +243,7 @@ Test(vmm, a_range_may_be_reserved_before_and_after_plain_memory)
 /* A fabric handle: the device may claim support and refuse; either answer, but no damage. */
 Test(vmm, fabric_handles_are_found_out_by_trying)
 {
-    CUmemAllocationProp p = props();
+    CUmemAllocationProp p = device_memory(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
     CUmemGenericAllocationHandle handle = 0;
     CUresult r;
 
@@ -276,7 +257,7 @@ Test(vmm, fabric_handles_are_found_out_by_trying)
 /* Memory of cuMemAlloc and of pools is not for these calls, and is none the worse for them. */
 static void refuses_vmm_calls(CUdeviceptr ptr, size_t size)
 {
-    CUmemAllocationProp p = props();
+    CUmemAllocationProp p = device_memory(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
     CUmemAccessDesc access = {.location = p.location, .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
     CUmemGenericAllocationHandle handle = 0;
     unsigned long long flags = 77;

@@ -126,12 +126,11 @@ Test(waits, physical_memory_is_refused_rather_than_waited_for)
 static void freed_before(CUstream held_stream, CUstream user)
 {
     size_t size = part(7), wanted = part(6);
-    CUdeviceptr ptr = 0;
+    CUdeviceptr ptr = allocated(size);
     struct gate gate;
     CUresult r;
     bool held;
 
-    OK(cuMemAlloc(&ptr, size));
     OK(launch_spin_fill(user, ptr, OLD, 4096, 20 * MILLISECOND));
     OK(cuMemFree(ptr));
     hold(held_stream, &gate);
@@ -159,13 +158,11 @@ static void free_in_a_capture(CUdeviceptr ptr)
 {
     static struct gate never;
     CUstream stream = new_stream();
-    CUgraph graph = NULL;
 
     OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
     OK(cuMemFree(ptr));
     hold(stream, &never);
-    OK(cuStreamEndCapture(stream, &graph));
-    OK(cuGraphDestroy(graph));
+    end_capture(stream);
 }
 
 /* The same of one block among many on a device that is full, for which alone the library records no
@@ -249,10 +246,9 @@ Test(waits, a_free_behind_a_host_function_ends_with_it)
     CUstream s1 = new_stream(), s2 = new_stream();
     struct gate gate;
     struct other frees_it = {.gate = &gate}, opens = {.gate = &gate};
-    CUdeviceptr mine = 0;
+    CUdeviceptr mine = allocated(MIB);
     bool early;
 
-    OK(cuMemAlloc(&mine, MIB));
     OK(cuMemAlloc(&frees_it.ptr, MIB));
     OK(launch_fill(s1, frees_it.ptr, OLD, WORDS));
     hold(s1, &gate);
@@ -276,19 +272,13 @@ Test(waits, a_free_behind_a_host_function_ends_with_it)
 /* Where the driver's own call waits, so does this, natively alone. */
 Test(waits, access_is_taken_from_a_peer_that_stands_still)
 {
-    CUcontext peer = NULL;
+    CUcontext peer = second_device();
     struct gate gate;
-    int devices = 0;
     CUstream stream;
     CUdeviceptr ptr;
     CUresult r;
     bool held;
 
-    OK(cuDeviceGetCount(&devices));
-    if (devices < 2)
-        cr_skip_test("one device");
-    OK(cuDevicePrimaryCtxRetain(&peer, device + 1));
-    OK(cuCtxSetCurrent(peer));
     OK(cuMemAlloc(&ptr, MIB));
     OK(cuCtxSetCurrent(context));
     r = cuCtxEnablePeerAccess(peer, 0);
@@ -312,18 +302,6 @@ Test(waits, access_is_taken_from_a_peer_that_stands_still)
 
 /* ---- A stream of another context --------------------------------------------------------- */
 
-/* cuda.h renames cuCtxCreate to a form that older drivers lack; this is the one of CUDA 3.2. */
-static CUcontext second_context(void)
-{
-    typedef CUresult (*create_fn)(CUcontext *, unsigned int, CUdevice);
-    create_fn make = (create_fn)driver_lookup("cuCtxCreate", 11000, 0);
-    CUcontext made = NULL;
-
-    cr_assert(make, "no cuCtxCreate");
-    OK(make(&made, 0, device));
-    return made;
-}
-
 /* Not the next owner's before their stream has got there. */
 Test(waits, a_free_in_another_contexts_stream_is_behind_its_work)
 {
@@ -333,7 +311,7 @@ Test(waits, a_free_in_another_contexts_stream_is_behind_its_work)
 
     OK(cuMemAllocAsync(&ptr, MIB, own));
     OK(cuStreamSynchronize(own));
-    second = second_context();
+    second = context_create(device);
     theirs = new_stream();
     OK(launch_spin_fill(theirs, ptr, OLD, WORDS, 20 * MILLISECOND));
     OK(cuMemFreeAsync(ptr, theirs));
@@ -363,7 +341,7 @@ Test(waits, memory_freed_in_another_contexts_stream_comes_back)
 
         OK(cuMemAllocAsync(&ptr, size, own));
         OK(cuStreamSynchronize(own));
-        second = second_context();
+        second = context_create(device);
         theirs = new_stream();
         OK(cuMemFreeAsync(ptr, theirs));
         if (first)
