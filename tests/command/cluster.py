@@ -230,6 +230,8 @@ def main():
         with tempfile.TemporaryDirectory(prefix='gpushim-told-') as told:
             check_told(told, [name for name in os.listdir(far_folder) if name.startswith('broker.')][0])
         check_without_channel(plain)
+        for row in cluster(far_folder):
+            os.kill(row['pid'], signal.SIGKILL)  # what another machine has would keep it for ever
         for process in (far.process, near.process, broker):
             process.send_signal(signal.SIGKILL)
             process.wait()
