@@ -145,7 +145,7 @@ def graph():
     one = Sleeper()
     a, b, stream = one.alloc(SIZE), one.alloc(SIZE), one.stream()
     one.cuStreamBeginCapture(stream, 2)
-    one.pointer('launch_fill', a, 77, stream)
+    one.pointer('launch_fill', a, 77, stream, WORDS)
     one.cuMemcpyDtoDAsync(b, a, SIZE, stream)
     executable = one.cuGraphInstantiateWithFlags(OUT, one.cuStreamEndCapture(stream, OUT), 0)
     for _ in range(3):
@@ -264,7 +264,7 @@ def under_way():
     one = Sleeper(threads=2)
     block = one.alloc(SIZE)
     one.hold(1)
-    one.pointer('launch_fill', block, 5, 0)
+    one.pointer('launch_fill', block, 5, 0, WORDS)
     one.thread(1).tell('cuMemcpyDtoH', Out(4), block, 4)
     text = b''
     while b'cuMemcpyDtoH_v2' not in text:  # it may be on its way to the call still

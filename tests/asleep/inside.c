@@ -31,10 +31,9 @@ void load_kernels(void)
     OK(cuModuleGetFunction(&copy_words, module, "copy_words"));
 }
 
-void launch_fill(CUdeviceptr block, unsigned value, CUstream stream);
-void launch_fill(CUdeviceptr block, unsigned value, CUstream stream)
+void launch_fill(CUdeviceptr block, unsigned value, CUstream stream, unsigned long long count);
+void launch_fill(CUdeviceptr block, unsigned value, CUstream stream, unsigned long long count)
 {
-    unsigned long long count = WORDS;
     void *arguments[] = {&block, &value, &count};
 
     OK(cuLaunchKernel(fill, 1, 1, 1, 1, 1, 1, 0, stream, arguments, NULL));
@@ -72,7 +71,7 @@ void work(unsigned number)
 
         OK(cuMemAlloc(&a, SIZE));
         OK(cuMemAllocAsync(&b, SIZE, stream));
-        launch_fill(a, seed + i, stream);
+        launch_fill(a, seed + i, stream, WORDS);
         OK(cuLaunchKernel(copy_words, 1, 1, 1, 1, 1, 1, 0, stream, arguments, NULL));
         OK(cuMemcpyDtoDAsync(a, kept, SIZE / 2, stream));
         OK(cuStreamSynchronize(stream));
