@@ -10,8 +10,7 @@
 #include "core/process/limit.h"
 
 #define RELEASED_NS UINT64_C(1000000000) /* for what other threads are giving back */
-#define UNMAPPED_NS \
-    UINT64_C(500000000) /* for processes that are to give back and unmap what was freed */
+#define RETURNED_NS UINT64_C(500000000)  /* for processes that are to give back what was freed */
 
 /* ---- All arenas of a device, no lock held ------------------------------------------------ */
 
@@ -144,8 +143,6 @@ bool gs_device_purge_some(struct gs_core *core, const struct gs_device *device,
 {
     size_t released = purge_arenas(core, device, patience, most);
 
-    if (released > 0)
-        gs_share_await_unmapped(core->share, device->uuid, UNMAPPED_NS);
     return gs_releases_await(core, RELEASED_NS) || released > 0;
 }
 
@@ -282,10 +279,7 @@ static gs_status exchange_some(struct request *r)
 /* What can go at once goes, and is asked for. */
 static gs_status purge_all(struct request *r)
 {
-    if (gs_device_purge(r->core, r->device, false) == 0)
-        return GS_NO_MEMORY;
-    gs_share_await_unmapped(r->core->share, r->device->uuid, UNMAPPED_NS);
-    return grow(r);
+    return gs_device_purge(r->core, r->device, false) == 0 ? GS_NO_MEMORY : grow(r);
 }
 
 /* Waits for this arena's epochs one by one, until the block can be had. */
@@ -318,7 +312,7 @@ static gs_status wait_for_block(struct request *r)
 
 static gs_status wait_for_all(struct request *r)
 {
-    gs_share_await_given_back(r->core->share, r->device->uuid, UNMAPPED_NS);
+    gs_share_await_given_back(r->core->share, r->device->uuid, RETURNED_NS);
     return take_returned(r, &r->patience);
 }
 
@@ -327,7 +321,6 @@ static gs_status purge_waiting(struct request *r)
     purge_arenas(r->core, r->device, &r->patience, SIZE_MAX);
     gs_releases_await(r->core,
                       RELEASED_NS); /* what waited for the same work may have been faster */
-    gs_share_await_unmapped(r->core->share, r->device->uuid, UNMAPPED_NS);
     return grow(r);
 }
 

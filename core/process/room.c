@@ -7,8 +7,7 @@
 #include "core/process/context.h"
 #include "core/process/shortage.h"
 
-#define UNMAPPED_NS \
-    UINT64_C(500000000) /* for processes that are to give back and unmap what was freed */
+#define RETURNED_NS     UINT64_C(500000000) /* for processes that are to give back what was freed */
 #define CLEARED_NS      UINT64_C(500000000) /* for the driver to clear what it got back */
 #define CLEARED_STEP_NS 25000000
 #define ROOM_NS         UINT64_C(1000000000) /* for GPU work, which may wait for the call that wants room */
@@ -54,7 +53,7 @@ static bool make_room_of(struct gs_core *core, const struct gs_device *device, C
     case ROOM_READY:
         return gs_device_purge_some(core, device, NULL, bytes ? bytes : SIZE_MAX);
     case ROOM_WAITED:
-        gs_share_await_given_back(core->share, device->uuid, UNMAPPED_NS);
+        gs_share_await_given_back(core->share, device->uuid, RETURNED_NS);
         gs_device_purge_some(core, device, &patience, SIZE_MAX);
         /* In any case: another thread may have given back what was missing, after the call was
          * refused and before this one looked. */

@@ -96,7 +96,6 @@ static void count_outside(struct gs_shortage *shortage)
     size_t left = minus(shortage->total, shortage->free);
 
     left = minus(left, shortage->stats.reserved + shortage->going);
-    left = minus(left, shortage->held.mapped); /* it is no piece here any more */
     shortage->outside = minus(left, (size_t)shortage->others.reserved);
 }
 
@@ -124,8 +123,7 @@ static void find_help(struct gs_shortage *shortage)
     add_help(shortage, shortage->by_other,
              "raise the limit of address space (ulimit -v), or free memory of the host");
     add_help(shortage, held->any_stopped, "let what is stopped go on, or end it");
-    add_help(shortage, (held->bytes || held->mapped) && !held->any_stopped,
-             "they have to close it, or end");
+    add_help(shortage, held->bytes && !held->any_stopped, "they have to close it, or end");
     add_help(shortage, waits > 0, "wait for the GPU work before what was freed");
     add_help(shortage, shortage->unheard > 0, "let who does not answer go on if it is stopped");
     add_help(shortage, !shortage->by_limit && shortage->others.reserved > stats->live,

@@ -72,7 +72,6 @@ static void add_holders(struct gs_text *json, const struct gs_share_held *held)
 {
     gs_text_add(json, ",\"holders\":{\"count\":%u", held->holders);
     add_number(json, "held_bytes", true, held->bytes);
-    add_number(json, "mapped_bytes", true, held->mapped);
     gs_text_add(json, ",\"most\":[");
     for (unsigned i = 0; i < held->holders && i < GS_SHARE_HOLDERS; i++) {
         const struct gs_share_holder *holder = &held->most[i];
@@ -83,7 +82,6 @@ static void add_holders(struct gs_text *json, const struct gs_share_held *held)
         gs_text_add(json, ",\"stopped\":%s", holder->stopped ? "true" : "false");
         add_number(json, "held_bytes", true, holder->bytes);
         add_number(json, "held_ns", true, holder->held_ns);
-        add_number(json, "mapped_bytes", true, holder->mapped);
         gs_text_add(json, "}");
     }
     gs_text_add(json, "]}");

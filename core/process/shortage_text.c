@@ -53,21 +53,16 @@ static void add_holder(struct gs_text *text, const struct gs_share_holder *holde
 {
     gs_text_add(text, " process %d (%s)%s has", (int)holder->pid, holder->name,
                 holder->stopped ? ", stopped," : "");
-    if (holder->bytes)
-        gs_text_add(text, " %zu MiB for %llu s", MIB(holder->bytes),
-                    (unsigned long long)(holder->held_ns / 1000000000u));
-    if (holder->mapped)
-        gs_text_add(text, "%s not said whether it has %zu MiB mapped", holder->bytes ? " and" : "",
-                    MIB(holder->mapped));
+    gs_text_add(text, " %zu MiB for %llu s", MIB(holder->bytes),
+                (unsigned long long)(holder->held_ns / 1000000000u));
 }
 
 /* Freed here, and with other processes. */
 static void add_held(struct gs_text *text, const struct gs_share_held *held)
 {
-    if (held->bytes == 0 && held->mapped == 0)
+    if (held->bytes == 0)
         return;
-    gs_text_add(text,
-                "; %zu MiB are freed and with %u other processes:", MIB(held->bytes + held->mapped),
+    gs_text_add(text, "; %zu MiB are freed and with %u other processes:", MIB(held->bytes),
                 held->holders);
     for (unsigned i = 0; i < held->holders && i < NAMED_MOST; i++) {
         gs_text_add(text, "%s", i ? "," : "");

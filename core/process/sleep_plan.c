@@ -6,8 +6,7 @@
 #include "core/base/clock.h"
 #include "core/share/let_go.h"
 
-#define UNMAPPED_NS (GS_NS_PER_S / 5)  /* for who keeps what nobody has open any more */
-#define GAP_COPIED  ((size_t)64 << 10) /* two live ranges so near are copied as one */
+#define GAP_COPIED ((size_t)64 << 10) /* two live ranges so near are copied as one */
 
 void gs_sleep_stays(struct gs_core *core, enum gs_stays why, size_t size)
 {
@@ -225,34 +224,17 @@ static bool end_registrations(struct gs_core *core, const struct gs_away *away)
     return ended;
 }
 
-/* What is kept of registrations ends, and of descriptors for others. Whether something goes that
- * has a handle. */
-static bool end_uses(struct gs_core *core)
+/* What is kept of registrations ends, and of descriptors for others. */
+static void end_uses(struct gs_core *core)
 {
-    bool exports = false;
-
     for (size_t i = core->sleep.count; i-- > 0;) {
         struct gs_away *away = &core->sleep.pieces[i];
 
-        exports |= away->exports;
         if (!end_registrations(core, away))
             gs_sleep_keep(core, away, GS_STAYS_REGISTERED);
         else if (away->piece)
             gs_share_chunk_gone(core->share, away->piece->id);
     }
-    return exports;
-}
-
-/* Others keep mappings for their next open, by the id of what keeps it: they are to be gone
- * before. */
-static void await_unmapped(struct gs_core *core)
-{
-    gs_share_await_unmapped(core->share, NULL, UNMAPPED_NS);
-    if (gs_share_is_unmapped(core->share))
-        return;
-    for (size_t i = core->sleep.count; i-- > 0;)
-        if (core->sleep.pieces[i].exports)
-            gs_sleep_keep(core, &core->sleep.pieces[i], GS_STAYS_SHARED);
 }
 
 /* Where each range is in the store; its size. */
@@ -276,8 +258,7 @@ bool gs_sleep_plan(struct gs_core *core, size_t *ret_size)
 
     if (!add_all(core) || !gs_sleep_plan_own(core))
         return false;
-    if (end_uses(core))
-        await_unmapped(core);
+    end_uses(core);
     *ret_size = place_ranges(sleep);
     return true;
 }

@@ -220,7 +220,6 @@ void gs_share_chunk_gone(struct gs_share *share, uint64_t chunk_id)
     HASH_FIND(hh, share->exporter.chunk_fds, &chunk_id, sizeof chunk_id, entry);
     if (entry)
         HASH_DEL(share->exporter.chunk_fds, entry);
-    gs_flush_chunk_gone_locked(share, chunk_id);
     gs_lock_release(&share->lock);
     if (entry) {
         gs_fd_close(&entry->fd);

@@ -118,7 +118,7 @@ void gs_client_send_due(struct gs_share *share, struct gs_client *client)
         reference->recall = GS_RECALL_SENT;
         client->recalls_due--;
     }
-    if (client->flush.due && client->recalls_due == 1 && gs_flush_send(share, client)) {
+    if (client->flush.due && client->recalls_due == 1 && gs_flush_send(client)) {
         client->flush.due = false;
         client->recalls_due--;
     }

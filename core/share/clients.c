@@ -153,8 +153,7 @@ static void drop_unseen(struct gs_share *share, struct gs_client *client)
 /* The connection is over, by either side's doing. The client may be freed. */
 static void client_hang_up(struct gs_share *share, struct gs_client *client)
 {
-    /* Of one that may have chunks mapped their memory goes at its exit. */
-    if (!is_needed(client) && !client->flush.maps) {
+    if (!is_needed(client)) {
         client_free(share, client);
         return;
     }

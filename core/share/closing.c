@@ -2,7 +2,7 @@
  * Importer: references on their way back to the exporter.
  *
  *   idle or closed ─► fences recorded ─► passed ─► (chunk unmapped with its last block) ─► CLOSE sent
- *        │                                             or kept mapped (cache.c)
+ *        │
  *        └──────────── opened again: nothing was given back, the mapping is used on
  *
  * A fence stands for each context that has opened the block. While a capture is open none can be
@@ -214,7 +214,7 @@ static void give_back_locked(struct gs_share *share, struct gs_opened *opened)
     }
     remote->busy = true;
     gs_import_remove_locked(import, opened);
-    last = import->count == 0 && !gs_cache_keeps_locked(share, import, opened);
+    last = import->count == 0;
     if (last)
         gs_import_leave_locked(share, import);
     gs_lock_release(&share->importer.lock);
@@ -481,10 +481,10 @@ void gs_closing_finish(struct gs_share *share)
 
     gs_lock_take(&share->importer.lock);
     HASH_ITER(hh, share->importer.opened, opened, next_opened) {
-        if (opened->count == 0 && opened->kept.state == GS_KEPT_NOT)
+        if (opened->count == 0 && !opened->kept)
             continue;
-        if (opened->kept.state != GS_KEPT_NOT)
-            gs_cache_take_locked(share, &opened->kept);
+        if (opened->kept)
+            gs_cache_take_locked(share, opened);
         gs_closing_start_locked(share, opened);
     }
     while (share->importer.closing) {
@@ -497,7 +497,6 @@ void gs_closing_finish(struct gs_share *share)
     while (gs_share_external_next(share, 0))
         continue;
     gs_lock_take(&share->importer.lock);
-    gs_cache_finish_locked(share);
     HASH_ITER(hh, share->importer.remotes, remote, next_remote) {
         gs_remote_disconnect(share, remote);
         gs_remote_flush_locked(share, remote);

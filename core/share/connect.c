@@ -237,7 +237,7 @@ static void set_connected(struct gs_share *share, struct gs_remote *remote, int 
     gs_lock_take(&share->importer.lock);
     if (!remote->conn.by_broker)
         remote->owner_pid = remote->conn.pid;
-    remote->flush.number = 0;
+    remote->flush_number = 0;
     gs_lock_release(&share->importer.lock);
 }
 

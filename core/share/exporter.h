@@ -223,17 +223,12 @@ struct gs_reference {
 
 /* The FLUSH that a client is asked. The share thread writes it, with the lock. */
 struct gs_flush {
-    bool maps; /* it has had something open, and may have chunks mapped that have gone, after: */
-    uint64_t flushed, told; /* the last one that it has unmapped; that it was told of */
-    uint64_t number;        /* of the last FLUSH */
-    bool due;               /* it is not sent yet: counted in recalls_due */
-    bool open;              /* it is not answered, since: */
+    uint64_t number; /* of the last FLUSH */
+    bool due;        /* it is not sent yet: counted in recalls_due */
+    bool open;       /* it is not answered, since: */
     uint64_t since_ns;
-    uint64_t
-        closing; /* the one that it has answered, but for what is on its way back; or 0. That is */
-    uint64_t closing_ns; /* asked for since then */
-    bool again;          /* it is to be asked for that once more then */
-    bool awaited;        /* it is to answer that, or to end */
+    bool again;   /* it is to be asked once more then */
+    bool awaited; /* it is to answer that, or to end */
     bool hung_up;
 };
 
@@ -443,30 +438,19 @@ bool gs_broker_may_accept(struct gs_share *share);
 void gs_broker_free(struct gs_share *share);
 
 /* flush.c */
-/* Something of the chunk is about to be granted: from now on importers may keep it mapped. False:
- * no host memory, and they may not. */
-bool gs_flush_note_granted(struct gs_share *share, const struct gs_share_source *source);
-/* Any thread, the lock held: the chunk's memory goes, whoever may have it mapped is to be told. */
-void gs_flush_chunk_gone_locked(struct gs_share *share, uint64_t chunk_id);
-/* Lock held: the client has something open, and may have it mapped from now on. */
-void gs_flush_maps_locked(struct gs_share *share, struct gs_client *client);
-/* Lock held. Bytes of chunks that have gone, of which it was told and has not answered. */
-size_t gs_flush_unanswered_locked(const struct gs_share *share, const struct gs_client *client,
-                                  const unsigned char *uuid);
-/* The share thread: tells of chunks that have gone; and asks who holds something freed whether all
- * that was closed has come back, where somebody waits for that. */
+/* The share thread: asks who holds something freed whether all that was closed has come back, where
+ * somebody waits for that. */
 void gs_flush_work(struct gs_share *share, uint64_t now);
 /* As gs_client_call_back. */
-bool gs_flush_send(struct gs_share *share, struct gs_client *client);
+bool gs_flush_send(struct gs_client *client);
 /* FLUSHED, as gs_client_serve. */
 bool gs_flush_answered(struct gs_share *share, struct gs_client *client,
-                       const struct gs_wire_flushed *answer);
+                       const struct gs_wire_flush *answer);
 /* The client has hung up; and is gone, or nobody waits for it any more. */
 void gs_flush_hung_up(struct gs_share *share, struct gs_client *client);
 void gs_flush_client_gone(struct gs_share *share, struct gs_client *client);
 /* Whether memory of a device with one UUID is meant where the other is; NULL means all. */
 bool gs_is_of_device(const unsigned char uuid[16], const unsigned char device[16]);
-void gs_flush_free(struct gs_share *share);
 
 /* pressure.c: being asked for memory, answers as gs_client_serve; has what was asked for taken, and
  * tells what was given; the client is gone. */

@@ -487,7 +487,6 @@ struct gs_reference *gs_reference_add(struct gs_share *share, struct gs_client *
     reference = reference_locked(client, export, ret_fresh);
     if (reference) {
         reference->named = true;
-        gs_flush_maps_locked(share, client);
         gs_limbo_note_locked(share, export);
         export->recalled = false; /* the newest holder was not asked */
         if (export->freed_ns || export->wanted)

@@ -18,8 +18,6 @@ static struct gs_share_holder look_at_locked(struct gs_share *share, const struc
                                        * namespace. */
                                       .stopped = client->is_seen};
     memcpy(holder.name, row.client_name, sizeof holder.name);
-    if (!which->chunk_id)
-        holder.mapped = gs_flush_unanswered_locked(share, client, which->uuid);
     return holder;
 }
 
@@ -46,14 +44,11 @@ static void enter(struct gs_share_held *held, const struct gs_share_holder *hold
 {
     unsigned at = held->holders < GS_SHARE_HOLDERS ? held->holders : GS_SHARE_HOLDERS;
 
-    if (holder->bytes == 0 && holder->mapped == 0)
+    if (holder->bytes == 0)
         return;
     held->holders++;
     held->bytes += holder->bytes;
-    if (holder->mapped > held->mapped) /* who was told of more was told of the same as well */
-        held->mapped = holder->mapped;
-    while (at > 0 &&
-           held->most[at - 1].bytes + held->most[at - 1].mapped < holder->bytes + holder->mapped) {
+    while (at > 0 && held->most[at - 1].bytes < holder->bytes) {
         if (at < GS_SHARE_HOLDERS)
             held->most[at] = held->most[at - 1];
         at--;

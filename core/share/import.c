@@ -145,10 +145,8 @@ static struct gs_import *record_of(struct gs_share *share, const struct gs_wire_
     import->span.size = grant->chunk_size;
     import->chunk_id = grant->chunk_id;
     import->strip = grant->own != 0;
-    import->ends =
-        grant->own || (grant->strict && grant->pieces == 1); /* the program's own; external */
+    import->ends = grant->ends != 0;
     import->read_only = grant->read_only;
-    import->strict = grant->strict;
     import->host = grant->host != 0;
     import->away = import->lost = false;
     import->context = NULL;

@@ -63,17 +63,6 @@ static bool import_fits(const struct gs_import *import, const struct gs_wire_gra
            memcmp(import->uuid, grant->uuid, sizeof import->uuid) == 0;
 }
 
-/* Nobody may take it any more: who slept since has other memory under its id. */
-static bool goes(struct gs_share *share, const struct gs_import *import)
-{
-    bool to_go;
-
-    gs_lock_take(&share->importer.lock);
-    to_go = import->kept.state == GS_KEPT_TO_GO;
-    gs_lock_release(&share->importer.lock);
-    return to_go;
-}
-
 static gs_status ask(struct gs_share *share, struct gs_remote *remote,
                      const struct gs_ipc_handle *ipc_handle, const unsigned char *bytes,
                      CUdevice device, struct granted *ret)
@@ -81,27 +70,18 @@ static gs_status ask(struct gs_share *share, struct gs_remote *remote,
     struct gs_request request = {.ipc_handle = *ipc_handle};
     struct gs_wire_fds fds;
     gs_status status;
-    bool granted;
 
     memcpy(request.bytes, bytes, sizeof request.bytes);
     ret->import = gs_import_find(remote, ipc_handle->chunk_id);
-    if (ret->import && goes(share, ret->import))
-        ret->import = NULL;
     request.wants = ret->import ? GS_OPEN_HAS_IT : GS_OPEN_WANTS;
     status = gs_remote_request(share, remote, &request, &ret->grant, &fds);
-    granted = status == GS_OK;
-    if (ret->import &&
-        (granted ? goes(share, ret->import)
-                 : status == GS_UNREACHABLE && ret->import->connection != remote->connection)) {
+    if (status == GS_UNREACHABLE && ret->import && ret->import->connection != remote->connection) {
         ret->import = NULL; /* its connection was lost meanwhile */
         request.wants = GS_OPEN_WANTS;
-        remote->conn.owed += granted; /* a RECALL of what was granted before may come */
         status = gs_remote_request(share, remote, &request, &ret->grant, &fds);
     }
     if (status != GS_OK) {
         gs_room_free(share, &request.room);
-        if (granted)
-            gs_remote_return(share, remote, &ret->grant);
         return status;
     }
     ret->grant.read_only |= share->options.read_only;
@@ -159,8 +139,6 @@ static gs_status enter_locked(struct gs_share *share, struct gs_remote *remote,
         if (opened->hh.tbl) {
             if (before)
                 replace_locked(share, before);
-            if (granted->import->kept.state != GS_KEPT_NOT)
-                gs_cache_take_locked(share, &granted->import->kept);
             remote->opened_count++;
             return GS_OK;
         }
@@ -234,8 +212,8 @@ static gs_status count_locked(struct gs_share *share, struct gs_opened *opened, 
 
     if (status != GS_OK)
         return status;
-    if (opened->kept.state == GS_KEPT)
-        gs_cache_take_locked(share, &opened->kept);
+    if (opened->kept)
+        gs_cache_take_locked(share, opened);
     else if (opened->count == 0)
         gs_closing_stop_locked(share, opened);
     opened->count++;
@@ -298,8 +276,8 @@ static gs_status open_locked(struct gs_share *share, const struct gs_ipc_handle 
                         "an IPC handle is of memory that was lost with its process, asleep");
             return GS_STALE;
         }
-        if (opened && (opened->count > 0 || opened->kept.state == GS_KEPT) &&
-            !opened->import->away && is_home(opened->import, device))
+        if (opened && (opened->count > 0 || opened->kept) && !opened->import->away &&
+            is_home(opened->import, device))
             return count_locked(share, opened, context, ret_address);
         remote = gs_remote_find_locked(share, ipc_handle->instance);
         if (!remote)

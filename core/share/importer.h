@@ -31,24 +31,6 @@ struct gs_connection {
     bool fork_told;        /* he knows that this process has forked */
 };
 
-/* What stays for the next open (cache.c): a block that was closed, or a chunk of which nothing is
- * held, and which may be on its way out. */
-struct gs_kept {
-    enum { GS_KEPT_NOT = 0, GS_KEPT, GS_KEPT_TO_GO } state;
-    uint64_t since_ns;
-    struct gs_opened *opened; /* NULL: */
-    struct gs_import *import;
-    struct gs_kept *older, *newer; /* in the list of its state */
-};
-
-/* An exporter's FLUSH. */
-struct gs_flush_asked {
-    uint64_t number;      /* 0: none, or there is nothing more to say */
-    bool closed;          /* it asks for what is closed, too */
-    bool answered;        /* as far as chunks go */
-    uint64_t answered_ns; /* the last time */
-};
-
 /* An exporter. While it is busy only the thread that made it so reads or writes anything here but
  * `busy`, `noticed` and the links of the table. */
 struct gs_remote {
@@ -66,7 +48,9 @@ struct gs_remote {
     bool noticed;         /* something came while it was busy: the thread looks again */
     bool cluster; /* the last grant was of another machine's chunk, of this fabric handle: */
     unsigned char fabric[GS_FABRIC_SIZE];
-    struct gs_flush_asked flush; /* under the lock, busy or not */
+    /* Under the lock, busy or not: */
+    uint64_t flush_number, flushed_ns; /* of the FLUSH that is not answered, 0: none; and when one
+                                          was answered last */
     unsigned opened_count;
     pid_t owner_pid;  /* his, not a broker's; 0 or less: of another PID namespace, or never seen; */
     bool owner_ended; /* and whether he has, as of when it was busy last: both under the lock */
@@ -87,12 +71,10 @@ struct gs_import {
     size_t host_size;  /* and how much of it */
     bool strip, host;
     bool read_only;
-    bool strict; /* is not kept without a reference */
-    bool ends;   /* it may go at its exporter's, open here or not: what it has was given once */
-    bool away;   /* not mapped, while this process sleeps; the remote is busy who changes it */
-    bool lost;   /* and never will be: its exporter has ended */
-    struct gs_kept kept; /* no block of it is held */
-    uint64_t devices;    /* atomic; bit d: device d has access, */
+    bool ends; /* it may go at its exporter's, open here or not: what it has was given once */
+    bool away; /* not mapped, while this process sleeps; the remote is busy who changes it */
+    bool lost; /* and never will be: its exporter has ended */
+    uint64_t devices; /* atomic; bit d: device d has access, */
     uint64_t
         homes; /* and has opened a block; atomic as well. Of the host's memory: all, or none while it
                        * is not registered */
@@ -137,8 +119,10 @@ struct gs_opened {
     CUdeviceptr start; /* what its program was told: of a strip the piece, else the address */
     uint64_t id;
     uint64_t count; /* opens minus closes; 0: kept or closing */
-    struct gs_kept kept;
-    bool recalled; /* the exporter wants it back */
+    bool kept;      /* it stays for the next open (cache.c), since: */
+    uint64_t kept_ns;
+    struct gs_opened *older, *newer; /* in the list of those */
+    bool recalled;                   /* the exporter wants it back */
     bool orphan; /* the exporter was given up since: it is asked before the block is opened again */
     bool leaving;  /* its fences have passed, it cannot be revived */
     bool ready;    /* they had, but its exporter was busy */
@@ -176,7 +160,7 @@ void gs_remote_look(struct gs_remote *remote);
  * there. */
 static inline bool gs_remote_may_go(const struct gs_remote *remote)
 {
-    return remote->opened_count == 0 && !remote->imports;
+    return remote->opened_count == 0;
 }
 void gs_remote_disconnect(struct gs_share *share, struct gs_remote *remote);
 /* Takes note where a connection is refused over which he was to be told what is held, and where he
@@ -308,30 +292,22 @@ struct gs_opened *gs_import_started_locked(const struct gs_import *import, CUdev
 /* cache.c */
 /* The block's last count is gone: kept for the next open, or on its way back. */
 void gs_cache_closed_locked(struct gs_share *share, struct gs_opened *opened);
-/* The import's last block is given back: whether the mapping stays for the next open. */
-bool gs_cache_keeps_locked(struct gs_share *share, struct gs_import *import,
-                           const struct gs_opened *last);
-/* It is kept, or to go, and is not any more. */
-void gs_cache_take_locked(struct gs_share *share, struct gs_kept *kept);
+/* It is kept, and is not any more. */
+void gs_cache_take_locked(struct gs_share *share, struct gs_opened *opened);
 /* The exporter wants a block back. False: that came late, or he has said so before. */
 bool gs_cache_recall_locked(struct gs_share *share, struct gs_remote *remote,
                             const struct gs_wire_close *recall);
 /* The exporter asks. False: once more before it was answered. */
 bool gs_cache_flush_came_locked(struct gs_share *share, struct gs_remote *remote,
                                 const struct gs_wire_flush *flush);
-/* What the exporter has said of chunks that go may not have been heard. */
-void gs_cache_doubt_locked(struct gs_share *share, struct gs_remote *remote);
 /* Nobody will call anything of the remote's back any more, if its connection was lost. */
 void gs_cache_lost_locked(struct gs_share *share, struct gs_remote *remote);
-/* Does away with what is to go or whose time is over; lets go of the lock meanwhile. When to come
- * again. */
+/* Does away with what has had its time; when to come again. */
 uint64_t gs_cache_tick_locked(struct gs_share *share, uint64_t now);
 /* Answers FLUSHes, where that can be; when to come again. */
 uint64_t gs_flush_tick_locked(struct gs_share *share, uint64_t now);
-/* All goes back; how many blocks and chunks, and their bytes, are added. */
+/* All goes back; how many blocks, and their bytes, are added. */
 void gs_cache_collect_locked(struct gs_share *share, uint64_t *count, uint64_t *bytes);
-/* At the very end: all. */
-void gs_cache_finish_locked(struct gs_share *share);
 
 /* remote.c: the share thread looks whether the program has closed connections. */
 void gs_remotes_look(struct gs_share *share);

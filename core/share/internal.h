@@ -19,7 +19,7 @@
  *                exports published to a broker,
  *     broker.c, publisher.c
  *                and in that
- *     flush.c    chunks that go, mapped or not; what is on its way back
+ *     flush.c    what is on its way back
  *     pressure.c, pressure_ask.c
  *                being asked for idle memory, and asking others
  *     order.c    being told to set an option
@@ -99,7 +99,6 @@ struct gs_client;
 struct gs_export;
 struct gs_remote;
 struct gs_opened;
-struct gs_kept;
 struct gs_external;
 struct gs_importer_context;
 
@@ -195,7 +194,7 @@ struct gs_ipc_events {
     uint32_t last;                   /* so many of them had a pid of their own */
 };
 
-/* What is exported (exports.c, queue.c, chunk_fds.c, flush.c). */
+/* What is exported (exports.c, queue.c, chunk_fds.c). */
 struct gs_exporter {
     struct gs_export *exports;
     uint64_t next_export; /* atomic */
@@ -210,11 +209,6 @@ struct gs_exporter {
     unsigned telling;              /* threads that are at telling of one */
     struct gs_chunk_fd *chunk_fds; /* the share thread adds and uses; others remove */
     uint64_t chunk_fd_uses;
-    struct gs_granted_chunk
-        *granted; /* chunks of which something was, and that are there (flush.c); */
-    struct gs_granted_chunk *gone; /* that have gone, and may be mapped by clients; the last */
-    uint64_t gone_count;           /* of all that ever have has this number */
-    unsigned gone_listed;
     struct gs_ipc_events ipc_events;
     struct gs_name *names; /* what is published under a name */
     struct gs_export
@@ -261,9 +255,8 @@ struct gs_pressure {
 
 /* What threads of this process ask the share thread (flush.c), and others for. */
 struct gs_asked {
-    struct gs_cond given_back;          /* there is less of what others keep mapped, or in limbo */
+    struct gs_cond given_back;          /* there is less in limbo */
     uint64_t flush_wanted, flush_begun; /* who waits for what comes back counts one; seen to */
-    uint64_t gone_begun;                /* chunks that have gone by then: the same */
     uint64_t flushes_sent;              /* the share thread's own */
     struct gs_pressure pressure;
 };
@@ -276,8 +269,7 @@ struct gs_importer {
     struct gs_opened *opened;
     struct gs_opened *closing; /* list of opened blocks whose last count is gone, */
     unsigned replaced;         /* and how many of them have another record in `opened` */
-    struct gs_kept *kept;      /* what stays for the next open, the oldest first (cache.c); */
-    struct gs_kept *to_go;     /* and chunks among that which the thread is to unmap */
+    struct gs_opened *kept;    /* what stays for the next open, the oldest first (cache.c) */
     unsigned kept_count;
     bool kept_armed; /* the thread comes by itself when the oldest one's time is over */
     struct gs_external

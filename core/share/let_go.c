@@ -12,8 +12,7 @@
  *
  * The exporter's side: a piece whose blocks nobody maps leaves the GPU (gs_share_export_sleeps) and
  * keeps its id, which is in handles. Until it is back nobody is given any of it (GS_REFUSED_ASLEEP:
- * he asks again, up to his debug.timeout). What importers keep for their next open they know by
- * that id: it is called back before (FLUSH), or the piece stays.
+ * he asks again, up to his debug.timeout).
  *
  * - A step that fails leaves the process at the one before. Who is woken before his exporter waits, and sleeps on.
  * - The exporter ends meanwhile. Natively its memory would stay for who has it open; here the only copy was its own. Who had it
@@ -127,7 +126,7 @@ static gs_status ask_all(struct gs_share *share, struct gs_remote *remote, struc
 static bool may_go(const struct gs_remote *remote, const struct gs_import *import)
 {
     return !import->ends && !import->host && import->count > 0 && remote->conn.fd >= 0 &&
-           !remote->conn.by_broker && import->kept.state == GS_KEPT_NOT;
+           !remote->conn.by_broker;
 }
 
 /* GS_OK also where it is not told: it is away all the same. Another status: it stays. */

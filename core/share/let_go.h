@@ -8,7 +8,7 @@
 
 #include "core/share/share.h"
 
-/* ---- Exporter (exports.c, flush.c) ----------------------------------------------------------- */
+/* ---- Exporter (exports.c) -------------------------------------------------------------------- */
 
 /*
  * A piece of the block is to leave the GPU for as long as the process sleeps, with all that is
@@ -22,8 +22,6 @@ void gs_share_export_wakes(struct gs_share *share, struct gs_export *export,
 /* Before that: until the share thread is at none, which a moment ago it may have been told to give
  * out. */
 void gs_share_await_unpinned(struct gs_share *share, uint64_t until_ns);
-/* Whether nobody has anything mapped any more of what had gone by the call. */
-bool gs_share_is_unmapped(struct gs_share *share);
 
 /* ---- Importer (let_go.c) --------------------------------------------------------------------- */
 

@@ -69,8 +69,7 @@ static bool has_heard(const struct gs_remote *remote)
  * again. */
 void gs_remote_reap_locked(struct gs_share *share, struct gs_remote *remote)
 {
-    if (remote->busy || remote->opened_count > 0 || remote->imports || remote->unsent ||
-        remote->astray)
+    if (remote->busy || remote->opened_count > 0 || remote->unsent || remote->astray)
         return;
     if (remote->conn.by_broker && remote->conn.fd >= 0) {
         if (has_heard(remote))

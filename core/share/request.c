@@ -91,7 +91,6 @@ static int greet(struct gs_share *share, struct gs_remote *remote)
 
     gs_lock_take(&share->importer.lock);
     gs_cache_lost_locked(share, remote); /* before all of it belongs to this connection */
-    gs_cache_doubt_locked(share, remote);
     while (remote->unsent) {
         struct gs_opened *opened = remote->unsent;
 
@@ -280,11 +279,10 @@ static gs_status refused(struct gs_share *share, const struct gs_wire_refuse *re
 /* Where the block lies. A strip is one block, whole pages in each piece. */
 static bool place_valid(const struct gs_wire_grant *grant)
 {
-    if (grant->pieces == 0 || grant->pieces > grant->chunk_size / GS_PAGE_SIZE || grant->own > 1 ||
-        (grant->pieces > 1 && !grant->strict))
+    if (grant->pieces == 0 || grant->pieces > grant->chunk_size / GS_PAGE_SIZE || grant->own > 1)
         return false;
     if (grant->own)
-        return grant->strict && grant->size == grant->chunk_size && grant->offset < grant->size &&
+        return grant->ends && grant->size == grant->chunk_size && grant->offset < grant->size &&
                grant->offset % GS_PAGE_SIZE == 0;
     return grant->size <= grant->chunk_size && grant->offset <= grant->chunk_size - grant->size;
 }
@@ -294,7 +292,7 @@ static bool behind_valid(const struct gs_wire_grant *grant)
 {
     if (!grant->host)
         return grant->fd_offset == 0;
-    return grant->host == 1 && grant->pieces == 1 && grant->offset == 0 && grant->strict &&
+    return grant->host == 1 && grant->pieces == 1 && grant->offset == 0 && grant->ends &&
            gs_memory_is_pages(grant->fd_offset, grant->size) &&
            grant->fd_offset <= UINT64_C(1) << 62;
 }
@@ -306,7 +304,7 @@ static bool grant_valid(const struct gs_wire_grant *grant, const struct gs_ipc_h
 
     return grant->block_id == ipc_handle->block_id && grant->chunk_id == ipc_handle->chunk_id &&
            grant->size == ipc_handle->size && grant->size > 0 && grant->chunk_size <= limit &&
-           grant->chunk_size % GS_PAGE_SIZE == 0 && grant->read_only <= 1 && grant->strict <= 1 &&
+           grant->chunk_size % GS_PAGE_SIZE == 0 && grant->read_only <= 1 && grant->ends <= 1 &&
            place_valid(grant) && behind_valid(grant);
 }
 

@@ -19,8 +19,7 @@ static struct gs_client *holder_of(struct gs_share *share, const struct gs_clien
     return NULL;
 }
 
-/* What was said to it may be lost, and what it keeps mapped it gives up. It is asked for nothing
- * before it has named that. */
+/* What was said to it may be lost. It is asked for nothing before it has named what it holds. */
 static void forget_said(struct gs_share *share, struct gs_client *holder)
 {
     struct gs_reference *reference;

@@ -55,13 +55,6 @@ enum gs_wire_reason gs_reason_of_send(int error)
     return error == -EMFILE || error == -ENFILE ? GS_REFUSED_FDS : GS_REFUSED_MEMORY;
 }
 
-/* Whether the importer may keep the chunk mapped without a reference: it is told when that goes. */
-static bool may_be_kept(struct gs_share *share, const struct gs_export *export)
-{
-    return !share->options.isolate && !share->options.is_broker && !gs_export_is_strip(export) &&
-           !export->source.behind && gs_flush_note_granted(share, &export->source);
-}
-
 static int send_grant(struct gs_share *share, struct gs_client *client,
                       const struct gs_export *export, uint32_t request,
                       const struct gs_batch *batch)
@@ -69,7 +62,8 @@ static int send_grant(struct gs_share *share, struct gs_client *client,
     union gs_wire_message message;
 
     gs_grant_start(&message, export, gs_export_is_imported(export), request);
-    message.grant.strict = !may_be_kept(share, export);
+    message.grant.ends =
+        share->options.isolate || gs_export_is_own(export) || export->source.behind != NULL;
     gs_batch_write(export, batch, &message.grant.batch);
     return gs_client_send_all(share, client, &message, &batch->fds);
 }
@@ -275,7 +269,7 @@ bool gs_client_serve(struct gs_share *share, struct gs_client *client,
     case GS_WIRE_RESUME:
         return gs_client_resumes(share, client, &message->resume);
     case GS_WIRE_FLUSHED:
-        return gs_flush_answered(share, client, &message->flushed);
+        return gs_flush_answered(share, client, &message->flush);
     case GS_WIRE_SHARE:
     case GS_WIRE_NAME:
     case GS_WIRE_GRANT:

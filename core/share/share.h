@@ -350,8 +350,7 @@ void gs_share_stats(struct gs_share *share, struct gs_share_stats *ret_stats);
 uint64_t gs_share_freed_held(struct gs_share *share, const unsigned char uuid[16]);
 
 /* The chunk's memory is about to go back to the driver and nothing of it is exported: closes the
- * descriptor that was kept of it, which would keep the memory, and has mappings undone that other
- * processes keep of it for their next open. No lock held; waits for nobody. */
+ * descriptor that was kept of it, which would keep the memory. No lock held; waits for nobody. */
 void gs_share_chunk_gone(struct gs_share *share, uint64_t chunk_id);
 
 /* A device's memory is out (`uuid`; NULL: any device's): waits until no block of it is held by
@@ -366,8 +365,7 @@ struct gs_share_holder {
     char name[16];
     bool stopped;     /* as far as can be seen from here */
     size_t bytes;     /* held, */
-    uint64_t held_ns; /* the first of it for so long; */
-    size_t mapped;    /* has gone, and it does not say whether it still has that mapped */
+    uint64_t held_ns; /* the first of it for so long */
 };
 
 #define GS_SHARE_HOLDERS 3
@@ -376,8 +374,7 @@ struct gs_share_holder {
 struct gs_share_held {
     unsigned holders;
     bool any_stopped; /* of those who have most */
-    size_t bytes,
-        mapped; /* by all of them; what several hold counts for each, what they may have mapped once */
+    size_t bytes;     /* by all of them; what several hold counts for each */
     struct gs_share_holder most[GS_SHARE_HOLDERS]; /* those who have most */
 };
 
@@ -387,9 +384,6 @@ void gs_share_held(struct gs_share *share, const unsigned char uuid[16],
 /* The same of one chunk, whatever its device. */
 void gs_share_held_of(struct gs_share *share, uint64_t chunk_id, struct gs_share_held *ret_held);
 
-/* The same: waits until nobody has a chunk of it mapped that has gone, `limit_ns` at most. */
-void gs_share_await_unmapped(struct gs_share *share, const unsigned char uuid[16],
-                             uint64_t limit_ns);
 
 /* ---- Names ---------------------------------------------------------------------------------- */
 

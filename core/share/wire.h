@@ -10,10 +10,8 @@
  *   CLOSE block              ------->    one reference less; no answer
  *                            <-------    RECALL block: its program has freed it. Answered by CLOSE
  *                                        as soon as the importer's program does not have it open
- *                            <-------    FLUSH chunks, closed: they have gone, unmap what you keep of
- *                                        them; and give back what was closed (core/share/flush.c)
- *   FLUSHED, closing         ------->    they are not mapped any more; and once more, when what its
- *                                        program had closed by then has been given back
+ *                            <-------    FLUSH: give back what was closed (core/share/flush.c)
+ *   FLUSHED                  ------->    what its program had closed by then has been given back
  *
  * What is opened is the importer's, whatever connection it has: it has one at a time, the newest.
  * Where it has lost one it connects again, and says HELLO with the number of blocks that it holds
@@ -98,7 +96,7 @@
     M(GS_WIRE_QUERY, 8, query)      \
     M(GS_WIRE_REPORT, 9, report)    \
     M(GS_WIRE_FLUSH, 10, flush)     \
-    M(GS_WIRE_FLUSHED, 11, flushed) \
+    M(GS_WIRE_FLUSHED, 11, flush)   \
     M(GS_WIRE_PUBLISH, 12, publish) \
     M(GS_WIRE_RESUME, 13, close)    \
     M(GS_WIRE_BYE, 14, bye)         \
@@ -192,7 +190,7 @@ struct gs_wire_grant {
     uint64_t offset, size;  /* of the block within the chunk */
     unsigned char uuid[16]; /* of the device that holds the memory */
     uint32_t read_only;     /* 1: the importer is to map the chunk for reading */
-    uint32_t strict;        /* 1: the chunk is not to stay mapped without a reference */
+    uint32_t ends;          /* 1: its memory may go though it is open */
     uint32_t pieces;        /* that the chunk is of, one after the other */
     uint32_t
         host; /* 1: memory of the host. Its descriptor is a memfd, which the importer maps and */
@@ -230,22 +228,10 @@ struct gs_wire_forked {
     struct gs_wire_head head;
 };
 
-#define GS_FLUSH_CHUNKS 28
-
-/* Not before the one before it was answered. */
+/* FLUSH, not before the one before it was answered; and FLUSHED. */
 struct gs_wire_flush {
     struct gs_wire_head head;
     uint64_t number; /* of the question; not 0 */
-    uint32_t closed; /* 1: the answer also says whether what was closed has been given back */
-    uint32_t chunks; /* that have gone; GS_FLUSH_CHUNKS + 1: any may have */
-    uint64_t chunk_ids[GS_FLUSH_CHUNKS];
-};
-
-struct gs_wire_flushed {
-    struct gs_wire_head head;
-    uint64_t number;
-    uint32_t closing; /* 1: some of it is on its way; then this is said again when none is */
-    uint32_t zero;
 };
 
 /* Comes with a sealed memfd of block ids, 8 bytes each. */
@@ -442,7 +428,6 @@ union gs_wire_message {
     struct gs_wire_query query;
     struct gs_wire_report report;
     struct gs_wire_flush flush;
-    struct gs_wire_flushed flushed;
     struct gs_wire_publish publish;
     struct gs_wire_order order;
     struct gs_wire_done done;

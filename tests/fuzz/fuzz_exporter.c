@@ -221,8 +221,8 @@ static void send_one(int fd, struct fuzz_input *input)
     case 3:
         gs_wire_start(&message, GS_WIRE_HELLO + fuzz_byte(input) % (GS_WIRE_TYPES - 1), 0);
         fuzz_fill(input, &message);
-        if (message.head.type == GS_WIRE_FLUSHED && message.flushed.number == 0)
-            message.flushed.number = question;
+        if (message.head.type == GS_WIRE_FLUSHED && message.flush.number == 0)
+            message.flush.number = question;
         if (message.head.type == GS_WIRE_QUERY && message.query.about == GS_ABOUT_EVENTS &&
             message.query.number == event.number)
             memcpy(message.query.secret, event.secret, sizeof event.secret);

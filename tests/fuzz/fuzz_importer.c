@@ -66,7 +66,7 @@ static bool answer(int fd, const struct gs_wire_open *open, uint64_t *asked)
         if (ipc_handle.block_id == STRIP) {
             message.grant.chunk_size = message.grant.size = STRIP_SIZE;
             message.grant.offset = 2 * MIB;
-            message.grant.strict = message.grant.own = 1;
+            message.grant.ends = message.grant.own = 1;
         }
         message.grant.pieces = ipc_handle.block_id == STRIP ? 2 : 1;
         message.grant.batch.first = open->first;
@@ -157,7 +157,7 @@ static void serve(int fd)
             gs_wire_valid(&message, (size_t)got)); /* an importer says nothing that is not valid */
         if (message.head.type == GS_WIRE_FLUSHED)
             CHECK(asked == UINT64_MAX ||
-                  (message.flushed.number < 8 && asked >> message.flushed.number & 1));
+                  (message.flush.number < 8 && asked >> message.flush.number & 1));
         if (message.head.type == GS_WIRE_ORDER) {
             pthread_mutex_lock(&mutex);
             give(fd, message.head.request);

@@ -235,7 +235,6 @@ static void purge(struct process *process, struct chunk *chunk)
 
     *chunk = (struct chunk){0};
     gs_share_chunk_gone(process->share, gone.id);
-    gone.phys->called_ns = world.now_ns;
     driver_release(gone.handle);
     gone.phys->released = true;
     gone.phys->released_ns = world.now_ns;
@@ -274,10 +273,6 @@ static void run_short(struct process *process)
     ask_freed(process, true);
     rule_given_back(process, begun, ended);
     purge_some(process, 0, true);
-    begun = gs_now_ns();
-    gs_share_await_unmapped(process->share, NULL, SHORT_NS);
-    if (gs_now_ns() - begun < SHORT_NS)
-        rule_none_mapped(process, begun);
 }
 
 /* ---- Opening -------------------------------------------------------------------------------- */

@@ -408,45 +408,6 @@ void rule_given_back(const struct process *process, uint64_t begun_ns, uint64_t 
     }
 }
 
-/* The process that the client is, if it runs and has nothing in its way. */
-static const struct process *process_of(const struct gs_client *client)
-{
-    const struct process *process = world.processes;
-
-    while (process < world.processes + PROCESSES_MAX &&
-           (process->state != PROCESS_RUNS || !process->share || !process->image->clean ||
-            process->image->over ||
-            memcmp(process->share->instance, client->said.from, GS_INSTANCE_SIZE) != 0))
-        process++;
-    return process < world.processes + PROCESSES_MAX ? process : NULL;
-}
-
-/* A wait for what others keep mapped has ended before its time. */
-void rule_none_mapped(const struct process *process, uint64_t begun_ns)
-{
-    const struct gs_client *client = process->share->clients.first;
-
-    if (!process->image->clean || world.disturbed || world.stalled_ns + SILENT_NS >= begun_ns)
-        return;
-    for (; client; client = client->hh.next) {
-        const struct process *importer = process_of(client);
-        const struct phys *phys = world.memory;
-
-        if (!importer || client->fd < 0 || client->since_ns >= begun_ns ||
-            client->flush.since_ns + SILENT_NS <= begun_ns)
-            continue;
-        while (phys && (phys->maker != process->image || !phys->called_ns ||
-                        phys->called_ns >= begun_ns || !driver_maps(importer, phys)))
-            phys = phys->next;
-        if (phys)
-            sim_fail(
-                "a flush is answered when all is unmapped: process %u waited for it, and process %u has memory "
-                "%llu mapped",
-                number_of(process->image), number_of(importer->image),
-                (unsigned long long)phys->id);
-    }
-}
-
 void rule_ended(const struct process *process)
 {
     unsigned fds = 0, i;

@@ -351,7 +351,6 @@ struct phys {
     bool host;     /* a memfd of its maker's */
     bool released; /* its maker has given it back */
     uint64_t released_ns;
-    uint64_t called_ns; /* and had called back before who keeps it mapped; 0: not */
     struct image *maker;
     struct block *slots[SLOTS]; /* whose bytes these are now; NULL: nobody's */
     struct phys *next;
@@ -452,7 +451,6 @@ void rule_exited(const struct process *process);
 const struct block *rule_not_left(void);
 /* What others had closed was waited for from then to then: whether all of it was back. */
 void rule_given_back(const struct process *process, uint64_t begun_ns, uint64_t ended_ns);
-void rule_none_mapped(const struct process *process, uint64_t begun_ns);
 
 /* ---- program.c, operations.c ----------------------------------------------------------------- */
 

@@ -9,9 +9,8 @@
 #include "core/share/internal.h"
 #include "core/share/let_go.h"
 
-#define TRY_NS      (50 * GS_NS_PER_MS)
-#define TRIES       20
-#define UNMAPPED_NS (GS_NS_PER_S / 5)
+#define TRY_NS (50 * GS_NS_PER_MS)
+#define TRIES  20
 
 bool has_sleepers(void)
 {
@@ -59,7 +58,7 @@ static void move(struct chunk *chunk, struct phys *phys, uint64_t handle)
     chunk->phys = phys;
     chunk->handle = handle;
     before->released = true;
-    before->released_ns = before->called_ns = world.now_ns;
+    before->released_ns = world.now_ns;
     driver_release(handle_before);
 }
 
@@ -77,14 +76,13 @@ static unsigned chunks_sleep(struct process *process)
     for (unsigned i = 0; i < CHUNKS_MAX; i++)
         if (asleep >> i & 1)
             gs_share_chunk_gone(process->share, process->chunks[i].id);
-    gs_share_await_unmapped(process->share, NULL, UNMAPPED_NS);
     for (unsigned i = 0; i < CHUNKS_MAX; i++) {
         struct phys *phys;
         uint64_t handle;
 
         if (!(asleep >> i & 1))
             continue;
-        phys = gs_share_is_unmapped(process->share) ? phys_new(&handle) : NULL;
+        phys = phys_new(&handle);
         gs_lock_take(&process->arena);
         if (phys) {
             move(&process->chunks[i], phys, handle);

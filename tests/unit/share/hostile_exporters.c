@@ -29,7 +29,7 @@ enum lie {
     HOST_SMALL,
     HOST_ODD_OFFSET,
     HOST_FAR_OFFSET,
-    HOST_NOT_STRICT,
+    HOST_ENDS_NEVER,
     HOST_INSIDE,
     HOST_PIECES,
     OFFSET_OF_NO_HOST,
@@ -40,7 +40,7 @@ enum lie {
 static void lie_of_host(enum lie lie, struct gs_wire_grant *grant, int memory)
 {
     grant->host = 1 + (lie == ODD_HOST);
-    grant->strict = lie != HOST_NOT_STRICT;
+    grant->ends = lie != HOST_ENDS_NEVER;
     grant->fd_offset = lie == HOST_ODD_OFFSET   ? 8
                        : lie == HOST_FAR_OFFSET ? UINT64_MAX & ~UINT64_C(4095)
                        : lie == HOST_SMALL      ? 2 * MIB

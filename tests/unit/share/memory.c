@@ -67,48 +67,6 @@ static void setup(void)
 
 TestSuite(share_memory, .init = setup, .fini = scene_end, .timeout = 120);
 
-/* What the exporter cannot note nobody may keep mapped: it could not be called back. */
-Test(share_memory, a_chunk_that_cannot_be_noted_is_granted_not_to_be_kept)
-{
-    unsigned strict = 0;
-
-    for (int n = 1; n < 25; n++) {
-        struct side_chunk fresh = side_chunk_new(&side, 2 * MIB);
-        unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
-        union gs_wire_message message;
-        struct gs_export *export;
-        uint32_t type, is_strict;
-        int fd;
-
-        cr_assert_eq(side_export(&side, &fresh, 0, 512, &export), GS_OK);
-        gs_export_handle(export, ipc_handle);
-        fd = side_connect_by_hand(dir, ipc_handle);
-        __atomic_store_n(&fail_elsewhere, n, __ATOMIC_SEQ_CST);
-        gs_wire_start(&message, GS_WIRE_OPEN, 1);
-        memcpy(message.open.ipc_handle, ipc_handle, GS_IPC_HANDLE_SIZE);
-        cr_assert_eq(gs_wire_send(fd, &message, -1), 0);
-        type = side_next_message(fd, &message);
-        __atomic_store_n(&fail_elsewhere, 0, __ATOMIC_SEQ_CST);
-        is_strict = type == GS_WIRE_GRANT && message.grant.strict;
-        strict += is_strict;
-        if (type == GS_WIRE_GRANT) {
-            gs_wire_start(&message, GS_WIRE_CLOSE, 1);
-            memcpy(&message.close.block_id, ipc_handle + 24, sizeof message.close.block_id);
-            cr_assert_eq(gs_wire_send(fd, &message, -1), 0);
-        }
-        cr_assert(side_gets_back(&side, export));
-        gs_share_chunk_gone(side.share, fresh.id);
-        if (type == GS_WIRE_GRANT && !is_strict) {
-            cr_assert_eq(side_next_message(fd, &message), GS_WIRE_FLUSH, "allocation %d", n);
-            cr_assert_eq(message.flush.chunks, 1);
-            cr_assert_eq(message.flush.chunk_ids[0], fresh.id);
-        }
-        side_leave(fd);
-        side_chunk_free(&side, &fresh);
-    }
-    cr_assert_gt(strict, 0);
-}
-
 /* Who cannot ask does not know, which is another thing than that nobody has it. */
 Test(share_memory, a_name_is_not_said_to_be_nobodys_for_want_of_memory)
 {

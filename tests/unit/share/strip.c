@@ -185,7 +185,7 @@ static void ask_for_it(int fd, bool want_fd)
     cr_assert_eq(message.grant.pieces, PIECES);
     cr_assert_eq(message.grant.chunk_size, PIECES * PIECE);
     cr_assert_eq(message.grant.offset, 3 * PIECE);
-    cr_assert_eq(message.grant.strict, 1);
+    cr_assert_eq(message.grant.ends, 1);
 }
 
 static void open_by_hand(int fd)
@@ -467,7 +467,7 @@ enum lie {
     NO_PIECE, /* a grant of none, and no descriptor */
     ODD_PLACE,
     FAR_PLACE,
-    NOT_STRICT,
+    ENDS_NEVER,
     WITH_NO_FD, /* no descriptor with the grant */
     TWO_FDS,
     LARGE_FIRST,
@@ -497,7 +497,7 @@ static void start_grant(union gs_wire_message *message, enum lie lie,
     message->grant.chunk_id = asked->chunk_id;
     message->grant.chunk_size = message->grant.size = asked->size;
     message->grant.offset = lie == ODD_PLACE ? 4096 : lie == FAR_PLACE ? asked->size : PIECE;
-    message->grant.strict = lie != NOT_STRICT;
+    message->grant.ends = lie != ENDS_NEVER;
     message->grant.pieces = lie == MANY ? 4 : lie == NO_PIECE ? 0 : 3;
     message->grant.own = 1 + (lie == OTHER_OWN);
 }
