@@ -133,7 +133,6 @@ struct gs_loop {
     /* Its own. */
     uint64_t expected_ns; /* until then the next message is looked for before the thread sleeps */
     uint64_t spun_ns, spin_ns; /* how long that went on lately, and when it was last counted */
-    bool fds_made; /* atomic: the table of descriptors has its final size, or never will */
 };
 
 /* The connection to a broker (publish.c). */
@@ -229,11 +228,9 @@ struct gs_exporter {
 /* The share thread's own: who is connected (clients.c, quota.c, report.c). */
 struct gs_clients {
     struct gs_client *first;
-    unsigned count; /* of those that count (quota.c) */
+    unsigned count;
     uint64_t next_id;
     struct gs_user *users;
-    struct gs_unread *unread; /* and when they are looked at, if there are any */
-    uint64_t unread_look_ns;
     uint64_t listener_pause;     /* when to listen again; 0: listening */
     uint64_t lost_look_ns;       /* when to look whether the program has closed connections */
     struct gs_share_stats stats; /* as they were told last, */

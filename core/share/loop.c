@@ -6,7 +6,6 @@
 #include "core/share/exporter.h"
 #include "core/share/importer.h"
 
-#include <fcntl.h>
 #include <poll.h>
 #include <sys/epoll.h>
 #include <unistd.h>
@@ -17,9 +16,6 @@
  * open. So it looks for a moment where a message is expected (README.md has what that is): */
 #define SPIN_PART  16                  /* of the time, one part at most goes into looking, */
 #define SPINS_MOST (64 * GS_NS_PER_MS) /* after a time without as much at once */
-
-#define FDS_SPARE 64 /* beside those that are kept: sockets, what is under way */
-#define FDS_BY_NS (10 * GS_NS_PER_MS)
 
 static void wake_clear(struct gs_share *share)
 {
@@ -45,61 +41,6 @@ static uint64_t tick(struct gs_share *share)
     uint64_t due = gs_thread_tick(share, gs_now_ns()), now = gs_now_ns();
 
     return due == GS_NEVER ? GS_NEVER : due > now ? due - now : 0;
-}
-
-/*
- * The kernel doubles a process's table of descriptors when it is full, and in a process of several
- * threads that waits for every CPU: whoever needs the next descriptor sleeps for 5 to 15 ms
- * (measured). A thousand opens met that four times in the importer and four in the exporter
- * (README.md has what that is). So with the first use the table is made as large as what is kept
- * can need, by a thread that nobody waits for and that ends then. A table that stays small costs
- * time only.
- */
-static void *make_fd_table(void *arg)
-{
-    struct gs_share *share = arg;
-    uint64_t most, limit = gs_fd_limit();
-    int lowest = gs_fd_copy(share->loop.wake), highest = -1;
-
-    pthread_setname_np(pthread_self(), "gpushim-fds");
-    if (lowest >= 0) {
-        close(lowest);
-        most = (uint64_t)lowest + gs_chunk_fds_max() + FDS_SPARE;
-        highest = fcntl(share->loop.wake, F_DUPFD_CLOEXEC, (int)(most < limit ? most : limit - 1));
-    }
-    if (highest >= 0)
-        close(highest);
-    __atomic_store_n(&share->loop.fds_made, true, __ATOMIC_RELEASE);
-    gs_thread_wake(share); /* to be joined */
-    return NULL;
-}
-
-/* The thread that makes it, which the share thread starts and joins. */
-struct fd_table {
-    struct gs_background background;
-    uint64_t used_ns; /* since when it is wanted */
-    bool begun, runs;
-};
-
-/* A thread starts in 70 to 500 us (measured): not while an importer is expected, as long as there
- * are not too many of those. */
-static void fd_table_tick(struct gs_share *share, struct fd_table *table)
-{
-    uint64_t now = table->begun ? 0 : gs_now_ns();
-
-    if (!table->used_ns && __atomic_load_n(&share->exporter.used, __ATOMIC_SEQ_CST))
-        table->used_ns = now;
-    if (table->used_ns && !table->begun &&
-        (now >= share->loop.expected_ns || now - table->used_ns >= FDS_BY_NS)) {
-        table->begun = true;
-        table->runs = gs_background_start(&table->background, make_fd_table, share) == 0;
-        if (!table->runs)
-            __atomic_store_n(&share->loop.fds_made, true, __ATOMIC_RELEASE);
-    }
-    if (table->runs && __atomic_load_n(&share->loop.fds_made, __ATOMIC_ACQUIRE)) {
-        gs_background_join(&table->background);
-        table->runs = false;
-    }
 }
 
 /* Whoever makes the thread look again and again, and nothing comes, gets a part of the time
@@ -149,8 +90,7 @@ static bool sleep_for(struct gs_share *share, uint64_t limit_ns)
            !((fds[0].revents | fds[1].revents) & (POLLHUP | POLLERR | POLLNVAL));
 }
 
-static int wait_for_events(struct gs_share *share, struct fd_table *table,
-                           struct epoll_event *events)
+static int wait_for_events(struct gs_share *share, struct epoll_event *events)
 {
     uint64_t limit = tick(share);
     int count = 0;
@@ -158,7 +98,6 @@ static int wait_for_events(struct gs_share *share, struct fd_table *table,
     /* The program may have another file of its number. */
     if (gs_epoll_is_there(share) && share->spins && limit != 0)
         count = spin(share, events);
-    fd_table_tick(share, table);
     if (count || (sleep_for(share, limit) && gs_epoll_is_there(share)))
         return count ? count : epoll_wait(share->loop.epoll, events, EVENTS_MAX, 0);
     errno = EBADF;
@@ -188,7 +127,6 @@ void *gs_loop_run(void *arg)
 {
     struct gs_share *share = arg;
     struct epoll_event events[EVENTS_MAX];
-    struct fd_table table = {.begun = false};
 
     gs_log_line(&share->log, GS_LOG_DEBUG,
                 "the share thread runs %llu us after its start, at %llu us",
@@ -197,7 +135,7 @@ void *gs_loop_run(void *arg)
     pthread_setname_np(pthread_self(), "gpushim-share");
     gs_remotes_watch(share);
     while (!__atomic_load_n(&share->loop.stop, __ATOMIC_ACQUIRE)) {
-        int count = wait_for_events(share, &table, events);
+        int count = wait_for_events(share, events);
 
         if (count < 0 && errno != EINTR && !goes_on(share)) {
             gs_log_line(&share->log, GS_LOG_ERROR,
@@ -209,7 +147,5 @@ void *gs_loop_run(void *arg)
         for (int i = 0; i < count; i++)
             dispatch(share, &events[i]);
     }
-    if (table.runs)
-        gs_background_join(&table.background);
     return NULL;
 }

@@ -3,11 +3,9 @@
 
 void gs_say_used(struct gs_share *share)
 {
-    if (__atomic_load_n(&share->exporter.used, __ATOMIC_RELAXED) ||
-        __atomic_exchange_n(&share->exporter.used, true, __ATOMIC_SEQ_CST))
-        return;
-    __atomic_store_n(&share->exporter.refusal_said, false, __ATOMIC_RELAXED);
-    gs_thread_wake_any(share); /* which has more to do from now on (loop.c) */
+    if (!__atomic_load_n(&share->exporter.used, __ATOMIC_RELAXED) &&
+        !__atomic_exchange_n(&share->exporter.used, true, __ATOMIC_SEQ_CST))
+        __atomic_store_n(&share->exporter.refusal_said, false, __ATOMIC_RELAXED);
 }
 
 /* Where nobody wants to share it, it is said once to who looks for it, however often it is

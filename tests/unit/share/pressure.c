@@ -639,22 +639,3 @@ Test(share_pressure, who_has_lost_the_end_that_wakes_it_is_asked_again_and_rests
     cr_assert(SIDE_WAIT(!strcmp(other_ask(&other, "ask 1000000"), "ok 6 0 0")));
     cr_assert_eq(other_stop(&other), 0);
 }
-
-/* ---- What is said --------------------------------------------------------------------------- */
-
-/* What later opens need, and what an exit clears up, come with the first use. */
-Test(share_pressure, who_only_can_be_asked_has_no_larger_table_of_descriptors)
-{
-    struct gs_export *export;
-
-    chunk = side_chunk_new(&side, 2 * MIB);
-    cr_assert_eq(gs_share_serve(side.share), GS_OK);
-    cr_assert_eq(side_dir_put_up(dir), 1);
-    cr_assert(
-        SIDE_WAIT(__atomic_load_n(&side.share->place.sweep_ns, __ATOMIC_SEQ_CST) == GS_NEVER));
-    cr_assert_not(__atomic_load_n(&side.share->loop.fds_made, __ATOMIC_SEQ_CST));
-    cr_assert_eq(side_export(&side, &chunk, 0, 512, &export), GS_OK);
-    cr_assert(SIDE_WAIT(__atomic_load_n(&side.share->loop.fds_made, __ATOMIC_SEQ_CST)));
-    cr_assert(side_gets_back(&side, export));
-    side_chunk_free(&side, &chunk);
-}
