@@ -8,7 +8,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/auxv.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/vfs.h>
@@ -111,18 +110,6 @@ bool gs_alive_is_stopped(pid_t pid)
     return fields && fields[1] == ' ' && (fields[2] == 'T' || fields[2] == 't');
 }
 
-uint64_t gs_alive_stack(pid_t pid)
-{
-    unsigned long entries[128];
-    bool opened;
-    ssize_t size = read_file(pid, "auxv", entries, sizeof entries, &opened);
-
-    for (size_t i = 0; size > 0 && i + 1 < (size_t)size / sizeof *entries; i += 2)
-        if (entries[i] == AT_RANDOM)
-            return entries[i + 1];
-    return 0;
-}
-
 pid_t gs_alive_pid_of(int pidfd)
 {
     char name[32], text[1024];
@@ -155,11 +142,6 @@ uint64_t gs_alive_started(pid_t pid)
 pid_t gs_alive_own_pid(void)
 {
     return getpid();
-}
-
-uint64_t gs_alive_own_stack(void)
-{
-    return getauxval(AT_RANDOM);
 }
 
 int gs_alive_own_pidfd(void)

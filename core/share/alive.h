@@ -20,16 +20,12 @@ bool gs_alive_is_same(int pidfd, int other);
 bool gs_alive_runs(pid_t pid);
 /* Whether it is stopped, by a signal or a debugger: one that cannot be looked at is not. */
 bool gs_alive_is_stopped(pid_t pid);
-/* Where the kernel put something on the stack of the program that it runs; 0: it cannot be seen. An
- * exec changes it. */
-uint64_t gs_alive_stack(pid_t pid);
 /* Of a pidfd, as this process sees it; 0: it does not. */
 pid_t gs_alive_pid_of(int pidfd);
 /* When it began, as the kernel counts: with its pid that is one process. 0: it cannot be seen. */
 uint64_t gs_alive_started(pid_t pid);
-/* Of this process: its pid, the same of its stack, and a pidfd (the caller's, or -1). */
+/* Of this process: its pid, and a pidfd (the caller's, or -1). */
 pid_t gs_alive_own_pid(void);
-uint64_t gs_alive_own_stack(void);
 int gs_alive_own_pidfd(void);
 /* Its thread that calls; and whether it has such a thread. */
 pid_t gs_alive_own_thread(void);

@@ -13,8 +13,6 @@
  *   hung up, then exited          at once: its GPU work is over; settle_ns more where it has forked:
  *                                 a child that was killed with it may let go of the GPU last
  *   exited, then hung up          a forked child held the socket: settle_ns more
- *   another program of its        settle_ns more, likewise: the GPU is taken from the one before ere
- *   process says hello (exec)     that one's first instruction (measured: at 11 ms, and 60 to 500 ms)
  * No time that passes ends one: a process that is killed hangs up first, its GPU work runs on until
  * the kernel has taken its memory and its descriptors, and its exit is reported then, seconds later
  * perhaps. Where it lives on, its program has closed the socket and may use what it holds on: it
@@ -258,16 +256,6 @@ static void look_after(struct gs_share *share, struct gs_client *client, uint64_
         client_ended(share, client, client->over.ended || client->said.forked);
     else if (!goes_on(share, client, now))
         client_free(share, client);
-}
-
-void gs_clients_end_replaced(struct gs_share *share, const struct gs_client *by)
-{
-    struct gs_client *client, *next;
-
-    HASH_ITER(hh, share->clients.first, client, next) {
-        if (!client->over.ended && gs_client_is_replaced(client, by))
-            client_ended(share, client, true);
-    }
 }
 
 void gs_client_exited(struct gs_share *share, uint64_t id)

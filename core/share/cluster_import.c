@@ -20,7 +20,7 @@ static void tell_holder(struct gs_share *share, struct gs_client *client, bool g
         return;
     client->said.told_agent = share->store.cluster.agent;
     gs_wire_start(&message, GS_WIRE_HELLO, 0);
-    message.hello.stack = client->id;
+    message.hello.holder = client->id;
     message.hello.pid = (uint64_t)client->pid;
     message.hello.holds = !gone;
     gs_agent_tell(share, &message,

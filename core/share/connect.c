@@ -92,22 +92,12 @@ static void hear_last(struct gs_remote *remote)
     }
 }
 
-/* Whether he who has the memory runs, whatever he does with connections: one that is about to exit
- * has no stack any more, and another program has another. Where that cannot be seen (another PID
- * namespace, another user) his pidfd tells. */
+/* Whether he who has the memory runs, whatever he does with connections. */
 static bool is_running(const struct gs_remote *remote)
 {
-    bool has_pidfd = gs_fd_is_there(&remote->conn.kept_pidfd);
-    uint64_t stack;
-
-    if (has_pidfd && gs_alive_exited(remote->conn.pidfd))
-        return false;
-    if (remote->conn.pid <= 0)
-        return has_pidfd;
-    stack = gs_alive_runs(remote->conn.pid) ? gs_alive_stack(remote->conn.pid) : 0;
-    if (stack && remote->conn.stack)
-        return stack == remote->conn.stack;
-    return stack || (!remote->conn.stack && has_pidfd);
+    if (gs_fd_is_there(&remote->conn.kept_pidfd))
+        return !gs_alive_exited(remote->conn.pidfd);
+    return remote->conn.pid > 0 && gs_alive_runs(remote->conn.pid);
 }
 
 /* The same, or nothing shows it: then he is looked for, for a while. */
@@ -225,7 +215,6 @@ static void set_connected(struct gs_share *share, struct gs_remote *remote, int 
     remote->conn.fd = fd;
     remote->conn.pidfd = pidfd;
     remote->conn.pid = gs_conn_who(fd).pid;
-    remote->conn.stack = 0;
     remote->conn.kept_fd = gs_fd_keep(fd);
     remote->conn.kept_pidfd = gs_fd_keep(pidfd);
     remote->conn.greeted = false;

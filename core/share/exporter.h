@@ -200,8 +200,6 @@ void gs_client_readable(struct gs_share *share, uint64_t id);
 void gs_client_exited(struct gs_share *share, uint64_t id);
 /* Does what is due at `now`; when to come again, or GS_NEVER. */
 uint64_t gs_clients_tick(struct gs_share *share, uint64_t now);
-/* The client has said hello: other programs of its process are over. May free their clients. */
-void gs_clients_end_replaced(struct gs_share *share, const struct gs_client *by);
 /* All are hung up on, and keep what they hold: nobody is here to answer any more. */
 void gs_clients_part(struct gs_share *share);
 /* At the very end, without a thread. */
@@ -253,9 +251,8 @@ struct gs_pull {
 struct gs_said {
     char name[16];
     unsigned char from[GS_INSTANCE_SIZE]; /* its own instance; zero: none */
-    uint64_t stack; /* where the stack of its program begins, which an exec changes; 0: not known */
-    uint32_t number;     /* of its last hello */
-    uint32_t holds;      /* blocks that it names still, having come back */
+    uint32_t number;                      /* of its last hello */
+    uint32_t holds;                       /* blocks that it names still, having come back */
     bool forked;         /* or it may have: its exit is no proof that its GPU work is over */
     bool is_agent;       /* it is this machine's (cluster_agent.c) */
     uint64_t told_agent; /* the agent that knows it as a holder; 0: none does */
@@ -464,8 +461,6 @@ bool gs_order_came(struct gs_share *share, struct gs_client *client,
 bool gs_client_has_ended(const struct gs_client *client);
 bool gs_client_has_pidfd(const struct gs_client *client);
 bool gs_client_end_shows(const struct gs_client *client);
-/* Whether `by` is a connection of another program that its process has become since. */
-bool gs_client_is_replaced(const struct gs_client *client, const struct gs_client *by);
 /* Whether the newer one is of the same holder: one program of one process, for the same memory. */
 bool gs_client_is_same(const struct gs_client *client, const struct gs_client *newer);
 

@@ -10,10 +10,9 @@
 
 /* The socket to an exporter, or to who serves what it had shared, and what goes over it. */
 struct gs_connection {
-    int fd;         /* -1: not connected */
-    int pidfd;      /* the exporter's, where the kernel tells; or -1 */
-    pid_t pid;      /* the same; 0 or less: of another PID namespace; and of its program: */
-    uint64_t stack; /* where the stack begins; 0: that was not looked at yet */
+    int fd;                           /* -1: not connected */
+    int pidfd;                        /* the exporter's, where the kernel tells; or -1 */
+    pid_t pid;                        /* the same; 0 or less: of another PID namespace */
     struct gs_fd kept_fd, kept_pidfd; /* what they are: the program may close them */
     uint64_t sent_ns;                 /* when it was asked last */
     uint32_t request;

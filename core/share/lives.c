@@ -1,10 +1,10 @@
 /*
  * Exporter: what proves that a client's program is over, and with it what it had open. Its pidfd
- * reports the exit; without one the process table does, for a process that is in it; another
- * program of the same process, which says hello, came after it (exec). Nothing else does: a program
- * may close the library's connection like any descriptor that it does not know, and read on what it
- * has mapped, and a process that is going down has neither connection nor memory, and its GPU work
- * runs on.
+ * reports the exit; without one the process table does, for a process that is in it. Nothing else
+ * does: a program may close the library's connection like any descriptor that it does not know, and
+ * read on what it has mapped, and a process that is going down has neither connection nor memory,
+ * and its GPU work runs on. That one has called exec is not looked for: what it had open stays its
+ * own until it exits.
  */
 #include "core/share/exporter.h"
 
@@ -30,12 +30,6 @@ bool gs_client_has_ended(const struct gs_client *client)
 bool gs_client_end_shows(const struct gs_client *client)
 {
     return client->over.ended || gs_client_has_pidfd(client) || client->is_seen;
-}
-
-bool gs_client_is_replaced(const struct gs_client *client, const struct gs_client *by)
-{
-    return client->is_seen && by->is_seen && client->pid == by->pid && client->said.stack &&
-           by->said.stack && client->said.stack != by->said.stack;
 }
 
 static bool has_name(const struct gs_client *client)

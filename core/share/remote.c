@@ -323,8 +323,6 @@ static struct gs_remote *next_astray_locked(struct gs_share *share, uint64_t now
             continue;
         gs_remote_look(remote);
         share->importer.astray |= remote->astray;
-        if (remote->conn.fd >= 0 && remote->conn.pid > 0 && !remote->conn.stack)
-            remote->conn.stack = gs_alive_stack(remote->conn.pid); /* not while a program waits */
         if (remote->astray && now - remote->astray_ns >= ASTRAY_NS)
             return remote;
     }

@@ -27,7 +27,6 @@ static bool on_hello(struct gs_share *share, struct gs_client *client,
     memcpy(client->said.name, hello->name, sizeof client->said.name - 1);
     gs_lock_release(&share->lock);
     memcpy(client->said.from, hello->from, sizeof client->said.from);
-    client->said.stack = hello->stack;
     client->said.holds = hello->holds;
     client->said.number = hello->number;
     /* The pidfd that an importer sent is used where the kernel has none for us. It can harm its
@@ -37,7 +36,6 @@ static bool on_hello(struct gs_share *share, struct gs_client *client,
         *fd = -1;
         gs_client_watch_exit(share, client);
     }
-    gs_clients_end_replaced(share, client);
     return !hello->agent || gs_agent_came(share, client, hello);
 }
 

@@ -27,7 +27,6 @@ void gs_wire_hello(union gs_wire_message *message, const unsigned char instance[
 {
     gs_wire_start(message, GS_WIRE_HELLO, 0);
     memcpy(message->hello.instance, instance, GS_INSTANCE_SIZE);
-    message->hello.stack = gs_alive_own_stack();
     message->hello.pid = (uint64_t)gs_alive_own_pid();
     strncpy(message->hello.name, program_invocation_short_name, sizeof message->hello.name - 1);
 }

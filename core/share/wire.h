@@ -145,7 +145,7 @@ struct gs_wire_hello {
     struct gs_wire_head head;
     unsigned char instance[GS_INSTANCE_SIZE]; /* of the exporter that is meant */
     unsigned char from[GS_INSTANCE_SIZE]; /* of the importer; zero: it hangs up when it is done */
-    uint64_t stack;                       /* changes with the program that a process runs */
+    uint64_t holder;                      /* between broker and agent: his number */
     uint64_t pid;                         /* as the importer sees itself: for people */
     char name[16];                        /* of the program: for people */
     uint32_t

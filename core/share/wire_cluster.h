@@ -22,7 +22,7 @@
  *   agent                        broker                    importer
  *                                                  <----   OPEN with `cluster`
  *                  <-------      HELLO of an importer        once for each, first: its number, which no other has, in
- *                                                          `stack`, its pid, `holds` 1 (+ its pidfd, if it is known)
+ *                                                          `holder`, its pid, `holds` 1 (+ its pidfd, if it is known)
  *                  <-------      OPEN                      his handle, and the lease that it is to become
  *   GRANT          ------->      GRANT             ---->   or REFUSE, and that to him
  *   RECALL         ------->      RECALL            ---->

@@ -79,7 +79,7 @@ static void on_new(struct agent *agent, uint64_t number, int pidfd)
 
 void holders_note(struct agent *agent, const struct gs_wire_hello *told, int *pidfd)
 {
-    const uint64_t number = told->stack;
+    const uint64_t number = told->holder;
     struct holder *holder;
 
     DL_FOREACH(agent->holders, holder) {

@@ -20,7 +20,7 @@ static pid_t children[3];
 
 static void tell(uint64_t number, bool gone)
 {
-    const struct gs_wire_hello told = {.stack = number, .holds = !gone};
+    const struct gs_wire_hello told = {.holder = number, .holds = !gone};
     int pidfd = gone ? -1 : (int)syscall(SYS_pidfd_open, children[number - 1], 0);
 
     cr_assert(gone || pidfd >= 0);

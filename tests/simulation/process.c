@@ -12,7 +12,6 @@
 #define REPAIR_NS \
     (10 * GS_NS_PER_S) /* by then there is another connection for one that was closed */
 #define FIRST_PID 1000
-#define STACKS    UINT64_C(0x7ffc00000000)
 #define LIVES_MAX 512
 
 struct process *process_here(void)
@@ -41,7 +40,6 @@ static struct image *image_new(struct life *life)
     image->life = life;
     image->clean = true;
     image->gpu_gone_ns = NEVER;
-    life->stack = STACKS + 4096 * ++world.next_number;
     world.images[world.image_count++] = image;
     return image;
 }
@@ -325,14 +323,6 @@ bool gs_alive_is_stopped(pid_t pid)
     return life && life_is_seen(life) && life->stopped;
 }
 
-/* Whoever is about to exit has no memory any more. */
-uint64_t gs_alive_stack(pid_t pid)
-{
-    const struct life *life = life_of(pid);
-
-    return life && life_is_seen(life) && !life->exited && !life->dying ? life->stack : 0;
-}
-
 bool gs_alive_is_same(int pidfd, int other)
 {
     const struct file *one = fd_file(pidfd, FILE_PIDFD), *two = fd_file(other, FILE_PIDFD);
@@ -346,11 +336,6 @@ pid_t gs_alive_own_pid(void)
     const struct life *life = process_here()->life;
 
     return life->space ? 1 + life->pid % 3 : life->pid;
-}
-
-uint64_t gs_alive_own_stack(void)
-{
-    return process_here()->life->stack;
 }
 
 int gs_alive_own_pidfd(void)

@@ -157,7 +157,6 @@ struct life {
     bool exited, dying;
     uint64_t exited_ns;
     bool stopped;
-    uint64_t stack;
 };
 
 /* A program that a process runs; an exec begins another. */
@@ -170,7 +169,6 @@ struct image {
     uint64_t gpu_gone_ns; /* when its GPU work ends with it; NEVER: not yet */
     uint64_t thread_ns;   /* when its share thread started last; 0: it never had one */
     uint64_t waited_ns;   /* when it first waited for what others had closed; 0: never */
-    bool offers;          /* something to open, in the last round of all */
 };
 
 struct child {

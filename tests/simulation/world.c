@@ -250,14 +250,12 @@ static bool may_end_unseen(const struct image *maker)
 }
 
 /* Whether programs that are over have blocks for all that their maker can know: their processes
- * have not exited, and the programs that they are now have not come to it. All do in
- * serve_once_more, to those makers that have room to share something once more. */
+ * have not exited. */
 bool world_is_kept_open(const struct image *maker)
 {
     for (unsigned i = 0; i < world.image_count; i++)
         if (world.images[i]->over && world.images[i] != maker &&
-            (may_end_unseen(maker) ||
-             (!world.images[i]->life->exited && (!maker->offers || world.spaces))))
+            (may_end_unseen(maker) || !world.images[i]->life->exited))
             return true;
     return false;
 }
@@ -396,9 +394,6 @@ static void serve_once_more(void)
         sim_fail("liveness: block %llu of process %u is shared, and no broker has it",
                  (unsigned long long)rule_not_left()->id,
                  (unsigned)rule_not_left()->image->life->pid);
-    for (struct block *block = world.blocks; block; block = block->next)
-        block->image->offers |=
-            block->state == BLOCK_LIVE && (!block->is_external || external_is_served(block));
     all_do(OP_OPEN_ALL);
     all_do(OP_CLOSE_ALL);
     all_do(OP_FREE_ALL);

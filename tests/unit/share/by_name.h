@@ -4,7 +4,6 @@
 
 #include <criterion/criterion.h>
 #include <string.h>
-#include <sys/auxv.h>
 #include <unistd.h>
 
 #include "core/share/wire.h"
@@ -19,7 +18,6 @@ static inline int connect_by_name(const unsigned char *ipc_handle, uint32_t numb
     memcpy(message.hello.instance, ipc_handle + 8, GS_INSTANCE_SIZE);
     memset(message.hello.from, 7, sizeof message.hello.from);
     message.hello.pid = (uint64_t)getpid();
-    message.hello.stack = getauxval(AT_RANDOM);
     message.hello.holds = holds;
     message.hello.number = number;
     cr_assert_eq(gs_wire_send(fd, &message, -1), 0);

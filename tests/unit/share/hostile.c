@@ -212,7 +212,6 @@ static enum gs_wire_type dial_and_open(int *ret_fd, int holder)
     gs_wire_start(&message, GS_WIRE_HELLO, 0);
     memcpy(message.hello.instance, ipc_handle + 8, GS_INSTANCE_SIZE);
     memset(message.hello.from, 1 + holder, sizeof message.hello.from);
-    message.hello.stack = gs_alive_stack(getpid());
     *ret_fd = dial();
     gs_wire_send(*ret_fd, &message, -1);
     ask_open(*ret_fd, 0);
