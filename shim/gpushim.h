@@ -193,8 +193,8 @@ GPUSHIM_API int gpushim_memory(int gpu, struct gpushim_memory *memory);
  * the process that published it, for GPUSHIM_SHARE_KEEP from then, or from when the last of those
  * closes it who have opened it since then; otherwise the name ends with that process.
  *
- * A name is of 1 to 63 letters, figures and the characters . _ - + : @ /. It belongs to the user:
- * another user may have the same.
+ * A name is of 1 to 63 letters, figures and the characters . _ - + : @ /. It belongs to the user,
+ * and no other finds it.
  */
 struct gpushim_publication {
     size_t size; /* of this struct */
@@ -247,19 +247,17 @@ struct gpushim_named {
 };
 
 /*
- * The newest that this user's processes, or else those of users that GPUSHIM_SHARE_UIDS names on
- * both sides, have under the name. Asks them all at once: a millisecond, and up to a second where
- * some do not answer.
+ * The newest that this user's processes have under the name. Asks them all at once: a millisecond,
+ * and up to a second where some do not answer.
  *
- * EINVAL; ENODEV: libgpushim does nothing in this process. ENOENT: nobody has it. EACCES: another
- * user's, which this one may not open: named->uid, and the log, say whose. ETIMEDOUT: nobody who
- * has answered has it, but some have not. Nothing else is changed then.
+ * EINVAL; ENODEV: libgpushim does nothing in this process. ENOENT: nobody has it. ETIMEDOUT: nobody
+ * who has answered has it, but some have not. Nothing is changed then.
  */
 GPUSHIM_API int gpushim_lookup(const char *name, struct gpushim_named *named);
 
 /*
  * Ends this user's name, whichever of his processes published it. Who has it open keeps it. EINVAL,
- * ENODEV, ENOENT, EACCES, ETIMEDOUT, as above.
+ * ENODEV, ENOENT, ETIMEDOUT, as above.
  */
 GPUSHIM_API int gpushim_unpublish(const char *name);
 

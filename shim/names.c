@@ -87,10 +87,7 @@ GS_HOOK int gpushim_publish(const char *name, const struct gpushim_publication *
 
 static int error_of_look_up(enum gs_look_up outcome)
 {
-    return outcome == GS_LOOK_FOUND    ? 0
-           : outcome == GS_LOOK_NONE   ? ENOENT
-           : outcome == GS_LOOK_OTHERS ? EACCES
-                                       : ETIMEDOUT;
+    return outcome == GS_LOOK_FOUND ? 0 : outcome == GS_LOOK_NONE ? ENOENT : ETIMEDOUT;
 }
 
 static void tell(struct gpushim_named *named, const struct gs_found *found)
@@ -128,21 +125,18 @@ GS_HOOK int gpushim_lookup(const char *name, struct gpushim_named *named)
     outcome = gs_share_look_up(gs_core_share(gs_core), naming.name, &found);
     if (outcome == GS_LOOK_FOUND)
         tell(named, &found);
-    else if (outcome == GS_LOOK_OTHERS)
-        named->uid = found.uid;
     return error_of_look_up(outcome);
 }
 
 GS_HOOK int gpushim_unpublish(const char *name)
 {
     struct gs_naming naming;
-    uint32_t uid;
 
     if (!read_name(&naming, name))
         return EINVAL;
     if (!gs_state_enter())
         return ENODEV;
-    return error_of_look_up(gs_share_unname(gs_core_share(gs_core), naming.name, &uid));
+    return error_of_look_up(gs_share_unname(gs_core_share(gs_core), naming.name));
 }
 
 GS_HOOK int gpushim_tag(const char *label)

@@ -105,18 +105,6 @@ static bool has_ended(int fd)
     return ended;
 }
 
-/* A socket of one of the users that the options name, which this one may not come to. */
-static void note_barred(struct gs_asking *asking, int directory, const char *name)
-{
-    const struct gs_share_options *options = &asking->share->options;
-
-    for (unsigned i = 0; asking->barred && i < options->uid_count; i++)
-        if (gs_directory_is_of(directory, options, name, options->uids[i], 0)) {
-            asking->barred(asking, options->uids[i]);
-            return;
-        }
-}
-
 /* A connection to who listens there, lives and may be asked; or a negative errno. Does not wait. */
 static int reach(struct gs_asking *asking, int directory, const char *name,
                  struct gs_conn_who *ret_who)
@@ -126,8 +114,6 @@ static int reach(struct gs_asking *asking, int directory, const char *name,
     if (asking->own && asking->silent >= GS_CONN_ANY)
         return -EMFILE; /* they have cost enough */
     fd = gs_directory_connect(directory, &asking->share->options, name, 0);
-    if (fd == -EACCES)
-        note_barred(asking, directory, name);
     if (fd < 0)
         return fd;
     *ret_who = gs_conn_who(fd);

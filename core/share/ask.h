@@ -39,8 +39,6 @@ struct gs_asking {
     /* Whether there is time for it. NULL: until deadline_ns. */
     bool (*waits)(const struct gs_asking *asking, const struct gs_peer *peer);
     uint64_t deadline_ns;
-    /* A process of that user's lets this one not come to its socket. May be NULL. */
-    void (*barred)(struct gs_asking *asking, uid_t uid);
     bool enough; /* nothing more is wanted */
     /* What came of it. */
     struct gs_peer *peers;

@@ -5,7 +5,7 @@
  *     QUERY ────────────┘              QUERY ───────────┘                   (a strip gone), or the name
  *                                                                           taken back
  *
- * A name is one user's: each may have the same. It stands in the table of the process that
+ * A name is one user's, and nobody else finds it: each may have the same. It stands in the table of the process that
  * published it, which ends with that process and leaves nothing behind, and in its broker's, which
  * serves the block then. There is no third place: whoever looks one up asks the processes
  * (look_up.c) and takes the newest. What was published anew, or taken back, the broker is told when
@@ -392,61 +392,29 @@ static bool leads(const struct gs_name *name)
             gs_publisher_confirms(name->export->publisher, name->export));
 }
 
-static bool is_behind(const struct gs_name_key *key, const struct gs_wire_query *find)
-{
-    int order = strcmp(key->name, find->name);
-
-    return order > 0 || (order == 0 && key->uid > find->index);
-}
-
-static bool may_open(const struct gs_name *name, const struct gs_client *client)
-{
-    return !name->export->publisher ||
-           gs_publisher_lets(name->export->publisher, client->uid, client->gid);
-}
-
-/* His own comes first, then what he may open, then the newest. */
-static bool is_better(const struct gs_name *name, const struct gs_name *best,
-                      const struct gs_client *client)
-{
-    bool own = name->key.uid == client->uid, may = may_open(name, client);
-
-    if (own || best->key.uid == client->uid)
-        return own;
-    return may != may_open(best, client) ? may : name->since_ns > best->since_ns;
-}
-
-static const struct gs_name *sought_locked(const struct gs_share *share,
-                                           const struct gs_client *client,
+/* A user's own, whoever he is: no other is told of. Of that name, or the first behind it. */
+static const struct gs_name *sought_locked(const struct gs_share *share, uint32_t uid,
                                            const struct gs_wire_query *find)
 {
     const bool next = find->about == GS_ABOUT_NEXT_NAME;
     const struct gs_name *name, *found = NULL;
 
     for (name = share->exporter.names; name; name = name->hh.next) {
-        if (next ? !is_behind(&name->key, find) : strcmp(name->key.name, find->name) != 0)
-            continue;
-        if (found && (next ? strcmp(name->key.name, found->key.name) > 0 ||
-                                 (strcmp(name->key.name, found->key.name) == 0 &&
-                                  name->key.uid > found->key.uid)
-                           : !is_better(name, found, client)))
-            continue;
-        if (leads(name))
+        int order = strcmp(name->key.name, find->name);
+
+        if (name->key.uid == uid && (next ? order > 0 : order == 0) && leads(name) &&
+            (!found || strcmp(name->key.name, found->key.name) < 0))
             found = name;
     }
     return found;
 }
 
-static void fill(struct gs_share *share, const struct gs_name *name, bool whole,
-                 struct gs_found *found)
+static void fill(struct gs_share *share, const struct gs_name *name, struct gs_found *found)
 {
     const struct gs_export *export = name->export;
     bool here = !export->publisher;
 
     found->uid = name->key.uid;
-    memcpy(found->naming.name, name->key.name, sizeof found->naming.name);
-    if (!whole)
-        return;
     found->naming = name->naming;
     memcpy(found->ipc_handle, export->ipc_handle, sizeof found->ipc_handle);
     found->offset = name->offset;
@@ -468,18 +436,16 @@ bool gs_look_up_came(struct gs_share *share, struct gs_client *client,
     union gs_wire_message message;
     struct gs_wire_named *named = &message.report.named;
     const struct gs_name *name;
-    bool may;
 
     if (!is_closed(find->name, sizeof find->name))
         return gs_client_fault(client, "its message has fields that make no sense");
     gs_wire_start(&message, GS_WIRE_REPORT, find->head.request);
     gs_lock_take(&share->lock);
-    name = sought_locked(share, client, find);
+    name = sought_locked(share, client->uid, find);
     if (name) {
-        may = may_open(name, client);
-        fill(share, name, may, &named->found);
+        fill(share, name, &named->found);
         named->found.address = 0; /* nobody else's to know */
-        named->state = may ? GS_NAMED_HERE : GS_NAMED_OF_OTHERS;
+        named->is_here = 1;
         named->since_ns = name->since_ns;
     }
     gs_lock_release(&share->lock);
@@ -496,7 +462,7 @@ bool gs_names_own(struct gs_share *share, const char *text, uint64_t *ret_since_
     name = find_locked(share, gs_user_own(), text);
     leads_here = name && leads(name);
     if (leads_here) {
-        fill(share, name, true, ret_found);
+        fill(share, name, ret_found);
         *ret_since_ns = name->since_ns;
     }
     gs_lock_release(&share->lock);

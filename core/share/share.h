@@ -411,16 +411,14 @@ void gs_share_named(struct gs_share *share, const char *name, uint64_t since_ns)
 enum gs_look_up {
     GS_LOOK_FOUND,
     GS_LOOK_NONE,
-    GS_LOOK_OTHERS, /* another user's, which this one may not open: ret_found->uid; no more is told */
     GS_LOOK_SILENT /* nobody has it who has answered, and some have not, within GS_NAME_ANSWER_NS */
 };
 
-/* The newest of this user's processes that have it, and their broker, or else of the users with
- * whom it shares. Asks them all, together. */
+/* The newest of this user's processes that have it, and of brokers. Asks them all, together. */
 enum gs_look_up gs_share_look_up(struct gs_share *share, const char *name,
                                  struct gs_found *ret_found);
-/* Ends this user's name, whichever process published it. As above, and ret_found->uid likewise. */
-enum gs_look_up gs_share_unname(struct gs_share *share, const char *name, uint32_t *ret_uid);
+/* Ends this user's name, whichever process published it. As above. */
+enum gs_look_up gs_share_unname(struct gs_share *share, const char *name);
 
 /* ---- External memory (external.c) ------------------------------------------------------------ */
 

@@ -46,9 +46,8 @@
  * the process goes to sleep for it, that this takes longer. One such order is under way on a
  * connection at a time.
  *
- * Anybody who may open may ask about a name (core/share/names.c), or the next one behind it: the
- * answer has a handle where he may open it. The same user may order the end of one that was
- * published before some time.
+ * Whoever asks about a name (core/share/names.c), or the next one behind it, is told of his own
+ * user's. The same user may order the end of one that was published before some time.
  *
  * Who has the handle of an event asks whoever made it for the file that it lies in
  * (core/share/event.h), by its number and secret, and the REPORT brings its descriptor if he is the
@@ -314,7 +313,7 @@ enum gs_about {
     GS_ABOUT_BLOCK,     /* by its handle, or */
     GS_ABOUT_ADDRESS,   /* by an address in the memory of who answers */
     GS_ABOUT_NAME,      /* that of this name; */
-    GS_ABOUT_NEXT_NAME, /* behind this name of the user `index`, of whomsoever */
+    GS_ABOUT_NEXT_NAME, /* the next behind this name */
     GS_ABOUT_EVENTS,    /* a file of events */
     GS_ABOUT_MACHINE, /* the n-th other one, or that of this name, which is to be forgotten (wire_cluster.h) */
     GS_ABOUTS
@@ -359,14 +358,12 @@ struct gs_wire_limbo_block {
     uint64_t id, size, freed_ns, held_ns; /* how long ago, and how long it is held */
 };
 
-enum gs_named { GS_NAMED_NONE = 0, GS_NAMED_HERE, GS_NAMED_OF_OTHERS /* he may not open it */ };
-
 /* About a name. */
 struct gs_wire_named {
-    uint32_t state; /* enum gs_named */
+    uint32_t is_here; /* 0: there is none */
     uint32_t zero;
-    uint64_t since_ns;     /* by gs_names_now */
-    struct gs_found found; /* of others: its name and whose it is, and no more */
+    uint64_t since_ns; /* by gs_names_now */
+    struct gs_found found;
 };
 
 struct gs_wire_asleep {

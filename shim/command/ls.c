@@ -17,7 +17,6 @@
 
 struct row {
     struct gs_found found;
-    bool may_open;
     struct who who;
 };
 
@@ -65,12 +64,7 @@ static void add(struct listing *listing, const struct row *row)
 /* Whether it is what was asked for: a name behind the last one. */
 static bool is_next(const struct gs_found *found, const struct gs_wire_query *last)
 {
-    int order;
-
-    if (!gs_naming_is_good(&found->naming))
-        return false;
-    order = strcmp(found->naming.name, last->name);
-    return order > 0 || (order == 0 && found->uid > last->index);
+    return gs_naming_is_good(&found->naming) && strcmp(found->naming.name, last->name) > 0;
 }
 
 /* His names, one behind the other. 0, or why they are not all of them. */
@@ -86,17 +80,15 @@ static int ask_names(struct listing *listing, int fd, long pid, union gs_wire_me
         error = ask_for(fd, &find, GS_WIRE_REPORT, ret_answer);
         if (error || ret_answer->head.type != GS_WIRE_REPORT)
             return error ? error : -ENOMSG;
-        if (ret_answer->report.named.state == GS_NAMED_NONE)
+        if (!ret_answer->report.named.is_here)
             return 0;
-        row = (struct row){.found = ret_answer->report.named.found,
-                           .may_open = ret_answer->report.named.state == GS_NAMED_HERE};
+        row = (struct row){.found = ret_answer->report.named.found};
         if (!is_next(&row.found, &find.query))
             return -EPROTO;
         who_fill(&row.who, pid, row.found.pid, row.found.process);
         if (!listing->only || strcmp(listing->only, row.found.naming.name) == 0)
             add(listing, &row);
         memcpy(find.query.name, row.found.naming.name, sizeof find.query.name);
-        find.query.index = row.found.uid;
     }
 }
 
@@ -143,12 +135,6 @@ static void put_row(struct sheet *sheet, const struct row *row)
 
     sheet_put(sheet, "%s", found->naming.name);
     sheet_put(sheet, "%s", user_text(found->uid, user));
-    if (!row->may_open) {
-        for (int i = 0; i < 4; i++)
-            sheet_put(sheet, "-");
-        sheet_put(sheet, "(of another user, who does not share with this one)");
-        return;
-    }
     sheet_put(sheet, "%s", show_size(found->size, text));
     sheet_put(sheet, "%s", found->kept ? "kept" : "-");
     sheet_put(sheet, "%s", show_age(found->age_ns, text));
@@ -177,20 +163,17 @@ static void write_row(struct json *json, const struct row *row)
     json_open(json, NULL, '{');
     json_text(json, "name", found->naming.name);
     json_number(json, "uid", found->uid);
-    json_bool(json, "may_open", row->may_open);
-    if (row->may_open) {
-        json_number(json, "bytes", found->size);
-        json_number(json, "offset", found->offset);
-        json_text(json, "label", found->naming.label);
-        json_number(json, "note_bytes", found->naming.note_size);
-        json_text(json, "note", note_text(&found->naming, note));
-        json_thousandths(json, "age_seconds", found->age_ns / 1000000);
-        json_bool(json, "kept", found->kept);
-        json_text(json, "gpu", uuid);
-        json_open(json, "publisher", '{');
-        who_write(json, &row->who);
-        json_close(json, '}');
-    }
+    json_number(json, "bytes", found->size);
+    json_number(json, "offset", found->offset);
+    json_text(json, "label", found->naming.label);
+    json_number(json, "note_bytes", found->naming.note_size);
+    json_text(json, "note", note_text(&found->naming, note));
+    json_thousandths(json, "age_seconds", found->age_ns / 1000000);
+    json_bool(json, "kept", found->kept);
+    json_text(json, "gpu", uuid);
+    json_open(json, "publisher", '{');
+    who_write(json, &row->who);
+    json_close(json, '}');
     json_close(json, '}');
 }
 

@@ -83,8 +83,8 @@ def prove_rows(folder):
     ages = re.findall(r'"age_seconds": (\d+\.\d{3})[,}]', raw)
     check(len(ages) == 2 and all(least - 0.001 <= float(age) <= time.monotonic() - began + 0.001 for age in ages),
           f'between {least} and now, to the thousandth: {raw}')
-    check({name: row[name] for name in ('uid', 'may_open', 'bytes', 'offset', 'label', 'note', 'note_bytes', 'kept')} ==
-          {'uid': os.geteuid(), 'may_open': True, 'bytes': 8 * MIB, 'offset': 4096, 'label': 'bf16, ä',
+    check({name: row[name] for name in ('uid', 'bytes', 'offset', 'label', 'note', 'note_bytes', 'kept')} ==
+          {'uid': os.geteuid(), 'bytes': 8 * MIB, 'offset': 4096, 'label': 'bf16, ä',
            'note': 'shape 3x4', 'note_bytes': 9, 'kept': False}, f'all of it is told: {row}')
     check(row['publisher'].items() >= {'pid': publisher.pid, 'own_pid': publisher.pid, 'name': 'python3', 'container': None,
                                        'place': None, 'user': pwd.getpwuid(os.geteuid()).pw_name}.items() and

@@ -531,10 +531,9 @@ static void unpublish(struct process *process, unsigned arg)
 {
     uint64_t begun = world.now_ns, starved = process->starved_ns;
     char name[GS_NAME_SIZE];
-    uint32_t uid;
 
     name_of(arg, name);
-    gs_share_unname(process->share, name, &uid);
+    gs_share_unname(process->share, name);
     look_at_names_time(process, begun, starved, GS_SHARE_TELL_NS + GS_NAME_ANSWER_NS);
 }
 

@@ -175,10 +175,9 @@ static void do_look_up(const char *name)
 
 static void do_unname(const char *name)
 {
-    uint32_t uid = 0;
-    enum gs_look_up outcome = gs_share_unname(side.share, name, &uid);
+    enum gs_look_up outcome = gs_share_unname(side.share, name);
 
-    printf("%s %d uid %u\n", outcome == GS_LOOK_FOUND ? "ended" : "none", outcome, uid);
+    printf("%s %d\n", outcome == GS_LOOK_FOUND ? "ended" : "none", outcome);
 }
 
 static void serve(const char *line)
