@@ -384,7 +384,6 @@ void gs_share_held(struct gs_share *share, const unsigned char uuid[16],
 /* The same of one chunk, whatever its device. */
 void gs_share_held_of(struct gs_share *share, uint64_t chunk_id, struct gs_share_held *ret_held);
 
-
 /* ---- Names ---------------------------------------------------------------------------------- */
 
 /* Whether all of it is as it is said there. */
