@@ -83,7 +83,7 @@ static bool send_recall(struct gs_client *client, const struct gs_reference *ref
     return gs_client_call_back(client, &message);
 }
 
-static void pull(struct gs_client *client)
+static void pull(struct gs_share *share, struct gs_client *client)
 {
     union gs_wire_message message;
 
@@ -91,7 +91,7 @@ static void pull(struct gs_client *client)
     message.pull.kept = client->pull.kept;
     message.pull.block_id = client->pull.block_id;
     message.pull.piece = client->pull.block_id ? client->pull.piece : 0;
-    client->pull.due = gs_client_send(client, &message, -1) != 0;
+    client->pull.due = gs_client_send(share, client, &message, -1) != 0;
     client->pull.asked = !client->pull.due;
 }
 
@@ -107,7 +107,7 @@ void gs_client_send_due(struct gs_share *share, struct gs_client *client)
     if (client->said.is_agent)
         gs_agent_flush(share, client);
     if (client->pull.due)
-        pull(client);
+        pull(share, client);
     HASH_ITER(hh, client->references, reference, next) {
         if (client->recalls_due == 0)
             break;
@@ -152,8 +152,7 @@ void gs_client_close_socket(struct gs_share *share, struct gs_client *client)
     if (client->fd < 0 || gs_client_is_lost(client))
         return;
     gs_unwatch(share, client->fd);
-    gs_hang_up(client->fd);
-    client->fd = -1;
+    gs_client_hang_up(share, client);
 }
 
 void gs_clients_part(struct gs_share *share)

@@ -87,8 +87,7 @@ static void client_free(struct gs_share *share, struct gs_client *client)
     gs_lock_take(&share->lock);
     HASH_DEL(share->clients.first, client);
     gs_lock_release(&share->lock);
-    share->clients.count--;
-    client->user->clients--;
+    gs_client_leave_place(share, client);
     gs_user_reap(share, client->user);
     gs_publisher_unref(share, client->publisher);
     free(client);
@@ -316,16 +315,15 @@ static bool make_room(struct gs_share *share, const struct gs_user *user)
     return true;
 }
 
-/* Takes a connection of the user's in as a client, or says why not. Who comes back for what it holds
- * has its place already: where there is no room one more is let in at a time, to say so. */
+/* Takes a connection of the user's in as a client, or says why not. */
 static enum gs_wire_reason admit(struct gs_share *share, int fd, const struct gs_conn_who *caller,
                                  struct gs_user *user)
 {
-    bool fits = make_room(share, user);
+    bool counts = make_room(share, user);
     struct gs_client *client;
     int error;
 
-    if (!fits && share->clients.count > share->options.max_clients)
+    if (!counts && !gs_user_has_place(share, caller))
         return GS_REFUSED_BUSY;
     client = calloc(1, sizeof *client);
     if (!client)
@@ -344,7 +342,6 @@ static enum gs_wire_reason admit(struct gs_share *share, int fd, const struct gs
     client->pid = caller->pid;
     client->user = user;
     client->is_seen = caller->pid > 0;
-    client->over.beyond = !fits;
     client->over.ended = error == -ESRCH; /* it had exited before it was taken in */
     client->since_ns = gs_now_ns();
     client->due_ns = client->since_ns + share->options.timeout_ns;
@@ -356,8 +353,7 @@ static enum gs_wire_reason admit(struct gs_share *share, int fd, const struct gs
         free(client);
         return GS_REFUSED_MEMORY;
     }
-    share->clients.count++;
-    user->clients++;
+    gs_client_take_place(share, client, counts);
     gs_client_watch_exit(share, client);
     if (gs_watch(share, GS_WATCH_ADD, fd, GS_WATCH_READ, GS_WATCH_CLIENT, client->id) != 0) {
         client->fd = -1; /* the caller's again */
@@ -469,7 +465,7 @@ static void look_for_lost(struct gs_share *share, uint64_t now)
 uint64_t gs_clients_tick(struct gs_share *share, uint64_t now)
 {
     struct gs_client *client, *next;
-    uint64_t due = GS_NEVER;
+    uint64_t due = gs_unread_tick(share, now);
 
     look_for_lost(share, now);
     if (share->place.spare_given) {
@@ -505,4 +501,5 @@ void gs_clients_free(struct gs_share *share)
 
     HASH_ITER(hh, share->clients.first, client, next)
         client_free(share, client);
+    gs_unread_free(share);
 }

@@ -85,7 +85,7 @@ static bool tell(struct gs_share *share, struct gs_client *client, union gs_wire
         told->opened += gs_export_is_imported(export);
         told->opened_bytes += gs_export_is_imported(export) ? export->source.size : 0;
     }
-    return gs_client_send(client, message, -1) == 0;
+    return gs_client_send(share, client, message, -1) == 0;
 }
 
 bool gs_machines_asked(struct gs_share *share, struct gs_client *client,

@@ -40,7 +40,7 @@ static void tell_owner(struct gs_share *share, struct gs_export *export)
         memcpy(message.open.ipc_handle, export->ipc_handle, GS_IPC_HANDLE_SIZE);
     else
         message.close.block_id = export->key.id;
-    if (gs_client_send(client, &message, -1) != 0) {
+    if (gs_client_send(share, client, &message, -1) != 0) {
         share->store.cluster.holds_due = true;
         return;
     }

@@ -69,11 +69,12 @@ static bool enqueue(struct gs_share *share, struct gs_client *client,
 
 /* Where no descriptor goes now it is said without: what it is of is then kept until its end is
  * told. */
-static int send_to(const struct gs_client *client, const union gs_wire_message *message, int fd)
+static int send_to(struct gs_share *share, struct gs_client *client,
+                   const union gs_wire_message *message, int fd)
 {
-    int error = gs_client_send(client, message, fd);
+    int error = gs_client_send(share, client, message, fd);
 
-    return error == -ETOOMANYREFS ? gs_client_send(client, message, -1) : error;
+    return error == -ETOOMANYREFS ? gs_client_send(share, client, message, -1) : error;
 }
 
 bool gs_agent_tell(struct gs_share *share, const union gs_wire_message *message, int fd)
@@ -83,7 +84,7 @@ bool gs_agent_tell(struct gs_share *share, const union gs_wire_message *message,
 
     if (!client || client->fd < 0 || gs_client_is_lost(client))
         return false;
-    error = share->store.cluster.first ? -EAGAIN : send_to(client, message, fd);
+    error = share->store.cluster.first ? -EAGAIN : send_to(share, client, message, fd);
     return !error || (gs_wire_goes_later(error) && enqueue(share, client, message, fd));
 }
 
@@ -93,7 +94,7 @@ void gs_agent_flush(struct gs_share *share, struct gs_client *client)
     struct gs_agent_line *line;
 
     while ((line = cluster->first)) {
-        if (gs_wire_goes_later(send_to(client, &line->message, line->fd)))
+        if (gs_wire_goes_later(send_to(share, client, &line->message, line->fd)))
             return;
         cluster->first = line->next;
         if (--cluster->waiting == 0)

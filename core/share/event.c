@@ -129,7 +129,7 @@ bool gs_events_came(struct gs_share *share, struct gs_client *client,
     if (fd < 0)
         return gs_client_refuse(share, client, query->head.request, reason, 0);
     gs_wire_start(&answer, GS_WIRE_REPORT, query->head.request);
-    error = gs_client_send(client, &answer, fd);
+    error = gs_client_send(share, client, &answer, fd);
     if (!error)
         gs_log_line(&share->log, GS_LOG_DEBUG, "the file of events %llu was given to %d",
                     (unsigned long long)query->number, (int)client->pid);

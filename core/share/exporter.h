@@ -265,7 +265,7 @@ struct gs_over {
     bool late;       /* hung up, and not over GS_LOOK_NS later: nobody waits for it any more */
     bool shut;       /* it was hung up on, and its hang-up is not seen yet */
     uint32_t before; /* connections, before this one */
-    bool beyond;     /* let in where there was no room: to come back, and for nothing else */
+    bool uncounted;  /* let in where there was no room: to come back, and for nothing else */
 };
 
 /* An open of another machine's block, which the agent is asked for (cluster_import.c). */
@@ -290,6 +290,7 @@ struct gs_client {
                                      * in the name of its instance */
     struct gs_pull pull;
     bool shares;            /* it has left some here */
+    bool was_sent_fd;       /* of another user, and it may not have read it */
     uint64_t published;     /* exports that it has published to this broker */
     unsigned published_fds; /* with so many descriptors */
     struct gs_over over;
@@ -381,15 +382,25 @@ struct gs_user *gs_user_of(struct gs_share *share, uid_t uid);
 void gs_user_reap(struct gs_share *share, struct gs_user *user);
 /* Whether one that has `has` of the `all` that are taken, of `most`, may take one more. */
 bool gs_user_may(const struct gs_user *user, uint64_t has, uint64_t all, uint64_t most);
+/* Whether a connection of the process may be let in beyond what is counted: quota.c says when. */
+bool gs_user_has_place(const struct gs_share *share, const struct gs_conn_who *who);
+void gs_client_take_place(struct gs_share *share, struct gs_client *client, bool counts);
+void gs_client_leave_place(struct gs_share *share, struct gs_client *client);
 /* Its next message, as gs_wire_receive. */
 int gs_client_receive(struct gs_share *share, struct gs_client *client,
                       union gs_wire_message *ret_message, int *ret_fd);
 /* Sends the client a message, with `fd` unless that is -1. As gs_wire_send; -ETOOMANYREFS also
  * where he is another user's than this process's and has not read all that was sent before. */
-int gs_client_send(const struct gs_client *client, const union gs_wire_message *message, int fd);
+int gs_client_send(struct gs_share *share, struct gs_client *client,
+                   const union gs_wire_message *message, int fd);
 /* The same of several; of one where it is another user's. */
-int gs_client_send_all(const struct gs_client *client, const union gs_wire_message *message,
-                       const struct gs_wire_fds *fds);
+int gs_client_send_all(struct gs_share *share, struct gs_client *client,
+                       const union gs_wire_message *message, const struct gs_wire_fds *fds);
+/* Ends its connection. */
+void gs_client_hang_up(struct gs_share *share, struct gs_client *client);
+/* Connections that are over and were kept for what lies there unread; when to come again. */
+uint64_t gs_unread_tick(struct gs_share *share, uint64_t now);
+void gs_unread_free(struct gs_share *share);
 
 /* broker.c: whether the client may share under its instance; and it answers to a PULL, as
  * gs_client_serve. */

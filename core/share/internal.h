@@ -228,9 +228,11 @@ struct gs_exporter {
 /* The share thread's own: who is connected (clients.c, quota.c, report.c). */
 struct gs_clients {
     struct gs_client *first;
-    unsigned count;
+    unsigned count; /* of those that count (quota.c) */
     uint64_t next_id;
     struct gs_user *users;
+    struct gs_unread *unread; /* and when they are looked at, if there are any */
+    uint64_t unread_look_ns;
     uint64_t listener_pause;     /* when to listen again; 0: listening */
     uint64_t lost_look_ns;       /* when to look whether the program has closed connections */
     struct gs_share_stats stats; /* as they were told last, */

@@ -449,7 +449,7 @@ bool gs_look_up_came(struct gs_share *share, struct gs_client *client,
         named->since_ns = name->since_ns;
     }
     gs_lock_release(&share->lock);
-    return gs_client_send(client, &message, -1) == 0;
+    return gs_client_send(share, client, &message, -1) == 0;
 }
 
 bool gs_names_own(struct gs_share *share, const char *text, uint64_t *ret_since_ns,
@@ -493,5 +493,5 @@ bool gs_unname_came(struct gs_share *share, struct gs_client *client,
         return gs_client_fault(client, "its message has fields that make no sense");
     gs_wire_start(&answer, GS_WIRE_DONE, order->head.request);
     answer.done.ended = gs_names_end(share, client->uid, order->name, order->value);
-    return gs_client_send(client, &answer, -1) == 0;
+    return gs_client_send(share, client, &answer, -1) == 0;
 }

@@ -89,5 +89,5 @@ bool gs_order_came(struct gs_share *share, struct gs_client *client,
         set(share, client, order, &message.done);
     else
         put_to_sleep(share, order, &message.done);
-    return gs_client_send(client, &message, -1) == 0;
+    return gs_client_send(share, client, &message, -1) == 0;
 }

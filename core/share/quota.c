@@ -4,13 +4,25 @@
  * One thing is not this process's alone: descriptors that were sent and not read. The kernel counts
  * them for the user who sent them, and none is sent where they are more than the sender's limit
  * (but root's): another user who lets them lie would end the sharing of all this user's processes.
- * So over each connection he is sent one at a time, when he has read all that was sent before. What
- * he leaves unread in one that he is hung up on counts until he closes it: whoever is listed is
- * trusted not to.
+ * So over each connection he is sent one at a time, when he has read all that was sent before; and
+ * a connection that is hung up on is kept until what lies there has been read, or it has been
+ * closed: by it alone can that be seen. Where many are kept no other user is sent any for the
+ * moment.
  */
+#include "core/base/list.h"
+#include "core/share/discard.h"
 #include "core/share/exporter.h"
 
 #include <stdlib.h>
+
+#define UNREAD_PART    16 /* of the limit of descriptors: so many connections are kept for that */
+#define UNREAD_LOOK_NS GS_NS_PER_S
+
+/* A connection that is over, and of which the other side has not read all. */
+struct gs_unread {
+    struct gs_fd fd; /* the program may close it */
+    struct gs_unread *next;
+};
 
 struct gs_user *gs_user_of(struct gs_share *share, uid_t uid)
 {
@@ -45,19 +57,126 @@ bool gs_user_may(const struct gs_user *user, uint64_t has, uint64_t all, uint64_
     return gs_user_is_own(user->uid) || (others < most && has < (most - others + 1) / 2);
 }
 
-/* ---- Descriptors that go -------------------------------------------------------------------- */
+/* ---- Descriptors under way ------------------------------------------------------------------ */
 
-int gs_client_send_all(const struct gs_client *client, const union gs_wire_message *message,
-                       const struct gs_wire_fds *fds)
+/* Gives up the connections of which all has been read, or all of them. */
+static void unread_drop(struct gs_share *share, bool all)
 {
-    if (fds->count > 0 && !gs_user_is_own(client->uid) && !gs_conn_is_read(client->fd))
-        return -ETOOMANYREFS;
+    struct gs_unread *unread, *next;
+
+    LL_FOREACH_SAFE(share->clients.unread, unread, next) {
+        bool there = gs_fd_is_there(&unread->fd);
+
+        if (!all && there && !gs_conn_is_read(unread->fd.fd))
+            continue;
+        LL_DELETE(share->clients.unread, unread);
+        if (there)
+            gs_hang_up(unread->fd.fd);
+        free(unread);
+    }
+}
+
+/* Whether another connection that is hung up on may be kept. */
+static bool may_leave_more(struct gs_share *share)
+{
+    const struct gs_unread *unread;
+    unsigned count;
+
+    LL_COUNT(share->clients.unread, unread, count);
+    if (count >= gs_fd_limit() / UNREAD_PART)
+        unread_drop(share, false);
+    LL_COUNT(share->clients.unread, unread, count);
+    return count < gs_fd_limit() / UNREAD_PART;
+}
+
+int gs_client_send_all(struct gs_share *share, struct gs_client *client,
+                       const union gs_wire_message *message, const struct gs_wire_fds *fds)
+{
+    if (fds->count > 0 && !gs_user_is_own(client->uid)) {
+        if (!gs_conn_is_read(client->fd) || !may_leave_more(share))
+            return -ETOOMANYREFS;
+        client->was_sent_fd = true;
+    }
     return gs_wire_send_all(client->fd, message, fds);
 }
 
-int gs_client_send(const struct gs_client *client, const union gs_wire_message *message, int fd)
+int gs_client_send(struct gs_share *share, struct gs_client *client,
+                   const union gs_wire_message *message, int fd)
 {
-    return gs_client_send_all(client, message, &(struct gs_wire_fds){.count = fd >= 0, .fd = {fd}});
+    return gs_client_send_all(share, client, message,
+                              &(struct gs_wire_fds){.count = fd >= 0, .fd = {fd}});
+}
+
+void gs_client_hang_up(struct gs_share *share, struct gs_client *client)
+{
+    struct gs_unread *unread = NULL;
+
+    if (client->was_sent_fd && !gs_conn_is_read(client->fd))
+        unread = malloc(sizeof *unread);
+    if (unread) {
+        *unread = (struct gs_unread){.fd = client->kept_fd};
+        if (!share->clients.unread)
+            share->clients.unread_look_ns = gs_now_ns() + UNREAD_LOOK_NS;
+        LL_PREPEND(share->clients.unread, unread);
+        gs_conn_shut(client->fd);
+    } else {
+        gs_hang_up(client->fd);
+    }
+    client->fd = -1;
+}
+
+uint64_t gs_unread_tick(struct gs_share *share, uint64_t now)
+{
+    if (share->clients.unread && share->clients.unread_look_ns <= now) {
+        unread_drop(share, false);
+        share->clients.unread_look_ns = now + UNREAD_LOOK_NS;
+    }
+    return share->clients.unread ? share->clients.unread_look_ns : GS_NEVER;
+}
+
+void gs_unread_free(struct gs_share *share)
+{
+    unread_drop(share, true);
+}
+
+/* ---- Places ---------------------------------------------------------------------------------- */
+
+/* Who comes back for what it holds has its place already, though there are max_clients: its new
+ * connection is let in uncounted, one for each that its process has lost, and takes that one's
+ * place as it says hello. */
+
+static bool is_process(const struct gs_client *client, uid_t uid, pid_t pid)
+{
+    return client->is_seen && client->uid == uid && client->pid == pid;
+}
+
+bool gs_user_has_place(const struct gs_share *share, const struct gs_conn_who *who)
+{
+    struct gs_client *client, *next;
+    int places = 0;
+
+    HASH_ITER(hh, share->clients.first, client, next) {
+        if (!is_process(client, who->uid, who->pid))
+            continue;
+        if (client->over.uncounted)
+            places--;
+        else if (client->fd < 0 && client->references)
+            places++;
+    }
+    return who->pid > 0 && places > 0;
+}
+
+void gs_client_take_place(struct gs_share *share, struct gs_client *client, bool counts)
+{
+    client->over.uncounted = !counts;
+    share->clients.count += counts;
+    client->user->clients += counts;
+}
+
+void gs_client_leave_place(struct gs_share *share, struct gs_client *client)
+{
+    share->clients.count -= !client->over.uncounted;
+    client->user->clients -= !client->over.uncounted;
 }
 
 /* ---- Descriptors that come ------------------------------------------------------------------ */

@@ -239,8 +239,8 @@ bool gs_report(struct gs_share *share, struct gs_client *client, const struct gs
     if (!blocks || which.block)
         pidfd = tell_client_locked(share, query->index, &which, now, report);
     gs_lock_release(&share->lock);
-    error = gs_client_send(client, &message, pidfd);
+    error = gs_client_send(share, client, &message, pidfd);
     if (error == -ETOOMANYREFS)
-        error = gs_client_send(client, &message, -1);
+        error = gs_client_send(share, client, &message, -1);
     return error == 0;
 }

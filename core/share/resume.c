@@ -50,8 +50,10 @@ static void swap_connections(struct gs_share *share, struct gs_client *holder,
 
     holder->fd = client->fd;
     holder->kept_fd = client->kept_fd;
+    holder->was_sent_fd = client->was_sent_fd;
     client->fd = was.fd;
     client->kept_fd = was.kept_fd;
+    client->was_sent_fd = was.was_sent_fd;
     watch(share, holder);
     watch(share, client);
     if (gs_client_has_pidfd(holder) || client->pidfd < 0)
@@ -112,7 +114,7 @@ bool gs_client_resumes(struct gs_share *share, struct gs_client *client,
 
 bool gs_client_is_let_in(struct gs_share *share, struct gs_client *client)
 {
-    if (!client->over.beyond)
+    if (!client->over.uncounted)
         return true;
     gs_client_refuse(share, client, 0, GS_REFUSED_BUSY, 0);
     gs_client_say_bye(client);

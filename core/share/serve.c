@@ -63,7 +63,7 @@ static int send_grant(struct gs_share *share, struct gs_client *client,
     message.grant.ends =
         share->options.isolate || gs_export_is_own(export) || export->source.behind != NULL;
     gs_batch_write(export, batch, &message.grant.batch);
-    return gs_client_send_all(client, &message, &batch->fds);
+    return gs_client_send_all(share, client, &message, &batch->fds);
 }
 
 /* It is pinned, and so does not fall asleep. */
