@@ -88,23 +88,20 @@ static int by_point(const void *point_, const void *piece_)
     return point->address > piece->address;
 }
 
-/* Whether pieces have all of it, side by side: a block may lie in several. */
+static bool is_in_a_piece(const struct follower *follower, uint64_t address, unsigned device)
+{
+    struct point point = {.address = address};
+
+    tfind(&point, &follower->pieces, by_point);
+    return point.below && point.below->device == device &&
+           address - point.below->address < point.below->size;
+}
+
+/* A block may lie in several pieces, side by side: both of its ends tell. */
 static bool is_in_pieces(const struct follower *follower, const struct trace_block *block)
 {
-    uint64_t covered = 0;
-
-    while (covered < block->size) {
-        struct point point = {.address = block->address + covered};
-        const struct trace_block *piece;
-
-        tfind(&point, &follower->pieces, by_point);
-        piece = point.below;
-        if (!piece || piece->device != block->device ||
-            point.address - piece->address >= piece->size)
-            return false;
-        covered += piece->size - (point.address - piece->address);
-    }
-    return true;
+    return is_in_a_piece(follower, block->address, block->device) &&
+           is_in_a_piece(follower, block->address + block->size - 1, block->device);
 }
 
 static void follow_alloc(struct follower *follower, const struct trace_event *event, size_t at)

@@ -17,14 +17,12 @@ static void look_at(const struct report *report)
     uint64_t never_freed[256] = {0}, live_end[256] = {0};
 
     for (size_t i = 0; i < memory->block_count; i++) {
-        const struct trace_block *block = &memory->blocks[i],
-                                 *piece = trace_piece_of(memory, block);
+        const struct trace_block *block = &memory->blocks[i];
 
         CHECK(block->from < report->trace.count && memory->begins[block->from] == i + 1);
         CHECK(block->to == TRACE_NEVER ||
               (block->to > block->from && block->to < report->trace.count));
-        CHECK(!piece || (block->address >= piece->address && block->size <= piece->size &&
-                         block->address - piece->address <= piece->size - block->size));
+        CHECK(!block->is_in_pieces || memory->piece_count > 0);
         never_freed[block->device] += block->to == TRACE_NEVER;
         live_end[block->device] += block->to == TRACE_NEVER ? block->size : 0;
     }

@@ -206,7 +206,7 @@ def check_broker(python, folder):
     os.mkdir(folder, 0o700)
     lines = said(call(python, '-m', 'gpushim', 'run', '-o', 'share.strategy=broker', '-o', f'share.dir={folder}', '--',
                       python, '-c', SHARES))
-    pids = [int(pid) for pid in re.findall(r'one answers in .*?, process (\d+)', str(lines[-1:]))]
+    pids = [int(pid) for pid in re.findall(r'one answers, process (\d+)', str(lines[-1:]))]
     check(len(pids) == 1, f'the broker: {lines}')
     for pid in pids:
         program = os.readlink(f'/proc/{pid}/exe')
