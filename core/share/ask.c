@@ -6,13 +6,14 @@
 #include "core/share/ask.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "core/base/list.h"
 #include "core/share/discard.h"
 
 #define LOOK_NS (5 * GS_NS_PER_MS)
 
-static void forget(struct gs_peer *peer)
+void gs_peer_forget(struct gs_peer *peer)
 {
     if (gs_fd_is_there(&peer->socket))
         gs_hang_up(peer->socket.fd);
@@ -23,12 +24,8 @@ static void forget(struct gs_peer *peer)
 
 static void set_state(struct gs_asking *asking, struct gs_peer *peer, enum gs_peer_state state)
 {
+    asking->silent += state == GS_SILENT;
     peer->state = state;
-    if (state != GS_SILENT)
-        return;
-    asking->silent++;
-    if (peer->who.pid > 0)
-        asking->silent_pid = peer->who.pid;
 }
 
 static bool is_awaited(const struct gs_asking *asking, const struct gs_peer *peer)
@@ -52,7 +49,7 @@ static bool wait_for_any(const struct gs_asking *asking)
     return count > 0;
 }
 
-static void hear(struct gs_asking *asking, struct gs_peer *peer)
+void gs_ask_hear(struct gs_asking *asking, struct gs_peer *peer)
 {
     while (peer->state == GS_AWAITED) {
         union gs_wire_message message;
@@ -74,11 +71,11 @@ static void await_answers(struct gs_asking *asking)
     while (!asking->enough && wait_for_any(asking)) {
         asking->waited_ns += gs_look_counts(&looked);
         LL_FOREACH(asking->peers, peer)
-            hear(asking, peer);
+            gs_ask_hear(asking, peer);
     }
 }
 
-/* All are parted with; whose time is over is silent. */
+/* Who has answered, or is not needed any more, is parted with; whose time is over is silent. */
 static void end_round(struct gs_asking *asking)
 {
     struct gs_peer *peer, *next;
@@ -87,9 +84,11 @@ static void end_round(struct gs_asking *asking)
     LL_FOREACH_SAFE(asking->peers, peer, next) {
         if (peer->state == GS_AWAITED && !is_awaited(asking, peer))
             set_state(asking, peer, GS_SILENT);
-        forget(peer);
+        if (peer->state == GS_SILENT && asking->keeps)
+            continue;
+        LL_DELETE(asking->peers, peer);
+        gs_peer_forget(peer);
     }
-    asking->peers = NULL;
     asking->waited_ns = asking->count = 0;
 }
 
@@ -111,7 +110,7 @@ static int reach(struct gs_asking *asking, int directory, const char *name,
 {
     int fd;
 
-    if (asking->own && asking->silent >= GS_CONN_ANY)
+    if (asking->keeps && asking->silent >= GS_CONN_ANY)
         return -EMFILE; /* they have cost enough */
     fd = gs_directory_connect(directory, &asking->share->options, name, 0);
     if (fd < 0)
@@ -123,6 +122,16 @@ static int reach(struct gs_asking *asking, int directory, const char *name,
     return -ENOENT;
 }
 
+/* One who was silent before. */
+static bool is_kept(const struct gs_asking *asking, const char *name)
+{
+    const struct gs_peer *peer = asking->keeps ? asking->peers : NULL;
+
+    while (peer && strcmp(peer->name, name) != 0)
+        peer = peer->next;
+    return peer != NULL;
+}
+
 static void ask_one(struct gs_asking *asking, int directory, const char *name, bool is_broker)
 {
     struct gs_conn_who who;
@@ -131,7 +140,7 @@ static void ask_one(struct gs_asking *asking, int directory, const char *name, b
 
     if (asking->count == GS_CONN_ANY)
         end_round(asking);
-    if (asking->enough)
+    if (asking->enough || is_kept(asking, name))
         return;
     fd = reach(asking, directory, name, &who);
     if (fd == -EMFILE && asking->count > 0) {
@@ -147,6 +156,7 @@ static void ask_one(struct gs_asking *asking, int directory, const char *name, b
         asking->unasked++;
         return;
     }
+    strncpy(peer->name, name, sizeof peer->name - 1);
     peer->is_broker = is_broker;
     peer->who = who;
     peer->socket = gs_fd_keep(fd);

@@ -18,6 +18,7 @@ enum gs_peer_state {
 
 /* A process that is asked. */
 struct gs_peer {
+    char name[GS_BROKER_NAME_SIZE]; /* of its socket */
     bool is_broker;
     struct gs_conn_who who;
     struct gs_fd socket; /* the program may close it */
@@ -31,6 +32,7 @@ struct gs_asking {
     void *arg; /* of who asks */
     bool
         own; /* this user's processes alone, in this user's folders; else brokers, and others' too */
+    bool keeps; /* who is silent stays in `peers`: GS_CONN_ANY of them at most */
     /* Says what is asked: GS_AWAITED; or it is done with the process. */
     enum gs_peer_state (*say)(struct gs_asking *asking, struct gs_peer *peer);
     /* It has said something; or `error`, as of gs_wire_receive. */
@@ -45,11 +47,14 @@ struct gs_asking {
     uint64_t
         waited_ns; /* for those who are asked at once, as gs_look_counts has it; and how many */
     unsigned count;
-    unsigned silent;  /* did not answer; GS_CONN_ANY of this user's are enough */
-    pid_t silent_pid; /* of one of these; 0: not seen from here */
+    unsigned silent;  /* did not answer; */
     unsigned unasked; /* could not be asked: no descriptor, no memory, or they take no connection */
 };
 
 void gs_ask_all(struct gs_asking *asking);
+/* What one who was silent has said since, when he had been asked. */
+void gs_ask_hear(struct gs_asking *asking, struct gs_peer *peer);
+/* Hangs up on it, and frees it. */
+void gs_peer_forget(struct gs_peer *peer);
 
 #endif

@@ -94,6 +94,7 @@ enum gs_export_state {
     GS_EXPORT_STATES
 };
 
+struct gs_peer;
 struct gs_client;
 struct gs_export;
 struct gs_remote;
@@ -246,8 +247,9 @@ struct gs_pressure {
     enum { GS_ASKED_NOTHING = 0, GS_ASKED, GS_ASKED_TAKEN, GS_ASKED_DONE } state;
     unsigned char uuid[16];
     uint64_t wanted, given;
-    bool is_long;   /* they are to be told that it takes longer */
-    unsigned pleas; /* the share thread's own: clients that wait for an answer */
+    bool is_long;           /* they are to be told that it takes longer */
+    unsigned pleas;         /* the share thread's own: clients that wait for an answer */
+    struct gs_peer *silent; /* whom this process has asked, and who has not answered yet */
 };
 
 /* What threads of this process ask the share thread (flush.c), and others for. */
@@ -428,6 +430,9 @@ bool gs_names_end(struct gs_share *share, uint32_t uid, const char *name, uint64
  * ended. */
 struct gs_wire_opened;
 void gs_owners_tell(struct gs_share *share, uint32_t index, struct gs_wire_opened *ret);
+
+/* pressure_ask.c: at the very end. */
+void gs_others_free(struct gs_share *share);
 
 /* ---- say.c ---------------------------------------------------------------------------------- */
 

@@ -1,4 +1,5 @@
 /* Asking other processes for memory (the picture is in core/share/pressure.c). */
+#include "core/base/list.h"
 #include "core/share/ask.h"
 
 #include <string.h>
@@ -21,8 +22,6 @@ static enum gs_peer_state say(struct gs_asking *asking, struct gs_peer *peer)
     const struct plea *plea = asking->arg;
     union gs_wire_message message;
 
-    if (peer->who.pid > 0 && gs_alive_is_stopped(peer->who.pid))
-        return GS_SILENT;
     gs_wire_start(&message, GS_WIRE_ORDER, REQUEST);
     message.order.kind = GS_ORDER_TRIM;
     memcpy(message.order.uuid, plea->uuid, sizeof message.order.uuid);
@@ -59,14 +58,74 @@ static bool waits(const struct gs_asking *asking, const struct gs_peer *peer)
     return asking->waited_ns < most[peer->step];
 }
 
+/* ---- Who is silent: kept, since by its connection is seen when it has answered --------------- */
+
+static struct gs_peer *take_silent(struct gs_share *share)
+{
+    struct gs_peer *silent;
+
+    gs_lock_take(&share->lock);
+    silent = share->asked.pressure.silent;
+    share->asked.pressure.silent = NULL;
+    gs_lock_release(&share->lock);
+    return silent;
+}
+
+/* Two threads may ask at once, and each finds some of the others: of one process once. */
+static bool keep(struct gs_share *share, struct gs_peer *peer)
+{
+    struct gs_peer **link;
+
+    gs_lock_take(&share->lock);
+    link = &share->asked.pressure.silent;
+    while (*link && strcmp((*link)->name, peer->name) != 0)
+        link = &(*link)->next;
+    if (!*link) {
+        peer->next = NULL;
+        *link = peer;
+        peer = NULL;
+    }
+    gs_lock_release(&share->lock);
+    return !peer;
+}
+
+/* Those who were silent the last time. Who has answered by now, gone, or lost the connection, is
+ * found anew: what he gave before this is not counted. */
+static void hear_silent(struct gs_asking *asking)
+{
+    struct plea *plea = asking->arg;
+    struct gs_peer *silent = take_silent(asking->share), *peer, *next;
+
+    LL_FOREACH_SAFE(silent, peer, next) {
+        peer->state = GS_AWAITED;
+        gs_ask_hear(asking, peer);
+        if (peer->state == GS_HEARD) {
+            gs_peer_forget(peer);
+            continue;
+        }
+        peer->state = GS_SILENT;
+        asking->silent++;
+        LL_PREPEND(asking->peers, peer);
+    }
+    plea->answers->given = 0;
+    asking->enough = false;
+}
+
 void gs_share_ask(struct gs_share *share, const unsigned char uuid[16], uint64_t wanted,
                   struct gs_share_answers *ret_answers)
 {
     struct plea plea = {.uuid = uuid, .wanted = wanted, .answers = ret_answers};
-    struct gs_asking asking = {
-        .share = share, .arg = &plea, .own = true, .say = say, .hear = hear, .waits = waits};
+    struct gs_asking asking = {.share = share,
+                               .arg = &plea,
+                               .own = true,
+                               .keeps = true,
+                               .say = say,
+                               .hear = hear,
+                               .waits = waits};
+    struct gs_peer *peer, *next;
 
     *ret_answers = (struct gs_share_answers){.given = 0};
+    hear_silent(&asking);
     gs_ask_all(&asking);
     if (asking.unasked)
         gs_log_line(&share->log, GS_LOG_INFO,
@@ -75,5 +134,18 @@ void gs_share_ask(struct gs_share *share, const unsigned char uuid[16], uint64_t
                         ? "no descriptor is left (ulimit -n), or they take no connection"
                         : "too many others do not answer");
     ret_answers->silent = asking.silent;
-    ret_answers->silent_pid = asking.silent_pid;
+    LL_FOREACH_SAFE(asking.peers, peer, next) {
+        if (peer->who.pid > 0)
+            ret_answers->silent_pid = peer->who.pid;
+        if (!keep(share, peer))
+            gs_peer_forget(peer);
+    }
+}
+
+void gs_others_free(struct gs_share *share)
+{
+    struct gs_peer *silent = take_silent(share), *peer, *next;
+
+    LL_FOREACH_SAFE(silent, peer, next)
+        gs_peer_forget(peer);
 }

@@ -76,6 +76,7 @@ void gs_share_destroy(struct gs_share *share)
     gs_broker_free(share);
     gs_exports_free(share);
     gs_chunk_fds_free(share);
+    gs_others_free(share);
     gs_loop_close(share);
     gs_cond_destroy(&share->started);
     gs_cond_destroy(&share->importer.changed);

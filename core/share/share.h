@@ -485,8 +485,9 @@ struct gs_share_answers {
 
 /*
  * Asks this user's other processes for memory of a device, and waits until they have given it: for
- * 50 ms until one says that it is at it, and for a second until it is done. Who is seen to be
- * stopped is not waited for. A wait in which this process itself stood still does not count.
+ * 50 ms until one says that it is at it, and for a second until it is done. Who did not answer is
+ * not waited for again until it has. A wait in which this process itself stood still does not
+ * count.
  */
 void gs_share_ask(struct gs_share *share, const unsigned char uuid[16], uint64_t wanted,
                   struct gs_share_answers *ret_answers);

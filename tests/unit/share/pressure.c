@@ -400,27 +400,55 @@ static unsigned asking_waits(struct gs_share_answers *ret_answers, int answers)
     return (unsigned)(patience_took() / MS);
 }
 
-Test(share_pressure, who_is_stopped_is_not_waited_for_and_asked_when_he_goes_on)
+Test(share_pressure, who_is_stopped_is_waited_for_once_and_asked_again_when_he_goes_on)
 {
     struct gs_share_answers answers;
     int fds;
 
     other_start(&other, dir, NULL);
     cr_assert_str_eq(other_ask(&other, "serve 5"), "ok");
-    fds = side_open_fds();
     kill(other.pid, SIGSTOP);
     waitpid(other.pid, NULL, WUNTRACED);
+    assert_waits(asking_waits(&answers, 0), WAIT_MS);
+    fds = side_open_fds();
     for (int i = 0; i < 3; i++) {
-        cr_assert_eq(asking_waits(&answers, 0), 0, "it was waited for");
+        cr_assert_eq(asking_waits(&answers, 0), 0, "it was waited for again");
         cr_assert_eq(answers.silent, 1);
         cr_assert_eq(answers.silent_pid, other.pid);
         cr_assert_eq(answers.given, 0);
     }
-    cr_assert(SIDE_WAIT(side_open_fds() == fds));
+    cr_assert_eq(side_open_fds(), fds, "one connection is kept");
     kill(other.pid, SIGCONT);
     cr_assert(SIDE_WAIT((asking_waits(&answers, -1), answers.given == 5)));
     cr_assert_eq(answers.silent, 0);
+    cr_assert_eq(side_open_fds(), fds - 1);
     cr_assert_eq(other_stop(&other), 0);
+}
+
+/* It has answered long ago, and is asked anew. */
+Test(share_pressure, what_was_given_before_it_was_asked_for_is_not_counted)
+{
+    char name[GS_SOCKET_NAME_SIZE];
+    struct gs_share_answers answers;
+    int fd;
+
+    other_start(&other, dir, NULL);
+    cr_assert_str_eq(other_ask(&other, "serve %d", 4 << 20), "ok");
+    kill(other.pid, SIGSTOP);
+    waitpid(other.pid, NULL, WUNTRACED);
+    asking_waits(&answers, 0);
+    cr_assert_eq(answers.silent, 1);
+    kill(other.pid, SIGCONT);
+    only_socket(name);
+    fd = dial(name);
+    plead(fd, side_gpu, MIB, 1);
+    assert_seen_to(fd, 1);
+    assert_given(fd, 1, 4 << 20); /* with this at the latest it has answered */
+    close(fd);
+    other_kill(&other);
+    asking_waits(&answers, -1);
+    cr_assert_eq(answers.given, 0);
+    cr_assert_eq(gs_share_serve(side.share), GS_OK);
 }
 
 /* The only socket there gets a name as of a process that lives, or is of another PID namespace. */
@@ -540,12 +568,13 @@ Test(share_pressure, who_answers_wrongly_is_believed_nothing_and_not_waited_for)
         char path[108];
         pid_t child = liar(lie, path);
 
-        for (int i = 0; i < 2; i++) { /* whoever is at it is waited for longer */
+        for (int i = 0; i < 2;
+             i++) { /* who is silent is waited for once, and whoever is at it longer */
             unsigned took = asking_waits(&answers, lie == SILENCE            ? 0
                                                    : lie == MORE_AND_SILENCE ? 1
                                                                              : -1);
 
-            assert_waits(took, !silent ? 0 : lie == SILENCE ? WAIT_MS : GIVING_MS);
+            assert_waits(took, !silent || i == 1 ? 0 : lie == SILENCE ? WAIT_MS : GIVING_MS);
             cr_assert_leq(answers.given, lie == TWICE ? MIB : 0, "lie %d: %llu", lie,
                           (unsigned long long)answers.given);
             cr_assert_eq(answers.silent, silent, "lie %d", lie);
@@ -580,6 +609,8 @@ Test(share_pressure, a_folder_full_of_silent_sockets_costs_no_more_than_one)
     assert_waits(asking_waits(&answers, 0), WAIT_MS);
     cr_assert_eq(answers.silent, 128);
     cr_assert_not_null(strstr(side_logged(), "22 processes were not asked"), "%s", side_logged());
+    cr_assert_eq(asking_waits(&answers, 0), 0);
+    cr_assert_eq(answers.silent, 128);
     for (unsigned i = 0; i < 150; i++)
         close(listeners[i]);
     other_start(&other, dir, NULL);
