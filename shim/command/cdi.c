@@ -24,6 +24,7 @@
 
 #define KIND    "libgpushim.dev/shim"
 #define VERSION "0.5.0" /* what is here needs no newer, and engines since 2022 read it */
+#define HEAD    "{\"cdiVersion\": \"" VERSION "\", \"kind\": \"" KIND "\""
 #define INSIDE  "/opt/gpushim"
 
 struct spec {
@@ -66,7 +67,7 @@ static bool write_spec(FILE *file, const void *arg)
 {
     const struct spec *spec = arg;
 
-    fputs("{\"cdiVersion\": \"" VERSION "\", \"kind\": \"" KIND "\", \"devices\": [", file);
+    fputs(HEAD ", \"devices\": [", file);
     put_device(file, spec, "all", "\"LD_PRELOAD=" INSIDE "/lib/" LIBRARY "\", ");
     fputs(", ", file);
     put_device(file, spec, "all-run", "");
@@ -130,6 +131,10 @@ static bool is_read(const char *path)
 
 int command_cdi(const struct call *call)
 {
+    static const struct output output = {.head = HEAD,
+                                         .head_size = sizeof HEAD - 1,
+                                         .mode = 0644,
+                                         .write = write_spec};
     static struct spec spec;
     const char *path = call_value(call, "output"), *folder = call_value(call, "share-dir");
 
@@ -144,7 +149,7 @@ int command_cdi(const struct call *call)
         return COMMAND_WRONG;
     if (!path)
         return write_spec(stdout, &spec) ? COMMAND_WELL : COMMAND_WRONG;
-    if (!output_write(path, 0644, write_spec, &spec))
+    if (!output_write(&output, path, &spec))
         return COMMAND_WRONG;
     return command_say(
         "%s: --device " KIND

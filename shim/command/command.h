@@ -81,12 +81,22 @@ const struct gs_config *command_config(void);
 /* What core/share needs of it, as a broker's. False, and said: it cannot be. */
 bool command_share_options(struct gs_share_options *options);
 
-/* False, maybe with errno: it failed. */
-typedef bool output_write_fn(FILE *file, const void *arg);
-/* Writes a file for the user, of this mode whatever the umask says. It appears as a whole, in the
- * place of a file that was there unless that is a recording; who reads the old one goes on with
- * that. False, and said: it could not be, and nothing has changed. */
-bool output_write(const char *path, mode_t mode, output_write_fn *write, const void *arg);
+/*
+ * Files that a command writes for its user. One that the user has is never written over, unless the
+ * same command made it: its head says so. What is written appears as a whole, and who reads the old
+ * one meanwhile goes on with that.
+ */
+#define OUTPUT_HEAD 128
+
+struct output {
+    const char *head; /* begins all that is written, and nothing of others */
+    size_t head_size; /* at most OUTPUT_HEAD */
+    mode_t mode;      /* of the file, whatever the umask says */
+    bool (*write)(FILE *file, const void *arg); /* false, maybe with errno: it failed */
+};
+
+/* Writes it to a file of this name. False, and said: it could not be, and nothing has changed. */
+bool output_write(const struct output *output, const char *path, const void *arg);
 
 /*
  * gpushim export: the figures in the text format of Prometheus (version 0.0.4), and how they get

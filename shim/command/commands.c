@@ -88,14 +88,15 @@ const struct command commands[] = {
        "a name by which it may be asked, besides addresses, localhost and this machine's own name; as often as needed"},
       {"textfile", 0, "FILE", TAKES_FILE,
        "written once into FILE, which is exchanged as a whole: for node_exporter's textfile collector, which wants it to "
-       "end in .prom"}},
+       "end in .prom. A file that is there and that this command did not make stays"}},
      {{"gpushim export --prometheus --listen :9465", "for a Prometheus on this machine"}}},
     {"report", RUNS(command_report), "what a recorded program's GPU memory came to, as text or a page", "FILE", 1, 1,
      {TAKES_FILE},
      "Says what became of a program's GPU memory, from the FILE that it recorded ('gpushim record'): allocations and "
      "frees, peaks, who held memory at the peak, what was never freed, and the slowest calls. A file that ends early, as "
      "its process was killed, is read as far as it goes.\n\n"
-     "Files that it writes are of mode 0600 unless all may read FILE. No recording is written over.",
+     "Files are written in the place of no file but one that the same option made, and are of mode 0600 unless all may "
+     "read FILE.",
      {{"html", 0, "PAGE", TAKES_FILE,
        "writes one page for a browser, which needs nothing else: memory over time, a map of it at any moment, and who "
        "holds it"},

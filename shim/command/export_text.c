@@ -204,11 +204,16 @@ bool export_write(FILE *file, const void *unused)
 
 static int write_file(const char *path)
 {
+    static const char head[] = "# HELP gpushim_";
+    static const struct output output = {.head = head,
+                                         .head_size = sizeof head - 1,
+                                         .mode = 0644,
+                                         .write = export_write};
     struct gs_share_options options;
 
     if (!command_share_options(&options)) /* export_write would say that, and fail */
         return COMMAND_WRONG;
-    return output_write(path, 0644, export_write, NULL) ? COMMAND_WELL : COMMAND_WRONG;
+    return output_write(&output, path, NULL) ? COMMAND_WELL : COMMAND_WRONG;
 }
 
 int command_export(const struct call *call)

@@ -25,10 +25,10 @@ static bool refuse(const char *path, int error)
     return false;
 }
 
-/* What is wrong with what is there, in words; NULL: it may go. A recording cannot be made again. */
-static const char *look_at(const char *path, const struct stat *info)
+/* What is wrong with what is there, in words; NULL: it may go. */
+static const char *look_at(const struct output *output, const char *path, const struct stat *info)
 {
-    char head[sizeof GS_TRACE_MAGIC];
+    char head[OUTPUT_HEAD];
     struct stat opened;
     int fd;
     size_t got;
@@ -39,13 +39,16 @@ static const char *look_at(const char *path, const struct stat *info)
     fd = gs_regular_open(AT_FDCWD, path, O_NOFOLLOW, &opened);
     got = fd >= 0 ? gs_regular_read(fd, head, sizeof head, 0) : 0;
     gs_fd_drop(fd);
-    return got == sizeof head && memcmp(head, GS_TRACE_MAGIC, sizeof head) == 0
-               ? "it is a recording; name another file"
-               : NULL;
+    if (fd >= 0 && (opened.st_size == 0 || (got >= output->head_size &&
+                                            memcmp(head, output->head, output->head_size) == 0)))
+        return NULL;
+    if (got >= sizeof GS_TRACE_MAGIC && memcmp(head, GS_TRACE_MAGIC, sizeof GS_TRACE_MAGIC) == 0)
+        return "it is a recording; name another file";
+    return "a file is there that this command did not make; name another, or remove it first";
 }
 
 /* False, and said: something is there that is not to be replaced. */
-static bool may_go(const char *path)
+static bool may_go(const struct output *output, const char *path)
 {
     const char *wrong;
     struct stat info;
@@ -54,33 +57,43 @@ static bool may_go(const char *path)
         return errno == ENOENT || refuse(path, errno);
     if (S_ISDIR(info.st_mode))
         return refuse(path, EISDIR);
-    wrong = look_at(path, &info);
+    wrong = look_at(output, path, &info);
     if (wrong)
         command_complain("'%s' cannot be written: %s", path, wrong);
     return !wrong;
 }
 
 /* 0, or an errno. */
-static int fill(int fd, mode_t mode, output_write_fn *write, const void *arg)
+static int fill(const struct output *output, int fd, const void *arg)
 {
     FILE *file = (errno = 0, fdopen(fd, "w"));
     int error = 0;
 
-    if (!file || !write(file, arg) || fflush(file) != 0 || ferror(file) || fchmod(fd, mode) != 0 ||
-        fsync(fd) != 0)
+    if (!file || !output->write(file, arg) || fflush(file) != 0 || ferror(file) ||
+        fchmod(fd, output->mode) != 0 || fsync(fd) != 0)
         error = errno ? errno : EIO;
     if (file ? fclose(file) != 0 && !error : close(fd) != 0)
         error = errno;
     return error;
 }
 
-bool output_write(const char *path, mode_t mode, output_write_fn *write, const void *arg)
+static const char *unfinished; /* the path of what is being written, or NULL */
+
+/* The program ends meanwhile: there is no memory for it. */
+static void remove_unfinished(void)
+{
+    if (unfinished)
+        unlink(unfinished);
+}
+
+bool output_write(const struct output *output, const char *path, const void *arg)
 {
     const char *slash = strrchr(path, '/');
+    static bool removes;
     char made[PATH_MAX];
     int error, fd;
 
-    if (!may_go(path))
+    if (!may_go(output, path))
         return false;
     if (snprintf(made, sizeof made, "%.*s.gpushim-XXXXXX", slash ? (int)(slash - path) + 1 : 0,
                  path) >= (int)sizeof made)
@@ -88,7 +101,11 @@ bool output_write(const char *path, mode_t mode, output_write_fn *write, const v
     fd = mkostemp(made, O_CLOEXEC);
     if (fd < 0)
         return refuse(path, errno);
-    error = fill(fd, mode, write, arg);
+    if (!removes) /* once: the exporter writes for ever */
+        removes = atexit(remove_unfinished) == 0;
+    unfinished = made;
+    error = fill(output, fd, arg);
+    unfinished = NULL;
     if (!error && rename(made, path) != 0)
         error = errno;
     if (!error)

@@ -175,11 +175,12 @@ static void print_report(const struct report *report)
 /* ---- The command ---------------------------------------------------------------------------- */
 
 /* Who may not read the recording may not read what is made of it. */
-static int write_file(const char *path, output_write_fn *write, const struct report *report)
+static int write_file(const char *path, const char *head, size_t size,
+                      bool (*write)(FILE *, const void *), const struct report *report)
 {
-    const mode_t mode = report->trace.is_private ? 0600 : 0644;
+    const struct output output = {head, size - 1, report->trace.is_private ? 0600 : 0644, write};
 
-    return !path || output_write(path, mode, write, report) ? COMMAND_WELL : COMMAND_WRONG;
+    return !path || output_write(&output, path, report) ? COMMAND_WELL : COMMAND_WRONG;
 }
 
 static int compare(const struct call *call, const struct report *report)
@@ -210,7 +211,9 @@ int command_report(const struct call *call)
         return COMMAND_WRONG;
     if (report_missing(&report))
         command_complain("'%s': %s", path, report_missing(&report));
-    status = write_file(html, report_page, &report) | write_file(viz, report_memory_viz, &report);
+    status =
+        write_file(html, REPORT_PAGE_HEAD, sizeof REPORT_PAGE_HEAD, report_page, &report) |
+        write_file(viz, REPORT_PICKLE_HEAD, sizeof REPORT_PICKLE_HEAD, report_memory_viz, &report);
     if (call_has(call, "against") && status == COMMAND_WELL) {
         status = compare(call, &report);
     } else if (status == COMMAND_WELL && (json = call_json(call, false))) {

@@ -36,7 +36,10 @@ void report_write(struct json *json, const struct report *report);
 /* What it differs in from an earlier one, as text, or as an object of JSON. */
 void report_against(const struct report *report, const struct report *before, struct json *json);
 
-/* For output_write; `arg` is the struct report. */
+/* For output_write: false, and errno, where it fails. `arg` is the struct report. Each writes
+ * what nothing else begins with. */
+#define REPORT_PAGE_HEAD   "<!DOCTYPE html>\n<!-- Made by gpushim report -->\n"
+#define REPORT_PICKLE_HEAD "\x80\x02}(X\x07\0\0\0made_byq\0X\x0e\0\0\0gpushim report"
 bool report_page(FILE *file, const void *arg);
 bool report_memory_viz(FILE *file, const void *arg);
 

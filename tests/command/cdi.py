@@ -81,7 +81,12 @@ def writes_the_file(folder):
     os.symlink('nowhere', path)
     expect(generate('generate', '--output', path), 1, '', r'.* cannot be written: it is a symbolic link; .*\n')
     os.remove(path)
-    for _ in range(2): # it replaces what is there
+    with open(path, 'w', encoding='utf-8') as file:
+        file.write('{"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": []}\n')
+    expect(generate('generate', '--output', path), 1, '',
+           r'.* cannot be written: a file is there that this command did not make; .*\n')
+    os.remove(path)
+    for _ in range(2): # its own it replaces
         expect(generate('generate', '--output', path), 0, '.*', '')
     ran = generate('generate', '--output', path, umask=0o077)
     expect(ran, 0, rf'{path}: --device libgpushim\.dev/shim=all, or =all-run .*/etc/cdi and /var/run/cdi\n', '')

@@ -213,8 +213,28 @@ def prove_file(folder):
             run = gpushim(folder, 'export', '--prometheus', '--textfile', bad)
             check(run.returncode == 1 and why in run.stderr and '; ' in run.stderr,
                   f'{bad} is refused, with the way out: {run}')
+        other = os.path.join(place, 'other.prom')
+        pathlib.Path(other).write_text('# HELP other_metric of another program\n', encoding='ascii')
+        run = gpushim(folder, 'export', '--prometheus', '--textfile', other)
+        check(run.returncode == 1 and 'did not make' in run.stderr and 'other_metric' in
+              pathlib.Path(other).read_text(encoding='ascii'), f"another's file stays: {run}")
         check(not [name for name in os.listdir(os.path.dirname(place)) if
                    name.startswith('.gpushim-')], 'nothing is left of that either')
+        prove_no_memory(folder, place)
+
+
+def prove_no_memory(folder, place):
+    """Whenever memory ends, nothing is left beside the file: with as little as the program starts with, and more."""
+    before, said = sorted(os.listdir(place)), set()
+    for mib in range(2, 64):
+        run = subprocess.run([GPUSHIM, 'export', '--prometheus', '--textfile', os.path.join(place, 'gpushim.prom')],
+                             env=clean(folder), capture_output=True, text=True, check=False, timeout=PATIENT_S,
+                             preexec_fn=lambda most=mib << 20: resource.setrlimit(resource.RLIMIT_AS, (most, most)))
+        said.add(run.stderr)
+        check(sorted(os.listdir(place)) == before, f'with {mib} MiB: {os.listdir(place)}')
+        if run.returncode == 0:
+            break
+    check('gpushim: there is no memory left\n' in said and run.returncode == 0, f'it is that which ends it: {said}')
 
 
 # ---- The server --------------------------------------------------------------------------------------

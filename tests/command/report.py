@@ -466,14 +466,21 @@ def keeps_what_is_there(folder):
     os.link(path, f'{place}/hard')
     os.symlink(path, f'{place}/soft')
     t.write(f'{place}/other', t.header(), t.block(t.END))
+    with open(f'{place}/notes', 'w', encoding='utf-8') as file:
+        file.write('<!DOCTYPE html>\n<html lang="en">\n')
     for option in OPTIONS:
         for name in 'trace', 'hard', 'other':
             is_kept(path, option, f'{place}/{name}', 'it is a recording; name another file')
         is_kept(path, option, f'{place}/soft', 'it is a symbolic link; name the file that it leads to')
+        is_kept(path, option, f'{place}/notes', 'a file is there that this command did not make; name another, .*')
+    check(sorted(os.listdir(place)) == ['hard', 'notes', 'other', 'soft', 'trace'], f'left: {os.listdir(place)}')
+    # Its own it replaces, and what is empty; not those of the other options.
+    for option in OPTIONS:
+        with open(f'{place}/own{option}', 'w', encoding='utf-8'):
+            pass
         for _ in range(2):
-            expect([path, option, f'{place}/other{option}'], 0)
-    check(sorted(os.listdir(place)) == ['hard', 'other', *(f'other{option}' for option in OPTIONS), 'soft', 'trace'],
-          f'left: {os.listdir(place)}')
+            expect([path, option, f'{place}/own{option}'], 0)
+    is_kept(path, '--html', f'{place}/own--memory-viz', 'a file is there that this command did not make; .*')
 
 
 def is_as_private(folder):
