@@ -628,7 +628,11 @@ def many(how):
     least = {'embedded': 0, 'broker': MANY, 'narrow': FILES // 4}[how]
     broker = Broker(files=FILES) if how == 'narrow' else None
     owner = Puppet(files=FILES)
-    handles = [owner.handle(owner.block(2 * MIB, number + 1)) for number in range(MANY)]
+    handles = []
+    for number in range(MANY):
+        block = owner.alloc(2 * MIB)
+        owner.write(block, number + 1)  # a word of each: filled, they are 8 GiB of the machine's
+        handles.append(owner.handle(block))
     first = Opener()
     check(first.open_all(handles) == MANY, 'all can be opened')
     check(len(owner.files(below=FILES)) <= FILES // 8 + OWN, f'the exporter has {len(owner.files(below=FILES))} descriptors')
