@@ -18,6 +18,7 @@
 enum gs_rank {
     GS_RANK_ORDERED = 4,        /* shim/ordered.c: memory of graphs, and of several streams */
     GS_RANK_EXTERNALS = 5,      /* shim/external.c: who attached what */
+    GS_RANK_PEERS = 8,          /* core/process/peers.c: one device is let in at a time */
     GS_RANK_IMPORTER = 10,      /* core/share: what this process has opened of others */
     GS_RANK_SINGLE = 15,        /* core/gpu/single.c: whether all work goes to one stream */
     GS_RANK_CONTEXTS = 20,      /* core/process/context.c: the table of contexts and devices */

@@ -76,38 +76,45 @@ static ssize_t read_file(pid_t pid, const char *name, void *to, size_t size, boo
     return got;
 }
 
+/* What of a process's stat comes behind its name, which may hold anything; NULL, with errno where it
+ * could not be read, and 0 where it says nothing. *ret_opened: there is one. */
+static const char *read_stat(pid_t pid, char text[1024], bool *ret_opened)
+{
+    const ssize_t size = read_file(pid, "stat", text, 1023, ret_opened);
+    const char *name_end;
+
+    if (size < 0)
+        return NULL;
+    text[size] = 0;
+    name_end = (errno = 0, strrchr(text, ')'));
+    return name_end ? name_end + 1 : NULL;
+}
+
 bool gs_alive_runs(pid_t pid)
 {
     char text[1024], state;
     const char *fields;
-    ssize_t size;
     long threads;
     bool opened;
 
     if (kill(pid, 0) != 0 && errno == ESRCH)
         return false;
-    size = read_file(pid, "stat", text, sizeof text - 1, &opened);
-    if (size < 0)
+    fields = read_stat(pid, text, &opened);
+    if (!fields)
         return !opened || errno != ESRCH;
-    text[size] = 0;
-    fields = strrchr(text, ')'); /* the name before it may hold anything */
-    if (!fields || sscanf(fields + 1,
-                          " %c %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %ld",
-                          &state, &threads) != 2)
+    if (sscanf(fields, " %c %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %ld",
+               &state, &threads) != 2)
         return true;
     return (state != 'Z' && state != 'X') || threads > 1;
 }
 
 bool gs_alive_is_stopped(pid_t pid)
 {
-    char text[512];
-    const char *fields;
+    char text[1024];
     bool opened;
-    ssize_t size = read_file(pid, "stat", text, sizeof text - 1, &opened);
+    const char *fields = read_stat(pid, text, &opened);
 
-    text[size > 0 ? size : 0] = 0;
-    fields = strrchr(text, ')'); /* the name before it may hold anything */
-    return fields && fields[1] == ' ' && (fields[2] == 'T' || fields[2] == 't');
+    return fields && fields[0] == ' ' && (fields[1] == 'T' || fields[1] == 't');
 }
 
 pid_t gs_alive_pid_of(int pidfd)
@@ -128,13 +135,10 @@ pid_t gs_alive_pid_of(int pidfd)
 uint64_t gs_alive_started(pid_t pid)
 {
     char text[1024];
-    const char *at;
     bool opened;
-    ssize_t size = read_file(pid, "stat", text, sizeof text - 1, &opened);
+    const char *at = read_stat(pid, text, &opened);
 
-    text[size > 0 ? size : 0] = 0;
-    at = strrchr(text, ')'); /* the name before it may hold anything */
-    for (int i = 0; at && i < 20; i++)
+    for (int i = 0; at && i < 19; i++)
         at = strchr(at + 1, ' ');
     return at ? strtoull(at, NULL, 10) : 0;
 }

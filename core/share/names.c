@@ -5,11 +5,12 @@
  *     QUERY ────────────┘              QUERY ───────────┘                   (a strip gone), or the name
  *                                                                           taken back
  *
- * A name is one user's, and nobody else finds it: each may have the same. It stands in the table of the process that
- * published it, which ends with that process and leaves nothing behind, and in its broker's, which
- * serves the block then. There is no third place: whoever looks one up asks the processes
- * (look_up.c) and takes the newest. What was published anew, or taken back, the broker is told when
- * it asks for what is next, behind all that it was told before: so it never has an older one again.
+ * A name is one user's, and nobody else finds it: each may have the same. It stands in the table of
+ * the process that published it, which ends with that process and leaves nothing behind, and in its
+ * broker's, which serves the block then. There is no third place: whoever looks one up asks the
+ * processes (look_up.c) and takes the newest. What was published anew, or taken back, the broker is
+ * told when it asks for what is next, behind all that it was told before: so it never has an older
+ * one again.
  *
  * A broker is told in its own order and trusts nobody: a name is of the user at the connection's
  * other end, of a block that this very connection left here, and one user's are bounded.

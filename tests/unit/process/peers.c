@@ -196,6 +196,56 @@ Test(peers, are_let_in_by_a_pool_to_all_of_it_or_refused, .timeout = 60)
     is_not_let_in(by_pool);
 }
 
+/* Two threads let it in at once: who comes second. */
+static struct {
+    CUdeviceptr block;
+    pid_t thread;
+    bool is_done;
+} second;
+
+static void *let_in_again(void *arg)
+{
+    MUST(cuCtxSetCurrent(grows.f.context));
+    __atomic_store_n(&second.thread, gettid(), __ATOMIC_SEQ_CST);
+    MUST(gs_core_mempool_access(grows.f.core, 0, PEER));
+    __atomic_store_n(&second.is_done, true, __ATOMIC_SEQ_CST);
+    cr_assert(peer_may_touch(second.block));
+    return NULL;
+}
+
+/* The first is here, until the second waits: for it, or for the arena where it is done. */
+static CUresult set_beside_another(CUdeviceptr address, size_t size, const CUmemAccessDesc *desc,
+                                   size_t count)
+{
+    pthread_t thread;
+    pid_t tid;
+
+    fixture_driver(&grows.f)->mem_set_access = access_of.set;
+    cr_assert_eq(pthread_create(&thread, NULL, let_in_again, NULL), 0);
+    pthread_detach(thread);
+    while ((tid = __atomic_load_n(&second.thread, __ATOMIC_SEQ_CST)) == 0 ||
+           thread_state(getpid(), tid) != 'S')
+        sched_yield();
+    cr_assert_not(__atomic_load_n(&second.is_done, __ATOMIC_SEQ_CST),
+                  "the second was told that it is done");
+    return access_of.set(address, size, desc, count);
+}
+
+Test(peers, are_let_in_when_the_second_thread_goes_on_too, .timeout = 60)
+{
+    setenv("SOFTCUDA_DEVICES", "2", 1);
+    fixture_options(&grows.f);
+    fixture_start(&grows.f);
+    MUST(gs_core_alloc(grows.f.core, SIZE, &second.block));
+    access_of.set = fixture_driver(&grows.f)->mem_set_access;
+    fixture_driver(&grows.f)->mem_set_access = set_beside_another;
+    MUST(by_pool());
+    while (!__atomic_load_n(&second.is_done, __ATOMIC_SEQ_CST))
+        sched_yield();
+    MUST(gs_core_free(grows.f.core, second.block));
+    fixture_end(&grows.f);
+}
+
 static gs_status by_context(void)
 {
     CUcontext other, popped;
