@@ -18,7 +18,8 @@
 #define CHANGED 1000000 /* a handle has changed its meaning since the context was looked up */
 
 /* A block from what is there, looking at what has come back since the last time. The stream's own
- * list stays: it is nearer to its next use than any epoch. */
+ * list stays, which is nearer to its next use than any epoch; where all work is in one stream it
+ * is free too, and merges with what is. */
 static struct gs_block *take_collected_locked(struct gs_arena *arena, size_t size,
                                               uint64_t stream_key)
 {
@@ -27,7 +28,7 @@ static struct gs_block *take_collected_locked(struct gs_arena *arena, size_t siz
     gs_latch_assert_held(&arena->lock);
     if (gs_arena_settle_locked(arena) && (block = gs_arena_take_locked(arena, size)))
         return block;
-    gs_arena_flush_streams_locked(arena, stream_key);
+    gs_arena_flush_streams_locked(arena, gs_single_is(arena->shared->single) ? 0 : stream_key);
     gs_arena_look_locked(arena);
     block = gs_arena_take_locked(arena, size);
     return !block && gs_arena_settle_locked(arena) ? gs_arena_take_locked(arena, size) : block;

@@ -284,6 +284,8 @@ void gs_arena_retire_locked(struct gs_arena *arena, struct gs_block *block);
 void gs_arena_retire_in_order_locked(struct gs_arena *arena, struct gs_block *block);
 /* Adds to the open epoch what retires already. */
 void gs_arena_retire_more_locked(struct gs_arena *arena, struct gs_block *block);
+/* The same of what a stream held back; free at once as above. */
+void gs_arena_retire_held_locked(struct gs_arena *arena, struct gs_block *block);
 
 /* Closes the open epoch, if a fence can be recorded now, and takes back what passed. Does not
  * wait. */
@@ -364,14 +366,15 @@ bool gs_arena_far_behind_locked(struct gs_arena *arena, size_t size);
 /* A live block was freed in the order of a stream. */
 void gs_arena_retire_stream_locked(struct gs_arena *arena, struct gs_block *block,
                                    uint64_t stream_key);
-/* A live block from what was freed in the order of the stream, or NULL. */
+/* A live block from what was freed in the order of the stream. NULL: there is none, or what is free
+ * for all fits better. */
 struct gs_block *gs_arena_take_stream_locked(struct gs_arena *arena, size_t size,
                                              uint64_t stream_key);
-/* The stream's list joins the open epoch. */
+/* The stream's list joins the open epoch, or is free where all work is in one stream. */
 void gs_arena_flush_stream_locked(struct gs_arena *arena, uint64_t stream_key);
-/* The same of every stream: they may be gone, all or some. */
+/* Of every stream: they may be gone, all or some. */
 void gs_arena_forget_streams_locked(struct gs_arena *arena);
-/* Every stream's list but that of `keep` (0: every one) joins the open epoch. */
+/* The same of every stream's list but that of `keep` (0: every one). */
 void gs_arena_flush_streams_locked(struct gs_arena *arena, uint64_t keep);
 
 #endif

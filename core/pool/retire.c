@@ -183,7 +183,7 @@ static uint64_t wait_for_locked(struct gs_arena *arena, const struct gs_epoch *e
 /* Who waits for the oldest epoch waits for all work that was submitted until it was closed. Where
  * the GPU is half as far behind as makes allocations wait, epochs are smaller, and so is each wait:
  * of a server's bursts 99.9 % are done in 0.64 ms, with epochs of one size in 0.78 to 0.89
- * (latency.py --software --mix server, twice each). */
+ * (tests/bench/against.py --software --mix server, twice each). */
 void gs_epoch_choose_limits_locked(struct gs_arena *arena)
 {
     const unsigned percent = arena->shared->retiring_percent;
@@ -305,11 +305,16 @@ static inline void becomes_plain_locked(struct gs_arena *arena)
     gs_single_retires(arena->shared->single);
 }
 
+static inline bool passes_at_once_locked(const struct gs_arena *arena, const struct gs_block *block)
+{
+    return !block->multi_stream && !arena->leaving && gs_single_is(arena->shared->single);
+}
+
 void gs_arena_retire_locked(struct gs_arena *arena, struct gs_block *block)
 {
     gs_latch_assert_held(&arena->lock);
     gs_arena_unlive_locked(arena, block);
-    if (!block->multi_stream && !arena->leaving && gs_single_is(arena->shared->single)) {
+    if (passes_at_once_locked(arena, block)) {
         pass_at_once_locked(arena, block);
         return;
     }
@@ -342,6 +347,14 @@ void gs_arena_retire_more_locked(struct gs_arena *arena, struct gs_block *block)
     gs_latch_assert_held(&arena->lock);
     block->state = GS_BLOCK_RETIRED;
     gs_epoch_add_locked(&arena->epochs, &arena->epochs.open, block);
+}
+
+void gs_arena_retire_held_locked(struct gs_arena *arena, struct gs_block *block)
+{
+    if (passes_at_once_locked(arena, block))
+        pass_at_once_locked(arena, block);
+    else
+        gs_arena_retire_more_locked(arena, block);
 }
 
 bool gs_arena_poll_locked(struct gs_arena *arena)

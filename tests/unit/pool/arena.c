@@ -202,6 +202,41 @@ Test(arena, a_stream_that_is_alone_keeps_what_a_gpu_that_is_behind_would_not_giv
     ordered_end(&o);
 }
 
+Test(arena, a_stream_keeps_its_own_through_a_miss)
+{
+    CUdeviceptr block, large;
+    struct ordered o;
+
+    ordered_start(&o, true);
+    block = ordered_alloc(&o, 32 * MIB);
+    MUST(gs_core_free_async(o.f.core, block, o.stream));
+    large = ordered_alloc(&o, 64 * MIB);
+    cr_assert_eq(ordered_alloc(&o, 32 * MIB), block, "it retires behind a GPU that stands still");
+    MUST(gs_core_free(o.f.core, block));
+    MUST(gs_core_free(o.f.core, large));
+    ordered_end(&o);
+}
+
+Test(arena, a_stream_takes_what_fits_best_of_its_own_and_of_what_is_free)
+{
+    CUdeviceptr free_for_all, its_own, fence[2];
+    struct ordered o;
+
+    ordered_start(&o, false);
+    free_for_all = must_alloc(&o.f, 8 * MIB);
+    fence[0] = must_alloc(&o.f, 4 * MIB);
+    its_own = ordered_alloc(&o, 32 * MIB);
+    fence[1] = must_alloc(&o.f, 4 * MIB);
+    MUST(gs_core_free(o.f.core, free_for_all));
+    fixture_drain(&o.f);
+    MUST(gs_core_free_async(o.f.core, its_own, o.stream));
+    cr_assert_eq(ordered_alloc(&o, 8 * MIB), free_for_all);
+    cr_assert_eq(ordered_alloc(&o, 32 * MIB), its_own, "and is whole");
+    for (int i = 0; i < 2; i++)
+        MUST(gs_core_free(o.f.core, fence[i]));
+    ordered_end(&o);
+}
+
 Test(arena, a_destroyed_streams_blocks_are_not_a_new_streams)
 {
     CUdeviceptr first, again;

@@ -28,6 +28,65 @@ Test(single, a_chunk_goes_back_when_no_work_touches_it)
     cr_assert_eq(lone_stream(&f), (uint64_t)(uintptr_t)f.a);
 }
 
+static CUdeviceptr lone_ordered(CUstream stream)
+{
+    CUdeviceptr block;
+
+    MUST(gs_core_alloc_async(f.base.core, 32 * MIB, NULL, stream, &block));
+    return block;
+}
+
+/* The GPU is at the first one, and nothing waits for that. */
+Test(single, what_was_freed_in_stream_order_merges_before_memory_is_made)
+{
+    CUdeviceptr block[3], all;
+    size_t reserved;
+
+    lone_start(&f);
+    for (int by_stream = 0; by_stream < 2; by_stream++) {
+        for (int i = 0; i < 3; i++)
+            block[i] = lone_ordered(f.a);
+        reserved = fixture_arena(&f.base).reserved;
+        softcuda_hold(1);
+        lone_fill(&f, f.a, block[0], 1, 0);
+        for (int i = 2; i >= 0; i--)
+            MUST(gs_core_free_async(f.base.core, block[i], i == 1 ? f.b : f.a));
+        if (by_stream)
+            MUST(gs_core_alloc_async(f.base.core, 96 * MIB, NULL, f.a, &all));
+        else
+            all = lone_alloc(&f, 96 * MIB);
+        softcuda_hold(0);
+        cr_assert_eq(all, block[0]);
+        cr_assert_eq(fixture_arena(&f.base).reserved, reserved);
+        cr_assert_eq(fixture_counts(&f.base).events, 0, "and none is behind that");
+        MUST(cuCtxSynchronize());
+        lone_free(&f, all);
+    }
+}
+
+/* It is in the order of a stream that has none: the single one does not come behind it. */
+Test(single, what_another_stream_worked_on_is_not_free_for_all)
+{
+    CUdeviceptr block[3], other;
+
+    lone_start(&f);
+    other = lone_alloc(&f, 8 * MIB);
+    lone_fill(&f, f.a, other, 1, 0);
+    MUST(cuCtxSynchronize());
+    for (int i = 0; i < 3; i++)
+        block[i] = lone_ordered(f.b);
+    softcuda_hold(1);
+    gs_core_touches(f.base.core, f.b, block[1], 0);
+    MUST(cuMemsetD32Async(block[1], 7, WORDS, f.b));
+    for (int i = 0; i < 3; i++)
+        MUST(gs_core_free_async(f.base.core, block[i], f.b));
+    cr_assert_eq(lone_stream(&f), (uint64_t)(uintptr_t)f.a);
+    other = lone_alloc(&f, 64 * MIB);
+    softcuda_hold(0);
+    cr_assert_neq(other, block[0], "the other stream was at half of it");
+    MUST(cuCtxSynchronize());
+}
+
 /* Who runs out of memory waits for the GPU before it unmaps what it works on. */
 Test(single, memory_for_another_size_is_waited_for)
 {
