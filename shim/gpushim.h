@@ -81,9 +81,9 @@ struct gpushim_pinner {
 GPUSHIM_API int gpushim_pinner_add(const struct gpushim_pinner *pinner);
 
 /*
- * A registration of the range for its domain and access: a kept one, found without a lock, or a new
- * one. It stays valid, and its memory is neither reused nor unmapped even when the program frees
- * it, until gpushim_unpin. *ret_handle is what pin gave, *ret_registration is for gpushim_unpin.
+ * A registration of the range for its domain and access: a kept one, or a new one. It stays valid,
+ * and its memory is neither reused nor unmapped even when the program frees it, until
+ * gpushim_unpin. *ret_handle is what pin gave, *ret_registration is for gpushim_unpin.
  *
  * ENODEV: no GPU memory, or libgpushim does nothing in this process: register it yourself. EFAULT:
  * memory that was freed, or more than one allocation. ENOMEM. Anything else is of your own pin.

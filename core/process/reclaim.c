@@ -348,7 +348,7 @@ static gs_status (*const steps[])(struct request *r) = {
     take_what_came_back,
     await_threads, /* pieces and growths: the threads that are at it, or 1 s each */
     exchange_some,
-    purge_all, /* idle mappings: those who opened the memory, or 0.5 s */
+    purge_all,
     await_threads,
     take_free,
     wait_for_block, /* GPU work before a cuMemFree: the GPU, as the driver's own free would have waited;
