@@ -71,18 +71,17 @@ static CUresult around_3d(enum gs_way way, const CUDA_MEMCPY3D *copy, CUstream s
         .Height = copy->Height,
         .Depth = copy->Depth,
     };
-    bool from = gs_ours(copy->srcDevice);
-    bool to = gs_ours(copy->dstDevice);
+    const struct gs_access_range to = GS_RANGE_OF_BOX(copy, dst), from = GS_RANGE_OF_BOX(copy, src);
 
     if (way == GS_WAY_REFUSED)
         return CUDA_ERROR_INVALID_VALUE;
     GS_KEEP_ERRNO;
-    if (from && to) {
-        peer.srcContext = gs_core_copy_context(gs_core, copy->srcDevice);
-        peer.dstContext = gs_core_copy_context(gs_core, copy->dstDevice);
+    if (gs_way_is_ours(from) && gs_way_is_ours(to)) {
+        peer.srcContext = gs_core_copy_context(gs_core, from.address);
+        peer.dstContext = gs_core_copy_context(gs_core, to.address);
         return async ? gs_real.cuMemcpy3DPeerAsync(&peer, stream) : gs_real.cuMemcpy3DPeer(&peer);
     }
-    return GS_WAY_IN_OWNER(to ? copy->dstDevice : copy->srcDevice, stream,
+    return GS_WAY_IN_OWNER(gs_way_is_ours(to) ? to.address : from.address, stream,
                            gs_real.cuMemcpy3D_v2(copy));
 }
 

@@ -130,6 +130,53 @@ Test(between, boxes_of_devices_without_access_land_where_they_are_to)
     OK(cuMemFree(here));
 }
 
+/* A box that is used again: of a side, only the field that its type names is read. */
+Test(between, an_address_left_over_beside_host_memory_is_not_read)
+{
+    CUDA_MEMCPY3D box = {.srcMemoryType = CU_MEMORYTYPE_HOST,
+                         .dstMemoryType = CU_MEMORYTYPE_DEVICE,
+                         .srcPitch = 64,
+                         .srcHeight = 4,
+                         .dstPitch = 64,
+                         .dstHeight = 4,
+                         .WidthInBytes = 64,
+                         .Height = 4,
+                         .Depth = 4};
+    CUDA_MEMCPY2D rows = {.srcMemoryType = CU_MEMORYTYPE_HOST,
+                          .dstMemoryType = CU_MEMORYTYPE_DEVICE,
+                          .srcPitch = 64,
+                          .dstPitch = 64,
+                          .WidthInBytes = 64,
+                          .Height = 16};
+    unsigned char from[1024], to[1024];
+    CUdeviceptr here, there;
+    CUcontext other;
+
+    OK(cuMemAlloc(&here, sizeof from));
+    OK(cuMemsetD8(here, 0xee, sizeof from));
+    other = second_device();
+    OK(cuMemAlloc(&there, sizeof from));
+    OK(cuCtxSetCurrent(context));
+    for (size_t i = 0; i < sizeof from; i++)
+        from[i] = (unsigned char)(i * 7 + i / 256);
+    box.srcHost = rows.srcHost = from;
+    box.srcDevice = rows.srcDevice = here;
+    box.dstDevice = rows.dstDevice = there;
+    for (int flat = 0; flat < 2; flat++) {
+        OK(cuCtxSetCurrent(other));
+        OK(cuMemsetD8(there, 0, sizeof to));
+        OK(cuCtxSynchronize());
+        OK(cuCtxSetCurrent(context));
+        OK(flat ? cuMemcpy2D(&rows) : cuMemcpy3D(&box));
+        OK(cuCtxSetCurrent(other));
+        OK(cuMemcpyDtoH(to, there, sizeof to));
+        cr_assert_arr_eq(to, from, sizeof to, "flat %d", flat);
+    }
+    OK(cuMemFree(there));
+    OK(cuCtxSetCurrent(context));
+    OK(cuMemFree(here));
+}
+
 /* ---- peer access ---- */
 
 static CUcontext pair[2]; /* the primary contexts of two devices that reach each other */
