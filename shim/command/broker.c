@@ -31,6 +31,7 @@
 #define LOOK_MS     250
 #define ANSWER_NS   (2 * GS_NS_PER_S) /* for another broker */
 #define FIRST_FD    3                 /* systemd's protocol */
+#define WORDS_SIZE  4096
 
 static volatile sig_atomic_t told_to_end;
 
@@ -63,13 +64,16 @@ static int activated_socket(void)
     return FIRST_FD;
 }
 
-/* What the starting program left open is none of ours. */
-static void leave_behind(void)
+/* What the starting program left open is none of ours. What it is to say goes to `words`, or
+ * nowhere: -1. */
+static void leave_behind(int words)
 {
     int null = open("/dev/null", O_RDWR);
     long limit = sysconf(_SC_OPEN_MAX);
 
-    for (int fd = 0; null >= 0 && fd < 3; fd++)
+    if (words >= 0)
+        dup2(words, STDERR_FILENO);
+    for (int fd = 0; null >= 0 && fd < (words < 0 ? 3 : STDERR_FILENO); fd++)
         dup2(null, fd);
     if (syscall(SYS_close_range, 3u, ~0u, 0u) != 0)
         for (int fd = 3; fd < limit; fd++)
@@ -148,7 +152,7 @@ static bool is_unneeded(struct gs_share *share, struct patience *patience)
 
 /* Serves until it is told to end; where a process that shares has started it also until it is
  * needed no more, or keeps a launcher from its end. */
-static int serve(const struct gs_share_options *options, bool until_unneeded, int tell)
+static int serve(const struct gs_share_options *options, bool until_unneeded, bool tell)
 {
     static struct gs_map map;
     static struct gs_fences fences;
@@ -182,8 +186,8 @@ static int serve(const struct gs_share_options *options, bool until_unneeded, in
     patience.began_ns = gs_share_unneeded_since(share);
     if (gs_share_serve(share) != GS_OK)
         return 1;
-    if (tell >= 0 && write(tell, "", 1) == 1)
-        close(tell);
+    if (tell && write(STDERR_FILENO, "", 1) == 1)
+        dup2(STDOUT_FILENO, STDERR_FILENO);
     while (!told_to_end) {
         if (until_unneeded && is_unneeded(share, &patience))
             break;
@@ -199,32 +203,52 @@ static int serve(const struct gs_share_options *options, bool until_unneeded, in
 /* By a process that shares, which looks by itself when the socket is there. */
 static int serve_started(const struct gs_share_options *options)
 {
-    leave_behind();
-    return serve(options, true, -1);
+    leave_behind(-1);
+    return serve(options, true, false);
 }
 
-/* The parent returns once the child listens, or has found that another broker does. */
-static int serve_detached(const struct gs_share_options *options)
+static bool another_listens(const struct gs_share_options *options)
 {
-    char byte, name[GS_BROKER_NAME_SIZE], reason[GS_REASON_SIZE];
-    int ready[2], fd = -1, directory;
+    char name[GS_BROKER_NAME_SIZE], reason[GS_REASON_SIZE];
+    int fd = -1, directory;
     unsigned place = 0;
-    pid_t child;
 
-    leave_behind();
-    if (pipe2(ready, O_CLOEXEC) != 0 || (child = fork()) < 0)
-        return 1;
-    if (child == 0) {
-        close(ready[0]);
-        return serve(options, true, ready[1]);
-    }
-    close(ready[1]);
-    if (read(ready[0], &byte, 1) == 1)
-        return 0;
     gs_broker_name(name);
     while (fd < 0 && (directory = gs_directory_next(options, &place, reason)) >= 0)
         fd = gs_directory_connect(directory, options, name, ANSWER_NS);
-    return fd < 0;
+    return fd >= 0;
+}
+
+/* The parent returns once the child listens, or has found that another broker does. Until then the
+ * child's words come to the parent, then a zero: they are said where none listens. */
+static int serve_detached(const struct gs_share_options *options)
+{
+    char words[WORDS_SIZE];
+    size_t length = 0;
+    int ready[2];
+    pid_t child;
+    ssize_t got;
+
+    if (pipe2(ready, O_CLOEXEC) != 0 || (child = fork()) < 0)
+        return command_complain("it cannot be started: %s", strerror(errno)), COMMAND_WRONG;
+    if (child == 0) {
+        leave_behind(ready[1]);
+        return serve(options, true, true);
+    }
+    close(ready[1]);
+    while ((got = read(ready[0], words + length, sizeof words - length)) > 0) {
+        if (memchr(words + length, 0, (size_t)got))
+            return COMMAND_WELL;
+        length += (size_t)got;
+        if (length == sizeof words) /* what it says first is the cause */
+            length--;
+    }
+    if (another_listens(options))
+        return COMMAND_WELL;
+    if (length == 0)
+        command_complain("it has ended before it listened");
+    fwrite(words, 1, length, stderr);
+    return COMMAND_WRONG;
 }
 
 int command_broker(const struct call *call)
@@ -245,5 +269,5 @@ int command_broker(const struct call *call)
     if (call_has(call, "started"))
         return serve_started(&options);
     options.listen_fd = activated_socket();
-    return serve(&options, options.listen_fd >= 0, -1);
+    return serve(&options, options.listen_fd >= 0, false);
 }

@@ -180,6 +180,23 @@ Test(share_broker, there_is_one_for_a_directory)
     cr_assert_neq(side_broker_pid(dir), 0);
 }
 
+Test(share_broker, in_the_background_it_says_as_well_why_it_cannot_be)
+{
+    static const char *const ways[] = {"", "--detach"};
+    char said[512];
+    FILE *file = fopen(dir, "we");
+
+    cr_assert_not_null(file);
+    fclose(file);
+    for (int i = 0; i < 2; i++) {
+        cr_assert_neq(run_broker(ways[i], said, sizeof said), 0);
+        cr_assert_not_null(strstr(said, "cannot be opened: Not a directory"), "%d: %s", i, said);
+    }
+    cr_assert_eq(unlink(dir), 0);
+    cr_assert_eq(run_broker("--detach", said, sizeof said), 0, "%s", said);
+    cr_assert_str_eq(said, "");
+}
+
 Test(share_broker, one_killed_before_it_listened_is_no_hindrance)
 {
     struct sockaddr_un to = {.sun_family = AF_UNIX};
