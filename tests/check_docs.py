@@ -32,7 +32,6 @@ WORDS_MOST = 30  # of a sentence
 
 # What looks like a file of the project's, and is none.
 NOT_OURS = {'cuda.h': "the vendor's", 'train.py': "a user's program",
-            'bench.json': 'made by a run', 'bench.svg': 'made by a run',
             'rows.tsv': 'made by a run'}
 SUFFIXES = 'c|h|S|cu|py|sh|txt|md|json|svg|map|build|sample|xz|supp'
 FILE = re.compile(r'(?<![\w./:-])((?:\.\./)*\.?[\w*-]+(?:[./][\w*-]+)*\.(?:' + SUFFIXES + r'))\b(?![/(])')

@@ -1,20 +1,16 @@
-"""How long single allocations and frees take, in mixes of them and in the replays of traces: by the driver, by
-the library, and by what a user could pick instead, in one run.
+"""How long single allocations and frees take, in mixes of them and in recorded traces: by the driver, by the
+library, and by what a user could pick instead, in one run.
 
 usage: against.py [--mix NAME]... [--trace NAME]... [--way NAME]... [--turns N] [--seconds S]
-                  [--budget SECONDS] [--out FOLDER] [--software] [--cold] [--torch LIBRARY] [--rmm LIBRARY]
-                  [--runtime LIBRARY]
+                  [--budget SECONDS] [--out FOLDER] [--software] [--torch LIBRARY] [--rmm LIBRARY]
 
 The ways: native and library allocate by cuMemAlloc; `library async` in stream order, as all others do, which are
 cudaMallocAsync that gives nothing back (its release threshold), PyTorch's caching allocator without Python
 (--torch names its libtorch_cuda.so; the installed one otherwise), and RMM's pool, arena and async resources
-(--rmm names the library that `sh tests/gpu/bench.sh bundle` builds). Only where --way asks for them: `runtime` and
-`library runtime`, which are cudaMalloc itself, natively and under the library (--runtime names the libcudart.so).
+(--rmm names the library that `sh tests/gpu/bench.sh bundle` builds).
 
 Each run is a process of its own, and a turn has one of each. In a mix the first native run takes --seconds; all
 others make as many calls. A trace is played twice. Every call is timed by itself. A figure is the median of the turns'.
-With --cold there are no more than 20,000 calls of a trace, and before each the caches are emptied: so a program meets
-an allocator that does much else in between.
 --budget is when no more turn is begun, and what the first cannot do in it is left out. Where something cannot be
 measured, its row says why; what is not installed here has a line at the end.
 
@@ -33,7 +29,7 @@ import subprocess
 import sys
 import time
 
-from run import BUILD, HERE, MADE, RECORDED, ROOT, machine
+from run import BUILD, HERE, ROOT, machine
 
 sys.path.insert(0, str(HERE.parent))
 from commit import commit_of  # pylint: disable=wrong-import-position
@@ -41,11 +37,9 @@ from commit import commit_of  # pylint: disable=wrong-import-position
 MIXES = ('mixed', 'server', 'training', 'threads')
 FIGURES = ('mean', 'p50', 'p90', 'p99', 'p99.9', 'p99.99', 'max')
 PATIENCE = 4  # times the first run's time, for those that make as many calls
-TRACES = RECORDED + MADE
+TRACES = ('gpt', 'resnet', 'gnn')  # of PyTorch, in traces/
 WAYS = ('native', 'library', 'library async', 'mempool', 'torch', 'rmm pool', 'rmm arena', 'rmm async')
 OURS = ('library', 'library async')
-RUNTIME = ('runtime', 'library runtime')
-COLD_CALLS = 20000
 TIMEOUT_S = 120
 
 
@@ -62,27 +56,12 @@ def torch_library():
     return None
 
 
-def runtime_library():
-    """The newest of CUDA's, or the one that came with PyTorch."""
-    places = [pathlib.Path('/usr/local/cuda/lib64')]
-    try:
-        found = importlib.util.find_spec('nvidia')
-    except ValueError:
-        found = None
-    places += [pathlib.Path(folder) for folder in (found.submodule_search_locations or () if found else ())]
-    return next((library for place in places for library in sorted(place.rglob('libcudart.so*'), reverse=True)), None)
-
-
 def arguments_of(options, way):
     """(native or shim, the program's arguments), or a text: why that is not to be had here."""
     if way in OURS or way == 'native':
         return ('native' if way == 'native' else 'shim', ['--async'] if way == 'library async' else [])
     if way == 'mempool':
         return 'native', ['--with', 'mempool']
-    if way in RUNTIME:
-        if not options.runtime:
-            return 'no libcudart.so is installed here'
-        return ('native' if way == 'runtime' else 'shim'), ['--with', f'runtime:{options.runtime}']
     if way == 'torch':
         if not options.torch:
             return 'no PyTorch with CUDA is installed here'
@@ -93,10 +72,7 @@ def arguments_of(options, way):
 
 
 def place(case):
-    if case in MIXES:
-        return case
-    return str(HERE / 'traces' / f'{case}.trace.xz' if case in RECORDED
-               else BUILD / 'tests' / 'bench' / f'{case}.trace')
+    return case if case in MIXES else str(HERE / 'traces' / f'{case}.trace.xz')
 
 
 def run_once(options, case, how, *more):
@@ -133,12 +109,12 @@ class Measured:
         if (case, way) in self.why:
             return None
         if case not in MIXES:
-            more = ('--calls', COLD_CALLS) if options.cold else ()
+            more = ()
         elif calls:
             more = ('--calls', calls, '--milliseconds', math.ceil(1000 * PATIENCE * options.seconds))
         else:
             more = ('--calls', 1 << 40, '--milliseconds', math.ceil(1000 * options.seconds))
-        said = run_once(options, case, arguments_of(options, way), *more, *(['--cold'] if options.cold else []))
+        said = run_once(options, case, arguments_of(options, way), *more)
         if isinstance(said, str):
             self.why[case, way] = said
             print(f'failed: {case} {way}: {said}', file=sys.stderr)
@@ -209,21 +185,19 @@ def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('--mix', action='append', choices=MIXES)
     parser.add_argument('--trace', action='append', choices=TRACES)
-    parser.add_argument('--way', action='append', choices=WAYS + RUNTIME)
+    parser.add_argument('--way', action='append', choices=WAYS)
     parser.add_argument('--turns', type=int, default=3)
     parser.add_argument('--seconds', type=float, default=1)
     parser.add_argument('--budget', type=float)
     parser.add_argument('--out', type=pathlib.Path)
     parser.add_argument('--software', action='store_true')
-    parser.add_argument('--cold', action='store_true')
-    parser.add_argument('--runtime', type=pathlib.Path, default=runtime_library())
     parser.add_argument('--torch', type=pathlib.Path, default=torch_library())
     parser.add_argument('--rmm', type=pathlib.Path, default=BUILD / 'other' / 'libother_rmm.so')
     options = parser.parse_args()
     if options.turns < 1 or not options.seconds > 0 or (options.budget or 1) <= 0:
         parser.error('nothing to measure')
     options.case = (*(options.mix or ()), *(options.trace or ())) or (*MIXES, *TRACES)
-    wanted = [way for way in WAYS + RUNTIME if way in (options.way or WAYS)]
+    wanted = [way for way in WAYS if way in (options.way or WAYS)]
     options.missing = {way: why for way in wanted if isinstance(why := arguments_of(options, way), str)}
     options.way = [way for way in wanted if way not in options.missing]
     return options
@@ -235,8 +209,7 @@ def main():
     measured.all_turns(options)
     results, where = measured.results(options), machine(options.software)
     of = commit()
-    cold = ', caches emptied before each call' if options.cold else ''
-    text = '\n'.join((f'{where["gpu"]}, commit {of}, medians of {measured.turns} turns{cold}; reserved is of what is '
+    text = '\n'.join((f'{where["gpu"]}, commit {of}, medians of {measured.turns} turns; reserved is of what is '
                       'live at most', table(results),
                       *(f'{way}: not measured: {why}' for way, why in options.missing.items()))) + '\n'
     print(text, end='')
@@ -246,7 +219,7 @@ def main():
         (options.out / 'against.txt').write_text(text, encoding='utf-8')
         (options.out / 'against.json').write_text(json.dumps(
             {'machine': where, 'commit': of, 'when': when, 'turns': measured.turns,
-             'cold': options.cold, 'missing': options.missing, 'results': results}, indent=1) + '\n', encoding='utf-8')
+             'missing': options.missing, 'results': results}, indent=1) + '\n', encoding='utf-8')
     sys.exit(1 if measured.why else 0)
 
 

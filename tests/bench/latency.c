@@ -2,12 +2,13 @@
  * How long each allocation and each free takes, in mixes of them: see latency.h.
  *
  *   latency MIX|TRACE [--async] [--calls N] [--milliseconds N] [--seed N] [--streams N] [--with ALLOCATOR]
- *                     [--cold]
+ *                     [--rounds N] [--kernel MICROSECONDS] [--idle MILLISECONDS]
  *
- * MIX is mixed, server, training or threads; a name with a slash in it is the file of a trace,
- * which is played twice. The run ends with --calls calls of all threads, or after --milliseconds.
- * --async allocates and frees in stream order, --with by another allocator (other.h). --cold
- * empties the caches before each call, as a program does that goes over much else in between.
+ * MIX is mixed, server, training or threads; a name with a slash in it is the file of a trace.
+ * The run ends with --calls calls of all threads, or after --milliseconds; that of a trace, which
+ * is played twice or so many --rounds, at its end. --async allocates and frees in stream order, --with by
+ * another allocator (other.h). Of a trace alone: how long its kernels take (5 us, 0: there are none), and a
+ * pause after each round, before what the program never frees is freed.
  */
 #include "../conformance/kernels.h"
 #include "latency.h"
@@ -20,18 +21,20 @@
 #define LOOK_EVERY    1024 /* calls of a thread, at the driver's memory */
 #define ALL_CALLS     UINT64_MAX /* as many as the mix has by itself */
 #define CALLS         100000
-#define TRACE_ROUNDS  2
 
 static const char usage[] =
     "latency mixed|server|training|threads|TRACE [--async] [--calls N] [--milliseconds N] [--seed N]\n"
-    "               [--streams N] [--with mempool|runtime:LIBRARY|torch:LIBRARY|KIND:LIBRARY] [--cold]";
+    "               [--streams N] [--with mempool|torch:LIBRARY|KIND:LIBRARY]\n"
+    "               [--rounds N] [--kernel MICROSECONDS] [--idle MILLISECONDS]   of a trace";
 
 struct run {
     const struct latency_mix *mix;
-    bool async, cold;
+    const struct trace *trace; /* NULL: it is none */
+    bool async;
     const char *with;          /* NULL: the driver's own calls */
     const struct other *other; /* the allocator of that name */
     uint64_t calls, milliseconds, seed, streams;
+    uint64_t rounds, kernel_us, idle_ms; /* of a trace */
     CUcontext context;
     CUfunction kernel;
     pthread_barrier_t begins;
@@ -40,6 +43,7 @@ struct run {
     /* Natively. Under the library its own figures are better: they miss no peak. */
     bool under_library;
     uint64_t free_at_start, reserved_peak;
+    uint64_t reserved_idle;
 };
 
 struct latency_actor {
@@ -102,12 +106,24 @@ void latency_finish(struct latency_actor *actor)
         MUST(cuStreamSynchronize(actor->stream[i]));
 }
 
-void latency_pause(unsigned milliseconds)
+void latency_pause(uint64_t milliseconds)
 {
-    struct timespec pause = {.tv_nsec = milliseconds * 1000000};
+    struct timespec pause = {(time_t)(milliseconds / 1000), (long)(milliseconds % 1000 * 1000000)};
 
     while (nanosleep(&pause, &pause) != 0 && errno == EINTR)
         continue;
+}
+
+void latency_idle(struct latency_actor *actor)
+{
+    struct run *run = actor->run;
+    struct gpushim_memory memory;
+
+    if (!run->idle_ms)
+        return;
+    latency_pause(run->idle_ms);
+    if (bench_library_memory(&memory))
+        run->reserved_idle = memory.reserved;
 }
 
 void latency_kernel(struct latency_actor *actor, const struct latency_block *block, uint64_t ns)
@@ -182,20 +198,14 @@ static inline CUresult call(const struct run *run, enum latency_kind kind,
     return run->async ? cuMemFreeAsync(block->address, block->stream) : cuMemFree(block->address);
 }
 
-/* The call itself is between the two clocks, which are warm in any case, and nothing else is. */
+/* The call itself is between the two clocks, and nothing else is. */
 static CUresult timed(struct latency_actor *actor, enum latency_kind kind,
                       struct latency_block *block)
 {
-    CUresult result;
-    uint64_t began, ended;
+    uint64_t began = bench_now();
+    CUresult result = call(actor->run, kind, block);
+    uint64_t ended = bench_now();
 
-    if (actor->run->cold && actor->counting) {
-        latency_cool();
-        (void)bench_now();
-    }
-    began = bench_now();
-    result = call(actor->run, kind, block);
-    ended = bench_now();
     if (actor->counting)
         count_call(actor, kind, block->size, began, ended);
     return result;
@@ -285,8 +295,6 @@ static void start(struct run *run)
     run->free_at_start = left;
     if (run->with)
         run->other = other_open(run->with);
-    if (run->cold)
-        latency_cool_start();
 }
 
 /* ---- printing ---- */
@@ -334,6 +342,11 @@ static void print_memory(const struct run *run)
     json_count("live_peak", run->live_peak);
     json_count("reserved_peak", reserved);
     json_number("ratio", (double)reserved / (double)run->live_peak);
+    if (run->trace) {
+        json_count("needs", run->trace->live_peak_rounded);
+        json_count("live_end", run->trace->live_end);
+        json_count("reserved_idle", run->reserved_idle);
+    }
 }
 
 static void print_calls(const struct run *run, struct latency_actor *actors)
@@ -364,7 +377,6 @@ static void print(const struct run *run, struct latency_actor *actors)
     json_begin("latency");
     json_text("mix", run->mix->name);
     json_bool("async", run->async);
-    json_bool("cold", run->cold);
     if (run->with)
         json_text("with", run->with);
     json_count("seed", run->seed);
@@ -385,8 +397,8 @@ static void choose_mix(struct run *run, const char *name)
     if (name && strchr(name, '/')) {
         uint64_t calls;
 
-        run->mix = latency_trace(name, &calls);
-        run->calls = run->calls == ALL_CALLS ? TRACE_ROUNDS * calls : run->calls;
+        run->mix = latency_trace(name, run->kernel_us * 1000, &run->trace, &calls);
+        run->calls = run->calls == ALL_CALLS ? run->rounds * calls : run->calls;
     } else {
         for (run->mix = latency_mixes; name && run->mix->name; run->mix++)
             if (strcmp(run->mix->name, name) == 0)
@@ -400,14 +412,16 @@ static void choose_mix(struct run *run, const char *name)
 
 int main(int argc, char **argv)
 {
-    struct run run = {.calls = ALL_CALLS, .seed = 1};
+    struct run run = {.calls = ALL_CALLS, .seed = 1, .rounds = 2, .kernel_us = 5};
     const struct bench_option options[] = {{"async", BENCH_FLAG, &run.async},
                                            {"calls", BENCH_NUMBER, &run.calls},
                                            {"milliseconds", BENCH_NUMBER, &run.milliseconds},
                                            {"seed", BENCH_NUMBER, &run.seed},
                                            {"streams", BENCH_NUMBER, &run.streams},
                                            {"with", BENCH_TEXT, &run.with},
-                                           {"cold", BENCH_FLAG, &run.cold},
+                                           {"rounds", BENCH_NUMBER, &run.rounds},
+                                           {"kernel", BENCH_NUMBER, &run.kernel_us},
+                                           {"idle", BENCH_NUMBER, &run.idle_ms},
                                            {NULL}};
     const char *name = bench_options(argv, options, usage);
 

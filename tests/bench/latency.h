@@ -5,7 +5,6 @@
  *   latency_mix.c    the mixes: which blocks are allocated and freed in which order
  *   latency_count.c  how long calls took: histograms
  *   latency_trace.c  one more mix: the calls of a recorded program
- *   cool.c           what puts the caches into the state that a program leaves them in
  *
  * Each allocation and each free is timed by itself. A mix is made of a seed and is the same each
  * time, whatever allocator is underneath and however long its calls take.
@@ -14,6 +13,7 @@
 #define LATENCY_H
 
 #include "bench.h"
+#include "trace.h"
 
 enum latency_kind { LATENCY_ALLOC, LATENCY_FREE };
 #define LATENCY_KINDS 2
@@ -39,14 +39,6 @@ uint64_t latency_percentile(const struct latency_counts *counts, double percent)
  * each with the time at which it begins. */
 void latency_counts_print(const char *key, const struct latency_counts *counts);
 
-/* ---- cold calls (cool.c) ---- */
-
-/* Ends the program where it cannot be had. */
-void latency_cool_start(void);
-/* Fills this processor's first and second-level caches, and its table of pages, with what nobody
- * needs. */
-void latency_cool(void);
-
 /* ---- what a mix is made with (latency.c) ---- */
 
 struct latency_actor; /* one thread of a mix */
@@ -65,8 +57,10 @@ struct latency_mix {
 };
 extern const struct latency_mix latency_mixes[]; /* name NULL ends it */
 
-/* The trace in that file (trace.h), and how many calls once through it are. For one run. */
-const struct latency_mix *latency_trace(const char *path, uint64_t *ret_calls);
+/* The trace in that file (trace.h), with a kernel of that length (0: none) beside each 16 calls, and
+ * how many calls once through it are. For one run. */
+const struct latency_mix *latency_trace(const char *path, uint64_t kernel_ns,
+                                        const struct trace **ret_trace, uint64_t *ret_calls);
 
 /* A number below `below`, the next of this thread's. */
 uint64_t latency_random(struct latency_actor *actor, uint64_t below);
@@ -88,6 +82,9 @@ void latency_kernel(struct latency_actor *actor, const struct latency_block *blo
 
 /* Waits for all of this thread's kernels. */
 void latency_finish(struct latency_actor *actor);
-void latency_pause(unsigned milliseconds);
+void latency_pause(uint64_t milliseconds);
+
+/* The program's pause, where one was asked for: what is held at its end is told. */
+void latency_idle(struct latency_actor *actor);
 
 #endif

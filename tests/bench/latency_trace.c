@@ -3,14 +3,13 @@
  * at the end of each round.
  */
 #include "latency.h"
-#include "trace.h"
 
 #include <stdlib.h>
 
 #define CALLS_PER_KERNEL 16
-#define KERNEL_NS        5000
 
 static struct trace trace;
+static uint64_t kernel_length;
 
 static void play_trace(struct latency_actor *actor)
 {
@@ -26,9 +25,10 @@ static void play_trace(struct latency_actor *actor)
                 latency_allocate(actor, &blocks[op->slot], op->size);
             else
                 latency_free(actor, &blocks[op->slot]);
-            if (op->alloc && ++calls % (CALLS_PER_KERNEL / 2) == 0)
-                latency_kernel(actor, &blocks[op->slot], KERNEL_NS);
+            if (op->alloc && ++calls % (CALLS_PER_KERNEL / 2) == 0 && kernel_length)
+                latency_kernel(actor, &blocks[op->slot], kernel_length);
         }
+        latency_idle(actor);
         for (uint32_t slot = 0; slot < trace.slots; slot++)
             latency_free(actor, &blocks[slot]);
     }
@@ -36,11 +36,14 @@ static void play_trace(struct latency_actor *actor)
     trace_free(&trace);
 }
 
-const struct latency_mix *latency_trace(const char *path, uint64_t *ret_calls)
+const struct latency_mix *latency_trace(const char *path, uint64_t kernel_ns,
+                                        const struct trace **ret_trace, uint64_t *ret_calls)
 {
     static struct latency_mix mix = {NULL, 1, 1, play_trace};
 
     trace_read(&trace, path);
+    kernel_length = kernel_ns;
+    *ret_trace = &trace;
     *ret_calls = 0;
     for (size_t i = 0; i < trace.count; i++)
         *ret_calls += trace.ops[i].alloc ? 2 : 0;

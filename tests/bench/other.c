@@ -42,36 +42,6 @@ static void mempool_start(void)
 
 static const struct other mempool = {mempool_allocate, mempool_release, NULL};
 
-/* ---- the runtime: its types are the driver's, and 2 is out of memory there too ---- */
-
-static struct {
-    int (*allocate)(void **ret_block, size_t size);
-    int (*release)(void *block);
-} runtime;
-
-static CUresult runtime_allocate(CUdeviceptr *ret_address, size_t size, CUstream stream)
-{
-    (void)stream;
-    return (CUresult)runtime.allocate((void **)ret_address, size);
-}
-
-static CUresult runtime_release(CUdeviceptr address, size_t size, CUstream stream)
-{
-    (void)size;
-    (void)stream;
-    return (CUresult)runtime.release((void *)address);
-}
-
-static void runtime_start(void)
-{
-    static const char way_out[] = "name a libcudart.so";
-
-    *(void **)&runtime.allocate = symbol("cudaMalloc", way_out);
-    *(void **)&runtime.release = symbol("cudaFree", way_out);
-}
-
-static const struct other runtime_other = {runtime_allocate, runtime_release, NULL};
-
 /* ---- PyTorch: its functions for compiled models, whose interface is C and stays (2.8 has them)
  * --- */
 
@@ -182,16 +152,11 @@ const struct other *other_open(const char *name)
         return &mempool;
     }
     if (!colon)
-        bench_die(
-            "there is no other allocator %s: it is mempool, runtime:LIBRARY, torch:LIBRARY or KIND:LIBRARY",
-            name);
+        bench_die("there is no other allocator %s: it is mempool, torch:LIBRARY or KIND:LIBRARY",
+                  name);
     library = dlopen(colon + 1, RTLD_LAZY | RTLD_GLOBAL);
     if (!library)
         bench_die("%s", dlerror());
-    if (strncmp(name, "runtime:", 8) == 0) {
-        runtime_start();
-        return &runtime_other;
-    }
     if (strncmp(name, "torch:", 6) == 0) {
         torch_start();
         return &torch_other;

@@ -1,6 +1,6 @@
 /*
  * Another allocator behind the same calls: one that a program could use instead of cudaMalloc under
- * the library. Each but the runtime hands out memory in the order of a stream.
+ * the library. Each hands out memory in the order of a stream.
  */
 #ifndef OTHER_H
 #define OTHER_H
@@ -20,9 +20,6 @@ struct other {
  * name is one of
  *
  *   mempool        cudaMallocAsync, from a pool that gives nothing back (its release threshold)
- *   runtime:LIBRARY
- *                  cudaMalloc and cudaFree of that libcudart, as PyTorch without its cache calls them: with what
- *                  the runtime does around cuMemAlloc
  *   torch:LIBRARY  PyTorch's caching allocator, from that libtorch_cuda.so, without Python
  *   KIND:LIBRARY   what other_rmm.cpp was built to: pool, arena and async of RMM
  *

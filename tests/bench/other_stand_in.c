@@ -1,7 +1,7 @@
 /*
- * Stands in for libtorch_cuda.so, libcudart.so and a library built from other_rmm.cpp, of which
- * none starts on the software driver: the functions that other.c calls, over the driver's. At the
- * end it says on stderr how many blocks it gave and took back.
+ * Stands in for libtorch_cuda.so and a library built from other_rmm.cpp, of which none starts on
+ * the software driver: the functions that other.c calls, over the driver's. At the end it says on
+ * stderr how many blocks it gave and took back.
  */
 #include <cuda.h>
 #include <stdint.h>
@@ -43,23 +43,6 @@ int other_release(void *block, size_t size, CUstream stream)
 {
     __atomic_add_fetch(&taken, 1, __ATOMIC_RELAXED);
     return size == 0 || cuMemFreeAsync((CUdeviceptr)block, stream) != CUDA_SUCCESS;
-}
-
-/* ---- as the runtime ---- */
-
-EXPORT int cudaMalloc(void **ret_block, size_t size);
-EXPORT int cudaFree(void *block);
-
-int cudaMalloc(void **ret_block, size_t size)
-{
-    __atomic_add_fetch(&given, 1, __ATOMIC_RELAXED);
-    return (int)cuMemAlloc((CUdeviceptr *)ret_block, size);
-}
-
-int cudaFree(void *block)
-{
-    __atomic_add_fetch(&taken, 1, __ATOMIC_RELAXED);
-    return (int)cuMemFree((CUdeviceptr)block);
 }
 
 /* ---- as PyTorch: nothing goes on a stream that no guard has named ---- */

@@ -1,6 +1,7 @@
 /*
  * What the shim costs where it has nothing to do: hooked calls on memory that is not its own, the
- * first CUDA calls of a process, and processes that never use CUDA.
+ * first CUDA calls of a process, and processes that never use CUDA. And on the software driver, whose
+ * own part is the same each time, what a warm allocation and its free take.
  *
  * Run under the shim (LD_PRELOAD) it measures each thing in second processes with it and without
  * it, in turns; run without, it gives the native figures and null for the shim's. Instructions are
@@ -23,8 +24,9 @@ static const char usage[] = "overhead [--runs N] [--starts N] [--whole]";
 
 struct foreign {
     CUdeviceptr managed[2], pooled[2];
-    void *host, *libc;
-    const char *volatile name; /* of a function of libc */
+    void *host, *libc, *driver;
+    const char *volatile name;  /* of a function of libc */
+    const char *volatile known; /* of the driver, and no hook's: found among those that are known */
     CUcontext context;
     CUDA_MEMCPY2D rows;
     CUDA_MEMCPY3D box;
@@ -67,7 +69,8 @@ static bool launch_in_turns(int round)
     CALL(launch_config, cuLaunchKernelEx(&(CUlaunchConfig){0}, NULL, NULL, NULL)) \
     CALL(launch_attribute, cuLaunchKernelEx(&its->config, NULL, NULL, NULL)) \
     CALL(launch_graph, cuGraphLaunch(NULL, NULL)) \
-    CALL(dlsym, dlsym(its->libc, its->name))
+    CALL(dlsym, dlsym(its->libc, its->name)) \
+    CALL(dlsym_known, dlsym(its->driver, its->known))
 /* clang-format on */
 
 #define CALL(name, worked)                                  \
@@ -104,7 +107,7 @@ static void start_pool(struct foreign *foreign)
 /* The call once to bind and load what it needs, and once more between the two signals. */
 static int step_call(const char *name)
 {
-    struct foreign foreign = {.name = "getenv"};
+    struct foreign foreign = {.name = "getenv", .known = "cuDriverGetVersion"};
     size_t which = 0;
 
     while (which < CALLS && strcmp(calls[which].name, name) != 0)
@@ -113,6 +116,7 @@ static int step_call(const char *name)
         bench_die("there is no call %s", name);
     bench_start();
     foreign.libc = dlopen("libc.so.6", RTLD_NOW);
+    foreign.driver = dlopen("libcuda.so.1", RTLD_NOW);
     MUST(cuCtxGetCurrent(&foreign.context));
     MUST(cuMemAllocHost(&foreign.host, 4096));
     for (int i = 0; i < 2; i++)
@@ -130,6 +134,60 @@ static int step_call(const char *name)
     raise(SIGUSR2);
     if (!worked)
         bench_die("the call %s failed", name);
+    return 0;
+}
+
+/* ---- warm pairs of an allocation and its free ---- */
+
+#define WARM  500
+#define PAIRS 16
+
+static const struct pair_kind {
+    const char *name;
+    size_t size;
+    bool ordered;
+    unsigned live; /* others in its piece */
+    bool several;  /* as in a program of several streams, where freed memory waits for the GPU */
+} pair_kinds[] = {
+    {"pair_64k", 64 << 10, false, 0, false},
+    {"pair_64k_ordered", 64 << 10, true, 0, false},
+    {"pair_256m", 256 << 20, false, 0, false},
+    {"pair_1m", 1 << 20, false, 301, false},
+    {"pair_64k_several", 64 << 10, false, 0, true},
+    {"pair_256m_several", 256 << 20, false, 0, true},
+};
+#define PAIR_KINDS (sizeof pair_kinds / sizeof *pair_kinds)
+
+static void pairs(const struct pair_kind *kind, CUstream stream, unsigned count)
+{
+    CUdeviceptr block;
+
+    for (unsigned i = 0; i < count; i++)
+        if (kind->ordered) {
+            MUST(cuMemAllocAsync(&block, kind->size, stream));
+            MUST(cuMemFreeAsync(block, stream));
+        } else {
+            MUST(cuMemAlloc(&block, kind->size));
+            MUST(cuMemFree(block));
+        }
+}
+
+static int step_pairs(const char *name)
+{
+    const struct pair_kind *kind = pair_kinds;
+    CUdeviceptr live;
+    CUstream stream;
+
+    while (strcmp(kind->name, name) != 0)
+        kind++;
+    bench_start();
+    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    for (unsigned i = 0; i < kind->live; i++)
+        MUST(cuMemAlloc(&live, kind->size));
+    pairs(kind, stream, WARM);
+    raise(SIGUSR1);
+    pairs(kind, stream, PAIRS);
+    raise(SIGUSR2);
     return 0;
 }
 
@@ -160,6 +218,8 @@ static int second_process(char **argv)
 {
     if (strcmp(argv[1], "--call") == 0)
         return step_call(argv[2]);
+    if (strcmp(argv[1], "--pair") == 0)
+        return step_pairs(argv[2]);
     if (strcmp(argv[1], "--step-start") == 0) {
         raise(SIGUSR1);
         start_cuda();
@@ -254,6 +314,27 @@ static void print_calls(bool preloaded)
     }
 }
 
+/* Under the shim; those of the driver alone are not the same on any other. */
+static void print_pairs(void)
+{
+    for (size_t i = 0; i < PAIR_KINDS; i++) {
+        const struct pair_kind *kind = &pair_kinds[i];
+        char *argv[] = {program_invocation_name, (char *)"--pair", (char *)(uintptr_t)kind->name,
+                        NULL};
+
+        char key[64];
+
+        setenv("GPUSHIM_DEBUG_SINGLE_STREAM", kind->several ? "off" : "on", 1);
+        long steps = instructions(SELF, argv, true, false);
+        snprintf(key, sizeof key, "%s_instructions", kind->name);
+        if (steps < 0)
+            json_null(key);
+        else
+            json_number(key, (double)steps / PAIRS);
+    }
+    unsetenv("GPUSHIM_DEBUG_SINGLE_STREAM");
+}
+
 static struct starts start_once(bool preload)
 {
     static const char *const arguments[] = {"--start", NULL};
@@ -346,8 +427,8 @@ int main(int argc, char **argv)
                                            {"whole", BENCH_FLAG, &whole},
                                            {NULL}};
 
-    if (argc > 1 && (strcmp(argv[1], "--call") == 0 || strcmp(argv[1], "--start") == 0 ||
-                     strcmp(argv[1], "--step-start") == 0))
+    if (argc > 1 && (strcmp(argv[1], "--call") == 0 || strcmp(argv[1], "--pair") == 0 ||
+                     strcmp(argv[1], "--start") == 0 || strcmp(argv[1], "--step-start") == 0))
         return second_process(argv);
     if (bench_options(argv, options, usage) || runs == 0 || starts == 0)
         bench_die("nothing to do\nusage: %s", usage);
@@ -355,6 +436,8 @@ int main(int argc, char **argv)
     json_count("runs", runs);
     json_count("starts", starts);
     print_calls(preloaded);
+    if (preloaded && bench_software_driver())
+        print_pairs();
     print_starts(starts, preloaded);
     print_true(runs, preloaded);
     if (whole)

@@ -1,24 +1,15 @@
 /*
  * What the cache of registrations costs by itself, over a device that does nothing:
  *
- *   register [--ranges N] [--threads N] [--milliseconds N]
+ *   register [--ranges N]
  *
- * Prints one JSON line a row. A time is the thread's own on its core, so that a busy machine does
- * not spoil it, and the middle one of five. Rows:
- *
- *   hit          finding a kept registration among so many and giving it back, and the instructions
- *                of that: of ranges in no order ("any"), and of 64 of them again and again ("few"),
- *                which is what programs do
- *   threads      hits of all threads together over those of one, on ranges of their own; each thread
- *                needs a core for this to mean anything
- *   miss         making one and, as the cache is full, ending the oldest: what it costs beside the
- *                device's own work
- *   memory       bytes of host memory that each takes
- *
- * A time decides nothing.
+ * Prints one JSON line: the nanoseconds of finding a kept registration among so many and giving it
+ * back, of ranges in no order ("any") and of 64 of them again and again ("few"), which is what
+ * programs do; the instructions of that, null where nobody may trace; and the bytes of host memory
+ * that each takes. A time is the thread's own on its core, so that a busy machine does not spoil
+ * it, and the middle one of five; it decides nothing.
  */
-#include <sys/ptrace.h>
-
+#include "../steps.h"
 #include "bench.h"
 #include "core/regcache/regcache.h"
 #include "tests/system.h"
@@ -32,7 +23,6 @@
 
 static struct gs_regcache *cache;
 static uint64_t ranges = 100000;
-static bool go, stop;
 
 static int pin(const struct gs_reg_key *key, uint64_t base, size_t size, void *arg,
                void **ret_handle)
@@ -103,42 +93,34 @@ __attribute__((noinline)) static void take_request(struct gs_reg_request request
     __asm__ volatile("" : : "r"(&request) : "memory");
 }
 
-/* Instructions of one hit and its release; 0 where this cannot be counted. */
-static unsigned long hit_instructions(void)
+/* Of so many requests, and of their hits and releases where `hits`. -1: nobody may trace. */
+static long steps_of(bool hits)
 {
-    pid_t child = fork();
-    unsigned long steps[4] = {0}; /* before, asking alone, between, asking and hitting */
-    unsigned part = 0;
+    long steps;
     int status;
+    pid_t child = fork();
 
-    if (child < 0)
-        return 0;
     if (child == 0) {
-        uint64_t state = 1;
-
         if (ptrace(PTRACE_TRACEME, 0, NULL, NULL) != 0)
-            _exit(1);
-        use(next_range(&state));
+            _exit(STEPS_NOT_PERMITTED);
+        use(0);
         raise(SIGUSR1);
-        for (int i = 0; i < COUNTED; i++)
-            take_request(ask((uint64_t)i * 37 % ranges));
-        raise(SIGUSR1);
-        raise(SIGUSR1);
-        for (int i = 0; i < COUNTED; i++)
-            use((uint64_t)i * 37 % ranges);
-        raise(SIGUSR1);
+        for (uint64_t i = 0; i < COUNTED; i++)
+            if (hits)
+                use(i * 37 % ranges);
+            else
+                take_request(ask(i * 37 % ranges));
+        raise(SIGUSR2);
         _exit(0);
     }
-    while (waitpid(child, &status, 0) == child && WIFSTOPPED(status)) {
-        if (WSTOPSIG(status) == SIGUSR1 && part < 4)
-            part++;
-        if (part == 1 || part == 3)
-            steps[part]++;
-        if (ptrace(part == 1 || part == 3 ? PTRACE_SINGLESTEP : PTRACE_CONT, child, NULL, NULL) !=
-            0)
-            break;
+    if (child < 0 || waitpid(child, &status, 0) != child)
+        bench_die("no child: %s", strerror(errno));
+    steps = WIFSTOPPED(status) ? steps_run(child, &status, false, COUNTED * 100000L) : -1;
+    if (WIFSTOPPED(status)) {
+        kill(child, SIGKILL);
+        waitpid(child, &status, 0);
     }
-    return (steps[3] - steps[1]) / COUNTED;
+    return steps;
 }
 
 static uint64_t own_ns(void)
@@ -165,89 +147,18 @@ static uint64_t hit_ps(uint64_t of)
     return bench_median(took, REPEATS);
 }
 
-struct worker {
-    pthread_t thread;
-    uint64_t seed, hits, first, count;
-};
-
-static void *work(void *arg)
-{
-    struct worker *worker = arg;
-    uint64_t state = worker->seed, hits = 0;
-
-    while (!__atomic_load_n(&go, __ATOMIC_ACQUIRE))
-        usleep(100);
-    while (!__atomic_load_n(&stop, __ATOMIC_RELAXED)) {
-        use(worker->first + next_range(&state) % worker->count);
-        hits++;
-    }
-    worker->hits = hits;
-    return NULL;
-}
-
-/* Hits a second of the first `threads` of so many threads, each on its own part of the ranges. */
-static double hits_of(unsigned threads, unsigned parts, uint64_t milliseconds)
-{
-    struct worker worker[64] = {0};
-    uint64_t begin, took, hits = 0;
-
-    go = stop = false;
-    for (unsigned i = 0; i < threads; i++) {
-        worker[i] =
-            (struct worker){.seed = i + 1, .count = ranges / parts, .first = ranges / parts * i};
-        if (pthread_create(&worker[i].thread, NULL, work, &worker[i]) != 0)
-            bench_die("no thread: %s", strerror(errno));
-    }
-    usleep(20000);
-    begin = bench_now();
-    __atomic_store_n(&go, true, __ATOMIC_RELEASE);
-    usleep((useconds_t)(milliseconds * 1000));
-    __atomic_store_n(&stop, true, __ATOMIC_RELAXED);
-    for (unsigned i = 0; i < threads; i++) {
-        pthread_join(worker[i].thread, NULL);
-        hits += worker[i].hits;
-    }
-    took = bench_now() - begin;
-    return (double)hits * 1e9 / (double)took;
-}
-
-static uint64_t miss_ns(void)
-{
-    uint64_t took[REPEATS];
-
-    for (int repeat = 0; repeat < REPEATS; repeat++) {
-        uint64_t begin = own_ns();
-
-        for (uint64_t i = 0; i < SAMPLES; i++)
-            make(ranges + (uint64_t)repeat * SAMPLES + i);
-        took[repeat] = (own_ns() - begin) / SAMPLES;
-    }
-    return bench_median(took, REPEATS);
-}
-
-static void row(const char *name)
-{
-    json_begin("register");
-    json_text("row", name);
-    json_count("ranges", ranges);
-}
-
 int main(int argc, char **argv)
 {
-    uint64_t threads = 16, milliseconds = 500, empty;
-    const struct bench_option options[] = {{"ranges", BENCH_NUMBER, &ranges},
-                                           {"threads", BENCH_NUMBER, &threads},
-                                           {"milliseconds", BENCH_NUMBER, &milliseconds},
-                                           {NULL}};
+    const struct bench_option options[] = {{"ranges", BENCH_NUMBER, &ranges}, {NULL}};
     struct gs_log log = {.line = log_line};
     struct gs_regcache_stats stats;
     struct gs_regcache_options limits;
-    unsigned long instructions;
-    double one, all;
+    long asking, hitting;
+    uint64_t empty;
 
-    bench_options(argv, options, "register [--ranges N] [--threads N] [--milliseconds N]");
-    if (ranges < 1000 || ranges > 1000000 || threads < 1 || threads > 64)
-        bench_die("--ranges is from 1000 to 1000000, --threads from 1 to 64");
+    bench_options(argv, options, "register [--ranges N]");
+    if (ranges < 1000 || ranges > 1000000)
+        bench_die("--ranges is from 1000 to 1000000");
     limits = (struct gs_regcache_options){.count = ranges, .bytes = UINT64_MAX};
     if (gs_regcache_create(&limits, NULL, &log, &cache) != GS_OK)
         bench_die("no memory");
@@ -256,28 +167,16 @@ int main(int argc, char **argv)
     for (uint64_t i = 0; i < ranges; i++)
         make(i);
     gs_regcache_stats(cache, &stats);
-    instructions = hit_instructions();
-    row("hit");
-    json_text("pattern", "any");
-    json_number("ns", (double)hit_ps(ranges) / 1000);
-    json_count("instructions", instructions);
-    json_end();
-    row("hit");
-    json_text("pattern", "few");
-    json_number("ns", (double)hit_ps(FEW) / 1000);
-    json_count("instructions", instructions);
-    json_end();
-    one = hits_of(1, (unsigned)threads, milliseconds);
-    all = hits_of((unsigned)threads, (unsigned)threads, milliseconds);
-    row("threads");
-    json_count("threads", threads);
-    json_count("cores", (uint64_t)sysconf(_SC_NPROCESSORS_ONLN));
-    json_number("speedup", all / one);
-    json_end();
-    row("miss");
-    json_count("ns", miss_ns());
-    json_end();
-    row("memory");
+    asking = steps_of(false);
+    hitting = steps_of(true);
+    json_begin("register");
+    json_count("ranges", ranges);
+    json_number("ns_any", (double)hit_ps(ranges) / 1000);
+    json_number("ns_few", (double)hit_ps(FEW) / 1000);
+    if (asking < 0 || hitting < 0)
+        json_null("instructions");
+    else
+        json_count("instructions", (uint64_t)(hitting - asking) / COUNTED);
     json_count("bytes", (stats.host_bytes - empty) / ranges);
     json_end();
     gs_regcache_destroy(cache);

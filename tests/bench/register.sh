@@ -3,9 +3,8 @@
 #
 #   [GPUSHIM_BUILD=FOLDER] sh tests/bench/register.sh [ROUNDS]
 #
-# The folder is a build folder or a bundle of tests/gpu/bench.sh. Needs neither a GPU nor a network
-# card: the software driver and the stand-in libibverbs are in the folder. ROUNDS (10000) is how
-# often examples/rdma/message.c allocates, registers, sends, deregisters and frees.
+# Needs neither a GPU nor a network card: the software driver and the stand-in libibverbs are in the folder.
+# ROUNDS (10000) is how often examples/rdma/message.c allocates, registers, sends, deregisters and frees.
 set -eu
 
 root=$(cd "$(dirname "$0")/../.." && pwd)
@@ -14,7 +13,7 @@ rounds=${1:-10000}
 GPUSHIM_BUILD=$build
 export GPUSHIM_BUILD
 
-for program in tests/bench/register tests/bench/register_pair examples/rdma/rdma_message; do
+for program in tests/bench/register examples/rdma/rdma_message; do
     [ -x "$build/$program" ] || {
         echo "register: no $build/$program: build it first (it needs libibverbs-dev)" >&2
         exit 1
@@ -29,7 +28,6 @@ LD_LIBRARY_PATH=$scratch${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 export LD_LIBRARY_PATH
 
 sh "$root/tests/with.sh" native --software "$build/tests/bench/register"
-sh "$root/tests/with.sh" shim --software "$build/tests/bench/register_pair"
 
 for mode in native shim; do
     STAND_IN_REPORT=$scratch/$mode sh "$root/tests/with.sh" "$mode" --software \

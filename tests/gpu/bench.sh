@@ -3,13 +3,11 @@
 #
 #   sh tests/gpu/bench.sh bundle [BUILD_FOLDER]   where it is built: gathers .bundle/bench
 #   sh tests/gpu/bench.sh [ARGS OF run.py…]       on the GPU machine, in the repository's root
-#   sh tests/gpu/bench.sh register                there too: registrations (tests/bench/register.sh)
-#   sh tests/gpu/bench.sh curves [ARGS OF curves.py…]   there too: pairs by size, threads and live blocks
 #   sh tests/gpu/bench.sh against [ARGS OF against.py…]   there too: other allocators in the same mixes and traces
 #
 # The bundle is the part of a build folder that tests/with.sh needs. tests/gpu/bundle.sh empties
-# .bundle: run that one first where both are wanted. On the GPU machine bench.json and bench.svg
-# go to $OUT, /tmp/gpu-out by default; $BUDGET is how many seconds it may take, 520 by default (against: 230).
+# .bundle: run that one first where both are wanted. On the GPU machine bench.txt goes to $OUT,
+# /tmp/gpu-out by default; $BUDGET is how many seconds it may take, 520 by default (against: 230).
 #
 # RMM is measured where the bundle was made with it: $RMM names the folder that
 # `pip install --target FOLDER librmm-cu13` filled (25.12 or newer). It needs g++ and CUDA's headers.
@@ -40,26 +38,13 @@ gather()
 {
     rm -rf "$bundle"
     mkdir -p "$bundle/shim" "$bundle/tests/bench" "$bundle/lib"
-    for name in shim/libgpushim.so tests/bench/pair tests/bench/replay tests/bench/behind \
-        tests/bench/overhead tests/bench/ipc tests/bench/neighbour tests/bench/bandwidth \
-        tests/bench/latency; do
+    for name in shim/libgpushim.so tests/bench/pair tests/bench/overhead tests/bench/ipc tests/bench/latency; do
         [ -e "$1/$name" ] || die "no $1/$name: run 'meson compile -C $1' first"
         cp "$1/$name" "$bundle/$name"
     done
-    # For registrations, whose network card and GPU are stand-ins on any machine.
-    for name in tests/bench/register tests/bench/register_pair examples/rdma/rdma_message \
-        tests/rdma/libibverbs.so.1 tests/driver/libcuda.so.1; do
-        [ -e "$1/$name" ] || { say "bundle: left out $name: not built"; continue; }
-        mkdir -p "$bundle/${name%/*}"
-        cp -L "$1/$name" "$bundle/$name"
-    done
-    for trace in "$1"/tests/bench/*.trace; do
-        [ -e "$trace" ] || die "no traces in $1/tests/bench: run 'meson compile -C $1' first"
-        cp "$trace" "$bundle/tests/bench/"
-    done
-    # What replay reads .xz with; all else is the GPU machine's own.
-    lzma=$(ldd "$bundle/tests/bench/replay" | awk '/liblzma/ && $3 ~ /^\// { print $3 }')
-    [ -n "$lzma" ] || die 'ldd does not find the liblzma that replay was built with'
+    # What latency reads .xz with; all else is the GPU machine's own.
+    lzma=$(ldd "$bundle/tests/bench/latency" | awk '/liblzma/ && $3 ~ /^\// { print $3 }')
+    [ -n "$lzma" ] || die 'ldd does not find the liblzma that latency was built with'
     cp -L "$lzma" "$bundle/lib/"
     git -C "$root" rev-parse HEAD >"$bundle/commit" 2>/dev/null || rm -f "$bundle/commit"
     if [ -n "${RMM:-}" ]; then gather_rmm; else say 'bundle: left out RMM: $RMM does not say where it is'; fi
@@ -73,10 +58,6 @@ fi
 
 [ -e "$bundle/shim/libgpushim.so" ] ||
     die "no $bundle: run 'sh tests/gpu/bench.sh bundle' where the project is built"
-if [ "${1:-}" = register ]; then
-    shift
-    exec env GPUSHIM_BUILD="$bundle" sh "$root/tests/bench/register.sh" "$@"
-fi
 [ -n "$(system_libcuda)" ] || die 'no libcuda.so.1 here: this is no GPU machine'
 have_gpu || die 'no device node in /dev/nvidia[0-9]*: this machine lends no GPU now'
 out=${OUT:-/tmp/gpu-out}
@@ -84,13 +65,8 @@ mkdir -p "$out"
 GPUSHIM_BUILD=$bundle
 LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$bundle/lib
 export GPUSHIM_BUILD LD_LIBRARY_PATH
-if [ "${1:-}" = curves ]; then
-    shift
-    exec python3 "$root/tests/bench/curves.py" --out "$out" --budget "${BUDGET:-520}" "$@"
-fi
 if [ "${1:-}" = against ]; then
     shift
     exec python3 "$root/tests/bench/against.py" --out "$out" --budget "${BUDGET:-230}" "$@"
 fi
-exec python3 "$root/tests/bench/run.py" --out "$out/bench.json" --svg "$out/bench.svg" \
-    --budget "${BUDGET:-520}" "$@"
+exec python3 "$root/tests/bench/run.py" --out "$out/bench.txt" --budget "${BUDGET:-520}" "$@"

@@ -2,7 +2,7 @@
 
     neighbour.py NEIGHBOUR SHIM LIBCUDA
 
-NEIGHBOUR is tests/bench/neighbour. All processes share the memory of one software device.
+NEIGHBOUR is the program beside this. All processes share the memory of one software device.
 """
 import ctypes
 import json
@@ -24,7 +24,7 @@ NAME = re.compile(r'[0-9a-f]{32}')  # of a socket
 PATIENT_S = 30
 PATIENT_MS = 20000  # nothing here takes long, but the machine may be busy
 TRIES = 20  # to see a call that is not held up, which a busy machine may hold up
-CHURN_MIB = 96  # tests/bench/neighbour.c
+CHURN_MIB = 96  # neighbour.c
 FLUSH_S = 2
 FLUSHES_MOST = 16  # at 20, 60, 140, 300, 620 ms and each 400 after that, and some more
 WAIT_MS = 45  # who does not answer is waited for a little longer than this
