@@ -8,7 +8,7 @@ What a program prints decides how it is compared:
     GAIN what outcome             the outcome is "ok" under the shim; natively it may be anything,
                                   as with what the driver alone cannot do
     NEAR what value tolerance     numbers that differ by no more than the tolerance
-    TIME or MEMORY, anything      shown beside the outcome
+    TIME anything                 shown beside the outcome
 
 LOG.status holds how it ended, LOG.err what it wrote to stderr, LOG.gpushim what the shim logged.
 Its first line says that the shim is there: no log means that it was not. Appends one line to ROWS:
@@ -28,7 +28,7 @@ class Log:
         self.lines = collections.defaultdict(list)
         for line in read(path).splitlines():
             word, _, rest = line.partition(' ')
-            if word in ('RESULT', 'GAIN', 'NEAR', 'TIME', 'MEMORY'):
+            if word in ('RESULT', 'GAIN', 'NEAR', 'TIME'):
                 self.lines[word].append(rest)
         self.status = read(path + '.status').strip() or 'not started'
 
@@ -41,8 +41,7 @@ class Log:
 
     def summary(self):
         count = sum(len(self.lines[word]) for word in ('RESULT', 'GAIN', 'NEAR'))
-        figures = self.lines['TIME'] + self.lines['MEMORY']
-        return ', '.join([self.ended(), f'{count} results', *figures])
+        return ', '.join([self.ended(), f'{count} results', *self.lines['TIME']])
 
     def stderr(self, lines):
         return [line[:200] for line in read(self.path + '.err').splitlines()[-lines:]]

@@ -340,7 +340,7 @@ part_examples()
     done
 }
 
-# What a machine has to register GPU memory with; tests/gpu/bench.sh measures what the cache costs.
+# What a machine has to register GPU memory with; tests/bench/register.sh measures what the cache costs.
 # Libraries that the loader does not know are looked for where packages put them.
 part_register()
 {
@@ -776,9 +776,8 @@ part_torch_memory()
 # The same, and cached under the shim, for programs that no tuning had seen. PROGRAMS_SECONDS is how long for all of them, 400 by default; PROGRAMS is which.
 part_programs()
 {
-    programs='torch_unet torch_detector torch_translate torch_experts torch_lstm torch_server
-        torch_diffusion torch_sampled torch_play torch_speech torch_points torch_long
-        jax_transformer jax_physics cupy_images cupy_tables'
+    programs='torch_unet torch_translate torch_experts torch_lstm torch_server torch_points
+        jax_transformer cupy_tables'
     # shellcheck disable=SC2086 # names
     turns program "${PROGRAMS_SECONDS:-400}" ${PROGRAMS:-$programs}
 }

@@ -1,12 +1,11 @@
 """Steps of four workloads on random data with fixed seeds: trains a small GPT, a ResNet-50 or a
 graph network (torch_geometric), or lets a small Llama (transformers) continue prompts.
 
-    python3 torch_steps.py gpt|resnet|gnn|decode STEPS [--fast]
+    python3 torch_steps.py gpt|resnet|gnn|decode STEPS
 
 Prints every step's loss as an exact hexadecimal float, or what the Llama said ("RESULT"), and the
 median step time ("TIME", milliseconds). With deterministic algorithms these are the same in every
-run, so a difference between two ways to get memory is a bug. --fast leaves PyTorch its usual
-algorithms and prints the time and the allocator's peaks ("MEMORY") alone: what a program pays.
+run, so a difference between two ways to get memory is a bug.
 turns.py takes its steps too (programs/torch_gpt.py and so on), in turns with other processes.
 Batches change their size from step to step, as real ones do: that is what makes allocators work.
 """
@@ -17,7 +16,7 @@ import statistics
 import sys
 import time
 
-if __name__ == "__main__" and "--fast" not in sys.argv:
+if __name__ == "__main__":
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 import torch
@@ -190,24 +189,18 @@ STEPS = {"gpt": gpt_step, "resnet": resnet_step, "gnn": gnn_step, "decode": deco
 
 
 def main():
-    workload, steps, fast = sys.argv[1], int(sys.argv[2]), "--fast" in sys.argv[3:]
+    workload, steps = sys.argv[1], int(sys.argv[2])
     random.seed(SEED)
     torch.manual_seed(SEED)
-    if not fast:
-        be_deterministic()
+    be_deterministic()
     step = STEPS[workload]()
     times = []
     for i in range(steps):
         loss, took = timed(step)
         times.append(took)
-        if not fast:
-            print(f"RESULT loss {i} {float(loss).hex()}", flush=True)
+        print(f"RESULT loss {i} {float(loss).hex()}", flush=True)
     # The first ones load libraries and kernels.
     print(f"TIME median step {statistics.median(times[2:]):.2f} ms", flush=True)
-    if fast:
-        stats = torch.cuda.memory_stats()
-        print(f"MEMORY allocated {stats.get('allocated_bytes.all.peak', 0) >> 20} MiB, reserved "
-              f"{stats.get('reserved_bytes.all.peak', 0) >> 20} MiB", flush=True)
 
 
 if __name__ == "__main__":
