@@ -63,7 +63,7 @@ struct chaos_slot {
     _Atomic enum chaos_step step;
     _Atomic uint64_t step_ns; /* when it began; 0: waiting for the others, as it should */
     _Atomic uint64_t checks;  /* blocks read whole and compared */
-    _Atomic uint64_t shared, opened, refused, held_refused;
+    _Atomic uint64_t shared, opened, refused;
     _Atomic uint64_t forks, execs;
     _Atomic bool finished; /* everything was given back and accounted for */
     _Atomic bool is_wrong; /* then `wrong` says what */

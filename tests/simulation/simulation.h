@@ -578,7 +578,7 @@ extern struct world {
     unsigned points, clock_looks;
     struct process processes[PROCESSES_MAX];
     struct life *lives;
-    unsigned life_count, life_room;
+    unsigned life_count;
     struct image *images[512];
     unsigned image_count;
     struct child *children;
