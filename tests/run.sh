@@ -10,7 +10,7 @@
 #   4. a clang build with -Werror against the newest cuda.h that there is, and whether each of its
 #      functions is known (2 to 4 are built while the tests of 1 run);
 #   5. the libFuzzer targets, FUZZ_SECONDS together (60), where clang has what they need;
-#   6. ten of the planted bugs, which the tests are to notice (tests/mutants.sh runs all of them).
+#   6. beside that ten of the planted bugs, which the tests are to notice (tests/mutants.sh runs all).
 # quick stops after the first. all first installs what single tests are skipped without (podman,
 # Prometheus, Chromium, Open MPI, packagers, qemu: whatever can be had), and last runs the suite packages, and both of
 # README's commands in systems where nothing is installed (tests/fresh/run.py; root, and a good hour). rest
@@ -286,10 +286,14 @@ clang_build()
     fi
 }
 
-fuzz()
+# One processor fuzzes, and what is left builds and notices planted bugs.
+fuzz_and_mutants()
 {
+    GPUSHIM_BUILD=$build sh "$root/tests/fuzz/run.sh" "${FUZZ_SECONDS:-60}" "$@" >"$build/fuzz.log" 2>&1 </dev/null &
+    fuzzing=$!
+    mutants "$@"
     status=0
-    GPUSHIM_BUILD=$build sh "$root/tests/fuzz/run.sh" "${FUZZ_SECONDS:-60}" "$@" >"$build/fuzz.log" 2>&1 || status=$?
+    wait $fuzzing || status=$?
     cat "$build/fuzz.log"
     case $status in
         0) passed=$((passed + $(grep -c ': ok,' "$build/fuzz.log"))) ;;
@@ -327,7 +331,7 @@ newest= # the option for headers that are fetched in any case
 cause=
 fetched= # the option for the other builds, where cuda.h is none of the machine's
 # Many tests wait more than they work.
-MESON_TESTTHREADS=${MESON_TESTTHREADS:-$(($(nproc) * 2))}
+MESON_TESTTHREADS=${MESON_TESTTHREADS:-$(($(nproc) * 3))}
 export MESON_TESTTHREADS
 began_all=$(date +%s)
 
@@ -345,8 +349,7 @@ if [ "$what" = ordinary ] || [ "$what" = all ]; then
     timed 'ASan and UBSan' asan_build "$@"
     timed 'TSan' tsan_build "$@"
     timed 'clang' clang_build "$@"
-    timed 'fuzzing' fuzz "$@"
-    timed 'planted bugs' mutants "$@"
+    timed 'fuzzing and planted bugs' fuzz_and_mutants "$@"
 fi
 if [ "$what" = all ]; then
     timed 'packages' packages
