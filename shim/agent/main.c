@@ -354,6 +354,7 @@ int main(int argc, char **argv)
     const struct sigaction act = {.sa_handler = on_signal};
     int status;
 
+    gs_fd_hold_standard();
     signal(SIGPIPE, SIG_IGN);
     sigaction(SIGTERM, &act, NULL);
     sigaction(SIGINT, &act, NULL);

@@ -2,6 +2,7 @@
  * gpushim: runs programs with the library, looks into what it does, and keeps what processes share.
  * command.h says how a command is made; a new one is a file and a row of commands.c.
  */
+#include "core/base/fd.h"
 #include "core/base/printable.h"
 #include "shim/command/command.h"
 #include "shim/command/json.h"
@@ -195,8 +196,10 @@ static int run(int argc, char **argv)
 
 int main(int argc, char **argv)
 {
-    int status = run(argc, argv);
+    int status;
 
+    gs_fd_hold_standard();
+    status = run(argc, argv);
     if (fflush(stdout) == 0 && !ferror(stdout))
         return status;
     command_complain("what it has to say cannot be written: %s", strerror(errno));

@@ -5,8 +5,10 @@ cannot be written is a failure.
 """
 import os
 import re
+import subprocess
 import sys
 import tempfile
+import time
 
 from alone import check, end_with_faults, expect, run
 
@@ -47,6 +49,14 @@ WRONG = [
                     'a' * 99 + ':1', '[]:1', '[:1')],
     *[('sleep', f'1 --timeout={time}', f"--timeout takes seconds from 0 to 86400, and not '{time}'")
       for time in ('soon', '', '-1', '86401', 'nan', '1sec')]]
+CLOSED = """import os
+for fd in range(3):
+    try:
+        os.fstat(fd)
+    except OSError:
+        continue
+    os._exit(1)
+os._exit(0)"""
 
 
 def gpushim_says(*words, **options):
@@ -74,4 +84,17 @@ with tempfile.TemporaryDirectory(prefix='gpushim-lines-') as scratch:
                       ['doctor', str(os.getpid())], ['doctor', str(os.getpid()), '--json']):
             ran = gpushim_says(*words, capture_output=False, stdout=full)
             check(ran.returncode == 1, f'to a full disk: {words}: {ran}')
+
+    # Whoever closed the three standard files gets no line of ours into a socket that has such a number; what it runs finds them closed.
+    closed = {'capture_output': False, 'preexec_fn': lambda: os.closerange(0, 3)}
+    check(gpushim_says('stats', **closed).returncode == 1, 'nobody reads it')
+    check(gpushim_says('run', '--', sys.executable, '-c', CLOSED, **closed).returncode == 0, 'what it runs has files that it was not given')
+    with subprocess.Popen([gpushim, 'broker'], preexec_fn=closed['preexec_fn'],
+                          env=dict(os.environ, GPUSHIM_CONFIG='', GPUSHIM_SHARE_DIR=scratch)) as broker:
+        deadline = time.monotonic() + 60
+        while not any(re.fullmatch(r'broker(\.[0-9a-f-]+)?', name) for name in os.listdir(scratch)) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        files = [os.readlink(f'/proc/{broker.pid}/fd/{fd}') for fd in range(3)]
+        check(files == 3 * ['/dev/null'], f'its standard files: {files}')
+        broker.terminate()
 end_with_faults()
