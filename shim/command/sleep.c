@@ -26,6 +26,7 @@ struct target {
     long pid;
     int word;      /* of the command line, that it was named by: */
     bool in_group; /* a control group, in which it was found and may have no socket */
+    size_t first;  /* the number of the target that is told: it was named before */
     bool found, goes_on;
     uint64_t took_ns;
 };
@@ -163,13 +164,19 @@ static bool order_one(struct sleeping *sleeping, struct target *target, enum gs_
 static bool add_target(struct sleeping *sleeping, long pid, int word, bool in_group)
 {
     struct target *grown = realloc(sleeping->targets, (sleeping->count + 1) * sizeof *grown);
+    size_t first = 0;
 
     if (!grown) {
         command_complain("no memory");
         return false;
     }
     sleeping->targets = grown;
-    grown[sleeping->count++] = (struct target){.pid = pid, .word = word, .in_group = in_group};
+    while (first < sleeping->count && grown[first].pid != pid)
+        first++;
+    if (first < sleeping->count)
+        grown[first].in_group &= in_group;
+    grown[sleeping->count++] =
+        (struct target){.pid = pid, .word = word, .in_group = in_group, .first = first};
     return true;
 }
 
@@ -218,14 +225,15 @@ static bool add_word(struct sleeping *sleeping, const struct call *call, int n)
                           : add_target(sleeping, call_pid(call, word), n, false);
 }
 
-/* All of them do it. One that fails at the first step takes no second. */
+/* All of them do it, each once. One that fails at the first step takes no second. */
 static bool order_targets(struct sleeping *sleeping, enum gs_sleep_verb verb)
 {
     bool well = true;
 
     for (size_t i = 0; sleeping->count > 1 && i < sleeping->count; i++)
-        well &= order_one(sleeping, &sleeping->targets[i],
-                          verb == GS_SLEEP_WAKES ? GS_SLEEP_RETURNS : GS_SLEEP_LETS_GO);
+        if (sleeping->targets[i].first == i)
+            well &= order_one(sleeping, &sleeping->targets[i],
+                              verb == GS_SLEEP_WAKES ? GS_SLEEP_RETURNS : GS_SLEEP_LETS_GO);
     for (size_t i = 0; i < sleeping->count; i++)
         if (sleeping->count == 1 || sleeping->targets[i].goes_on)
             well &= order_one(sleeping, &sleeping->targets[i], verb);
@@ -238,7 +246,8 @@ static bool has_found(const struct sleeping *sleeping, const struct call *call, 
     bool found = !is_group(call->argv[n]);
 
     for (size_t i = 0; i < sleeping->count; i++)
-        found |= sleeping->targets[i].word == n && sleeping->targets[i].found;
+        found |=
+            sleeping->targets[i].word == n && sleeping->targets[sleeping->targets[i].first].found;
     if (!found)
         command_complain("%s: no process in it has GPU memory of the library's that can be asked",
                          call->argv[n]);

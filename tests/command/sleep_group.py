@@ -84,6 +84,21 @@ def prove_they_go_and_come(folder):
     end(one, other)
 
 
+def prove_named_twice(folder):
+    """By its number and in a group, or in two: it is told once."""
+    one, other = pair(folder)
+    group = os.path.join(folder, 'group')
+    os.mkdir(group)
+    with open(os.path.join(group, 'cgroup.procs'), 'w', encoding='utf-8') as file:
+        file.write(f'{one.pid}\n{other.pid}\n')
+    for words in ((group, one.pid), (one.pid, group, group), (one.pid, one.pid, other.pid)):
+        for command, done in (('sleep', 'asleep, in'), ('wake', 'awake, in')):
+            told = sleepers.says(folder, 0, (command, *map(str, words))).stdout
+            check(told.count(done) == 2, f'both, and each once: {words}: {told}')
+    check(has(other, 10), 'as it was')
+    end(one, other)
+
+
 def prove_both_ways(folder):
     """Each has something of the other's open."""
     one, other = pair(folder)
@@ -298,7 +313,7 @@ def prove_with_a_broker(folder):
 
 
 def main():
-    for proof in (prove_they_go_and_come, prove_both_ways, prove_a_handle_on_its_way, prove_what_was_closed, prove_what_was_freed,
+    for proof in (prove_they_go_and_come, prove_named_twice, prove_both_ways, prove_a_handle_on_its_way, prove_what_was_closed, prove_what_was_freed,
                   prove_others_keep_it, prove_one_alone, prove_who_wakes_first, prove_half_a_wake,
                   prove_a_tag_that_one_lacks, prove_an_end_of_who_shares,
                   prove_an_end_of_who_opened, prove_a_step_that_fails, prove_each_call_fails, prove_with_a_broker):
