@@ -21,7 +21,10 @@ def await_that(condition, what):
     return True
 
 
-def end_with_faults():
+def end_with_faults(skipped=None):
+    """`skipped`: why nothing was proved, if all is well."""
     for fault in faults:
         print(fault)
-    sys.exit(1 if faults else 0)
+    if skipped and not faults:
+        print('skipped:', skipped)
+    sys.exit(1 if faults else 77 if skipped else 0)

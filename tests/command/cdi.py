@@ -16,7 +16,7 @@ import tempfile
 sys.path.insert(0, sys.argv[2])
 sys.dont_write_bytecode = True
 import containers  # pylint: disable=wrong-import-position
-from alone import check, expect, faults, run
+from alone import check, end_with_faults, expect, faults, run
 
 # Users of containers run copies: what is built may be its builder's alone.
 copies = tempfile.TemporaryDirectory(prefix='gpushim-cdi-', dir='/tmp')
@@ -277,9 +277,4 @@ else:
     in_a_folder(writes_the_file)
     in_a_folder(says_what_is_wrong)
     skipped = in_a_folder(lambda folder: in_containers(folder, Device))
-for each in faults:
-    print(each)
-if not faults and skipped:
-    print(f'skipped: containers by the specification: {skipped}')
-    sys.exit(77)
-sys.exit(1 if faults else 0)
+end_with_faults(f'containers by the specification: {skipped}' if skipped else None)

@@ -35,7 +35,7 @@ class Agent:
         self.say(HELLO, bytes(72) + struct.pack('<II', 1, 0))
 
     def say(self, kind, body, request=0):
-        self.socket.send(struct.pack('<IHHII', 0x67707368, wire.VERSION, kind, 16 + len(body), request) + body)
+        self.socket.send(wire.message(kind, body, request=request))
 
     def hear(self, kind):
         """The next message of the kind: its request and its body."""
@@ -86,7 +86,7 @@ def cluster(folder, *arguments):
 
 def peek(holder, expression):
     """What a program prints of it."""
-    return holder.do('do ' + f'print({expression})'.encode().hex())
+    return holder.run(f'print({expression})')
 
 
 def check_share(far_folder, near_folder, domain):
@@ -95,7 +95,7 @@ def check_share(far_folder, near_folder, domain):
     broker = subprocess.Popen([BROKER], env=clean(near_folder))
     atexit.register(broker.kill) # it holds this program's stderr, which somebody reads to its end
     far.do(f'alloc {8 * MIB}')
-    far.do('do ' + b'ctypes.memset(held[0].value, 71, 100)'.hex())
+    far.run('ctypes.memset(held[0].value, 71, 100)')
     handle = far.do('share 0')
     far_agent, near_agent = Agent(far_folder), Agent(near_folder)
     _, shared = far_agent.hear(SHARE)
@@ -105,7 +105,7 @@ def check_share(far_folder, near_folder, domain):
     lease = near_agent.pass_on(far_agent)
     importer.join()
     check(peek(near, 'ctypes.string_at(opened[0].value, 3)') == "b'GGG'", 'the other machine reads what is there')
-    near.do('do ' + b'ctypes.memset(opened[0].value, 72, 100)'.hex())
+    near.run('ctypes.memset(opened[0].value, 72, 100)')
     check(peek(far, 'ctypes.string_at(held[0].value, 3)') == "b'HHH'", 'and writes')
     far.do('free 0')
     far_agent.hear(RECALL)
@@ -114,7 +114,7 @@ def check_share(far_folder, near_folder, domain):
     (row,) = near_agent.answer([], lambda: cluster(near_folder))
     check(row['opened_blocks'] == 1 and row['opened_bytes'] == 8 * MIB, f'and open on the other: {row}')
     far.do(f'alloc {8 * MIB}')
-    far.do('do ' + b'ctypes.memset(held[0].value, 1, 100)'.hex())
+    far.run('ctypes.memset(held[0].value, 1, 100)')
     check(peek(near, 'ctypes.string_at(opened[0].value, 3)') == "b'HHH'", 'nobody else got it')
     near.do('close 0')
     near_agent.say(RECALL, bytes.fromhex(handle)[24:32] + bytes.fromhex(handle)[8:24] + bytes(8))
@@ -139,49 +139,26 @@ def check_forget(folder, agent):
 
 
 def check_wrong(folder):
-    for arguments in (('forget',), ('remember', 'x'), ('forget', 'x', '--json')):
-        run = gpushim(folder, 'cluster', *arguments)
-        check(run.returncode == 2 and '(gpushim help cluster)' in run.stderr, f'{arguments} is refused: {run}')
     with tempfile.TemporaryDirectory(prefix='gpushim-cluster-') as other:
         run = gpushim(other, 'cluster')
         check('no broker runs here' in run.stderr, f'there is none: {run}')
 
 
-class Broker:
-    """By hand, at the name that brokers have here: three machines have something of it, and of `silent` it says nothing."""
-    MACHINES = [(b'm' * 16, b'one', 2, 3, 30, 1, 10), (b'n' * 16, b'two', 3, 5, 50, 2, 20), (b'o' * 16, b'three', 1, 7, 70, 0, 0)]
+MACHINES = [(b'm' * 16, b'one', 2, 3, 30, 1, 10), (b'n' * 16, b'two', 3, 5, 50, 2, 20), (b'o' * 16, b'three', 1, 7, 70, 0, 0)]
 
-    def __init__(self, folder, name, silent=None):
-        self.silent, self.path = silent, os.path.join(folder, name)
-        self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.listener.bind(self.path)
-        self.listener.listen()
-        threading.Thread(target=self.serve, daemon=True).start()
 
-    def serve(self):
-        while True:
-            try:
-                connection, _ = self.listener.accept()
-            except OSError:
-                return
-            with connection:
-                while said := connection.recv(4096):
-                    _, _, kind, _, request = struct.unpack_from('<IHHII', said)
-                    if kind != wire.QUERY:
-                        continue
-                    index, = struct.unpack_from('<I', said, 16)
-                    if index == self.silent:
-                        break
-                    body = told(0, 3, *self.MACHINES[index])
-                    connection.send(struct.pack('<IHHII', 0x67707368, wire.VERSION, wire.REPORT, 16 + len(body), request) + body)
-
-    def end(self):
-        self.listener.shutdown(socket.SHUT_RDWR)
-        os.unlink(self.path)
+def broker_at(path, silent=None):
+    """By hand: three machines have something of it, and of `silent` it says nothing."""
+    def answer(kind, text):
+        index, = struct.unpack_from('<I', text.ljust(20), 16)
+        if kind != wire.QUERY:
+            return b''
+        return None if index == silent else wire.message(wire.REPORT, told(0, 3, *MACHINES[index]))
+    return wire.Listener(path, answer)
 
 
 def check_told(folder, name):
-    broker = Broker(folder, name)
+    broker = broker_at(os.path.join(folder, name))
     run = gpushim(folder, 'cluster', '--json')
     (row,) = json.loads(run.stdout)['rows']
     check(run.returncode == 0 and (row['has_agent'], row['agent_pid'], row['shared_blocks'], row['opened_blocks'], row['opened_bytes']) ==
@@ -196,7 +173,7 @@ def check_told(folder, name):
           f'and in words: {text}')
     broker.end()
     for silent in (0, 1):
-        broker = Broker(folder, name, silent)
+        broker = broker_at(os.path.join(folder, name), silent)
         for form in ((), ('--json',)):
             run = gpushim(folder, 'cluster', *form)
             check(run.returncode == 1 and f'the broker, process {os.getpid()}: ' in run.stderr and

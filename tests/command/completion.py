@@ -14,19 +14,15 @@ import sys
 import tempfile
 import time
 
+from alone import check, end_with_faults, faults, run, surroundings
 from holder import PUBLISH, Holder
 
 command, folder = os.path.realpath(sys.argv[1]), os.path.realpath(sys.argv[4])
 LIMIT = 60
-faults = []
-environment = {name: value for name, value in os.environ.items()
-               if not name.startswith('GPUSHIM_') and name not in ('LD_PRELOAD', 'ZDOTDIR')}
-environment.update(PATH=f'{os.path.dirname(command)}:{os.environ["PATH"]}', TERM='dumb', GPUSHIM_CONFIG='')
-told = subprocess.run([command, '--help'], env=environment, text=True, capture_output=True,
-                      timeout=LIMIT, check=False).stdout
-commands = set(re.findall(r'^  ([a-z][a-z-]*) ', told, re.M))
-if not {'who', 'config'} <= commands:
-    faults.append(f'gpushim --help tells {told!r}')
+environment = surroundings(PATH=f'{os.path.dirname(command)}:{os.environ["PATH"]}', TERM='dumb', ZDOTDIR=None,
+                           LC_ALL=os.environ.get('LC_ALL'))
+commands = set(re.findall(r'^  ([a-z][a-z-]*) ', run([command, '--help']).stdout, re.M))
+check({'who', 'config'} <= commands, f'gpushim --help tells {commands}')
 
 
 def output(*words):
@@ -130,7 +126,7 @@ with tempfile.TemporaryDirectory() as scratch:
     os.mkdir(scratch + '/share', 0o700)
     one = Holder(scratch + '/share')
     one.do('alloc 4096')
-    one.do('do ' + (PUBLISH + 'assert publish(b"weights/a", held[0].value) == 0').encode().hex())
+    one.run(PUBLISH + 'assert publish(b"weights/a", held[0].value) == 0')
     turkish = {'LOCPATH': scratch, 'LC_ALL': 'tr_TR.UTF-8'} # where i is not between a and z
     if shutil.which('localedef') and subprocess.run(
             ['localedef', '-i', 'tr_TR', '-f', 'UTF-8', scratch + '/tr_TR.UTF-8'], capture_output=True,
@@ -141,13 +137,8 @@ with tempfile.TemporaryDirectory() as scratch:
         print('skipped: completions in a language with other letters: no localedef that knows tr_TR')
     shells = {'bash': check_bash, 'fish': check_fish, 'zsh': check_zsh}
     missing = [shell for shell in shells if not shutil.which(shell)]
-    for shell, check in shells.items():
+    for shell, try_it in shells.items():
         if shell not in missing:
-            check()
+            try_it()
     one.end()
-for each in faults:
-    print(each)
-if not faults and len(missing) == len(shells):
-    print('skipped: there is none of ' + ', '.join(missing))
-    sys.exit(77)
-sys.exit(1 if faults else 0)
+end_with_faults('there is none of ' + ', '.join(missing) if len(missing) == len(shells) else None)

@@ -9,19 +9,18 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
+
+import alone
+from alone import check, end_with_faults, faults
 
 examples = os.path.realpath(sys.argv[1])
 gpushim, library = (os.path.realpath(path) for path in sys.argv[2:4])
 driver = sys.argv[4]
-faults, skipped = [], []
+skipped = []
 
 INSTALLED = '/opt/gpushim'
-ENVIRONMENT = {name: value for name, value in os.environ.items()
-               if not name.startswith(('GPUSHIM_', 'LD_')) and name not in ('PREFIX', 'SHARE')}
-ENVIRONMENT.update(GPUSHIM_CONFIG='', LC_ALL='C')
 # Stands in for what a script starts: writes what it was given.
 STAND_IN = f'#!{sys.executable}\nimport json, os, sys\nprint(json.dumps(sys.argv))\n'
 # Stands in for a kernel: writes to the connection file what it was given, and whether it has the library.
@@ -62,14 +61,8 @@ put(f"result-{rank}", str(result).encode()) # mpirun may cut what two ranks prin
 '''
 
 
-def check(right, what):
-    if not right:
-        faults.append(what)
-
-
 def run(*words, **settings):
-    return subprocess.run(words, env=ENVIRONMENT | settings, capture_output=True, text=True, timeout=60,
-                          stdin=subprocess.DEVNULL, check=False)
+    return alone.run(words, {'PREFIX': None, 'SHARE': None} | settings)
 
 
 def text_of(name):
@@ -297,8 +290,6 @@ with tempfile.TemporaryDirectory(prefix='gpushim-files-', dir='/tmp') as scratch
     kernel(at, scratch)
     drop_in(at, scratch)
     manifests(at)
-for line in faults:
-    print(line)
 for line in skipped:
     print('skipped:', line)
-sys.exit(1 if faults else 0)
+end_with_faults()

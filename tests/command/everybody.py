@@ -12,12 +12,12 @@ import signal
 import socket
 import struct
 import subprocess
-import sys
 import tempfile
 
 import holder
 from holder import (GPUSHIM, LIBCUDA, MIB, PATIENT_S, SHIM, Holder, await_that, check, clean, end_with_faults,
                     for_everybody)
+from wire import listen
 
 USERS = 54321, 54322  # nobody's
 
@@ -54,13 +54,6 @@ def as_user(user, what):
 def end_child(child):
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
-
-
-def listen(path):
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    listener.bind(path)
-    listener.listen(8)
-    return listener
 
 
 def prove_groups(folder):
@@ -144,12 +137,10 @@ def prove_nobody(folder, one):
 
 def main():
     if os.geteuid() != 0:
-        print('skipped: only root can be several users')
-        sys.exit(77)
+        end_with_faults('only root can be several users')
     python = '/usr/bin/python3'  # this one may be root's alone
     if not os.access(python, os.X_OK):
-        print(f'skipped: no {python}, which other users may run')
-        sys.exit(77)
+        end_with_faults(f'no {python}, which other users may run')
     with tempfile.TemporaryDirectory(prefix='gpushim-everybody-') as place:
         os.chmod(place, 0o755)
         files = {name: for_everybody(place, name) for name in (GPUSHIM, SHIM, LIBCUDA)}

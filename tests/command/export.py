@@ -6,7 +6,6 @@ examples/monitoring name is there.
 """
 import contextlib
 import ctypes
-import json
 import os
 import pathlib
 import re
@@ -22,8 +21,9 @@ import time
 
 import exposition
 import monitoring
-from holder import (GPUSHIM, MIB, PATIENT_S, Holder, await_that, check, clean, end_with_faults, gpushim)
+from holder import (GPUSHIM, MIB, PATIENT_S, Holder, await_that, check, clean, end_with_faults, gpushim, rows, stats_of)
 from server import Server, answer
+from wire import listen
 
 # Each metric of a GPU as gpushim stats --json calls it, with the metric's own label.
 OF_STATS = {('gpushim_memory_bytes', ('state', state)): f'{state}_bytes'
@@ -67,23 +67,22 @@ def dashed(uuid):
 
 def prove_figures(folder, holder):
     metrics = export(folder)
-    rows = [row for row in json.loads(gpushim(folder, 'stats', '--json').stdout)['rows']
-            if row['pid'] == holder.pid]
-    check(len(rows) == 1 and rows[0].get('reserved_bytes'), f'gpushim stats has it: {rows}')
+    row = stats_of(folder, holder.pid)
+    check(row.get('reserved_bytes'), f'gpushim stats has it: {row}')
     for (metric, own), name in OF_STATS.items():
-        labels = {'pid': str(holder.pid), 'device': '0', 'gpu': dashed(rows[0]['uuid']),
-                  'command': rows[0]['name']} | (dict([own]) if own else {})
-        expected = rows[0][name] / 1e9 if name.endswith('_ns') else rows[0][name]
+        labels = {'pid': str(holder.pid), 'device': '0', 'gpu': dashed(row['uuid']),
+                  'command': row['name']} | (dict([own]) if own else {})
+        expected = row[name] / 1e9 if name.endswith('_ns') else row[name]
         found = values(metrics, metric, **labels)
         check(len(found) == 1 and abs(found[0] - expected) < 1e-9,
               f'{metric} {own} is {found}, and {name} of gpushim stats {expected}')
     of_gpus = {metric for metric, (_, samples) in metrics.items() if any('device' in dict(key) for key in samples)}
     check(of_gpus == {metric for metric, _ in OF_STATS}, f'all metrics of a GPU are compared: {of_gpus}')
-    prove_gpu(folder, dashed(rows[0]['uuid']))
+    prove_gpu(folder, dashed(row['uuid']))
     info = [dict(key) for key in metrics['gpushim_process_info'][1] if dict(key)['pid'] == str(holder.pid)][0]
-    check((info['command_line'], info['user'], info['answers']) == (rows[0]['command'], rows[0]['user'], 'yes') and
+    check((info['command_line'], info['user'], info['answers']) == (row['command'], row['user'], 'yes') and
           not info.keys() & {'silent'}, f'who it is: {info}')
-    who = [row for row in json.loads(gpushim(folder, 'who', '--json').stdout)['rows'] if row['pid'] == holder.pid]
+    who = [row for row in rows(folder, 'who') if row['pid'] == holder.pid]
     for metric, name in OF_WHO.items():
         check(values(metrics, metric, pid=str(holder.pid)) == [who[0][name]], f'{metric} is not {who[0][name]}')
     check(values(metrics, 'gpushim_up', pid=str(holder.pid)) == [1], 'who answers is up')
@@ -104,17 +103,17 @@ def prove_gpu(folder, gpu):
     check(found == [[1024 * MIB], [768 * MIB], [max(256 * MIB - reserved, 0)]] and 0 < reserved, f'{found}, {reserved}')
 
 
-REFUSE = b"""
+REFUSE = """
 address = ctypes.c_uint64()
 assert [cuda.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(1 << 45)) for _ in range(2)] == [2, 2]
-""".hex()
+"""
 
 
 def prove_refused(folder, holder):
     """Each call that found no memory counts."""
     pid = str(holder.pid)
     before = values(export(folder), 'gpushim_refused_allocations_total', pid=pid)
-    holder.do(f'do {REFUSE}')
+    holder.run(REFUSE)
     after = values(export(folder), 'gpushim_refused_allocations_total', pid=pid)
     check(before == [0] and after == [2], f'two more are refused: {before}, {after}')
 
@@ -159,9 +158,7 @@ class Mute:
     """A process that listens as those with the library do, and says nothing: this one."""
     def __init__(self, folder, name):
         self.path = os.path.join(folder, name * 32)
-        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.socket.bind(self.path)
-        self.socket.listen(64)
+        self.socket = listen(self.path)
 
     def asked_by(self, pid):
         """How that process asks, when it does."""
@@ -367,7 +364,6 @@ def prove_examples(folder, examples):
 def main():
     ctypes.CDLL(None).prctl(36, 1)  # PR_SET_CHILD_SUBREAPER: what is left ends with this test
     with tempfile.TemporaryDirectory(prefix='gpushim-export-') as folder:
-        os.chmod(folder, 0o700)
         check(values(export(folder), 'gpushim_processes', answers='yes') == [0], 'nobody is there yet')
         holder, reader = Holder(folder), Holder(folder)
         for each in (holder, reader):

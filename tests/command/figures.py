@@ -8,47 +8,33 @@ import json
 import os
 import re
 import signal
-import socket
 import struct
 import subprocess
 import tempfile
-import threading
 import time
 
 from holder import (GPUSHIM, MIB, OWN, PATIENT_S, SHIM, Holder, await_that, check, clean, end_with_faults,
-                    gpushim)
-from wire import REPORT, message, query, say, sockets
+                    gpushim, rows, stats_of)
+from wire import REPORT, Listener, listen, message, query, say, sockets
 
 MUTE = 20
 HAS_FIGURES = 200  # where in a REPORT figures begin (core/share/wire.h)
-
-
-def rows(folder, *arguments):
-    run = gpushim(folder, *arguments, '--json')
-    check(run.returncode == 0, f'{arguments} --json ends with {run.returncode}: {run.stderr}')
-    told = json.loads(run.stdout)
-    return told.get('rows', told)
-
-
-def of(folder, pid, *arguments):
-    found = [row for row in rows(folder, 'stats', *arguments) if row['pid'] == pid]
-    return found[0] if len(found) == 1 else {}
 
 
 def prove_figures(folder):
     holder = Holder(folder)
     holder.do(f'alloc {96 * MIB}')
     holder.do(f'alloc {32 * MIB}')
-    await_that(lambda: of(folder, holder.pid).get('reserved_bytes', 0) >= 128 * MIB,
+    await_that(lambda: stats_of(folder, holder.pid).get('reserved_bytes', 0) >= 128 * MIB,
                'a process that holds enough tells its figures')
-    row = of(folder, holder.pid)
+    row = stats_of(folder, holder.pid)
     check(row.get('live_bytes') == 128 * MIB, f'live is what it has: {row}')
     check(row.get('device') == 0 and re.fullmatch('[0-9a-f]{32}', row.get('uuid', '')),
           f'the GPU is named: {row}')
     check(row.get('allocations_from_cache', 0) + row.get('allocations_that_looked_further', 0) == 2,
           f'two allocations are two: {row}')
     holder.do('free 0')
-    row = of(folder, holder.pid, str(holder.pid))
+    row = stats_of(folder, holder.pid, str(holder.pid))
     check(row.get('live_bytes') == 32 * MIB, f'live follows a free: {row}')
     check(row.get('live_peak_bytes') == 128 * MIB, f'and the peak does not: {row}')
     text = gpushim(folder, 'stats', str(holder.pid)).stdout
@@ -76,7 +62,7 @@ def prove_others(folder, holder):
           f'who has it open is told: {who}')
     check(who and who[0]['freed_blocks'] == 1 and who[0]['holders'][0]['freed_bytes'] == 32 * MIB,
           f'and that it is freed: {who}')
-    await_that(lambda: of(folder, holder.pid).get('limbo_bytes') == 32 * MIB,
+    await_that(lambda: stats_of(folder, holder.pid).get('limbo_bytes') == 32 * MIB,
                'what is freed and held is in limbo')
     quiet.stop()
     text = ''
@@ -86,7 +72,7 @@ def prove_others(folder, holder):
         text = gpushim(folder, 'who', str(quiet.pid)).stdout
         return f'pid {quiet.pid} (' in text and 'which is stopped' in text
     await_that(is_marked, f'a stopped holder is marked: {text}')
-    row = of(folder, holder.pid)
+    row = stats_of(folder, holder.pid)
     check([(each['pid'], each['stopped'], each['bytes']) for each in row['limbo_holders']] ==
           [(quiet.pid, True, 32 * MIB)], f'stats tell for whom it is kept: {row}')
     text = gpushim(folder, 'stats').stdout
@@ -112,14 +98,14 @@ def prove_held_behind_work(folder):
     for size in (16, 8, 64):
         holder.do(f'alloc {size * MIB}')
     importer.do('open ' + holder.do('share 0'))
-    holder.do('do ' + BUSY.encode().hex())
+    holder.run(BUSY)
     for _ in range(2):
         holder.do('free 0')
     row = {}
 
     def is_told():
         nonlocal row
-        row = of(folder, holder.pid)
+        row = stats_of(folder, holder.pid)
         return row.get('limbo_holders')
     await_that(is_told, f'the holder is told: {row}')
     check([each['bytes'] for each in row['limbo_holders']] == [16 * MIB], f'of the one block: {row}')
@@ -127,17 +113,17 @@ def prove_held_behind_work(folder):
     check(row['live_bytes'] == 64 * MIB and sum(row[f'{state}_bytes'] for state in ('live', 'cached', 'ordered', 'retired',
           'limbo')) == row['reserved_bytes'], f'all of it is counted once: {row}')
     importer.do('close 0')
-    holder.do('do ' + b'hold.set()'.hex())
+    holder.run('hold.set()')
     importer.end()
-    await_that(lambda: of(folder, holder.pid).get('limbo_bytes') == 0, 'nobody holds it any more')
+    await_that(lambda: stats_of(folder, holder.pid).get('limbo_bytes') == 0, 'nobody holds it any more')
     holder.end()
 
 
 def prove_own(folder):
     """Of who has memory that it made itself, and no other, it is not said that it has had none."""
     holder = Holder(folder)
-    holder.do('do ' + OWN.format(size=128 * MIB).encode().hex())
-    await_that(lambda: 'what it makes by cuMemCreate is not counted' in (of(folder, holder.pid).get('silent') or ''),
+    holder.run(OWN.format(size=128 * MIB))
+    await_that(lambda: 'what it makes by cuMemCreate is not counted' in (stats_of(folder, holder.pid).get('silent') or ''),
                'own memory is not counted, and that is said')
     holder.end()
 
@@ -145,7 +131,6 @@ def prove_own(folder):
 def prove_elsewhere(folder):
     """Of who has no socket here it is said why, and nothing that is not known."""
     with tempfile.TemporaryDirectory(prefix='gpushim-elsewhere-') as other:
-        os.chmod(other, 0o700)
         file = os.path.join(other, 'conf')
         with open(file, 'w', encoding='utf-8') as conf:
             conf.write(f'[share]\ndir = {other}\n')
@@ -160,13 +145,13 @@ def prove_elsewhere(folder):
         for one, word in ((holder, f'GPUSHIM_SHARE_DIR={other}'), (importer, f'GPUSHIM_SHARE_DIR={other}'),
                           (plain, "with GPUSHIM_SHARE_DIR='', for none is set there"), (alone, 'debug.reclaim_from_peers is off'),
                           (small, 'holds too little')):
-            row = of(folder, one.pid)
+            row = stats_of(folder, one.pid)
             check(word in (row.get('silent') or ''), f'{word}: {row}')
             check(one is small or 'too little' not in (row.get('silent') or ''), f'and not that it holds little: {row}')
             told = gpushim(folder, 'export', '--prometheus').stdout
             check(re.search(rf'^gpushim_process_info.*pid="{one.pid}".*answers="not_asked"', told, re.M), f'export: {word}')
         check(f'GPUSHIM_SHARE_DIR={other}' in gpushim(folder, 'top').stdout, 'top, too')
-        check(of(other, holder.pid).get('live_bytes') == 96 * MIB, 'it is asked there')
+        check(stats_of(other, holder.pid).get('live_bytes') == 96 * MIB, 'it is asked there')
         for one in (holder, importer, alone, small, plain):
             one.end()
 
@@ -179,10 +164,10 @@ def prove_many_holders(folder):
     handles = [holder.do(f'share {i}') for i in range(6)]
     for importer, handle in zip((importers[i] for i in (3, 0, 5, 1, 4, 2)), (handles[i] for i in (3, 0, 5, 1, 4, 2))):
         importer.do(f'open {handle}')
-    check('limbo_holders' not in of(folder, holder.pid), 'what lives is in no limbo')
+    check('limbo_holders' not in stats_of(folder, holder.pid), 'what lives is in no limbo')
     for _ in range(6):
         holder.do('free 0')
-    row = of(folder, holder.pid)
+    row = stats_of(folder, holder.pid)
     check([(each['pid'], each['bytes']) for each in row['limbo_holders']] ==
           [(importers[i].pid, (i + 1) * 4 * MIB) for i in (5, 4, 3, 2)], f'the first four: {row}')
     check(row['limbo_holders_in_all'] == 6, f'of six: {row}')
@@ -193,12 +178,11 @@ def prove_many_holders(folder):
 
 def prove_silence(folder, holder):
     holder.stop()
-    row = of(folder, holder.pid)
+    row = stats_of(folder, holder.pid)
     check(row.get('stopped') is True and row.get('silent') == 'does not answer',
           f'who is stopped is listed as that: {row}')
     holder.process.send_signal(signal.SIGCONT)
     with tempfile.TemporaryDirectory(prefix='gpushim-figures-') as other:
-        os.chmod(other, 0o700)
         run = gpushim(other, 'who')
         check(run.returncode == 0 and run.stdout == '', f'nobody shares in an empty folder: {run}')
         run = gpushim(other, 'who', '1')
@@ -207,12 +191,7 @@ def prove_silence(folder, holder):
 
 def prove_many_silent(folder, holder):
     """Who listens and never answers keeps a list, or a scrape of 10 s, for as long as one of them does."""
-    listeners = []
-    for i in range(MUTE):
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        listener.bind(os.path.join(folder, f'{i:032x}'))
-        listener.listen(8)
-        listeners.append(listener)
+    listeners = [listen(os.path.join(folder, f'{i:032x}')) for i in range(MUTE)]
     began = time.monotonic()
     found = rows(folder, 'stats')
     took = time.monotonic() - began
@@ -230,25 +209,14 @@ def prove_many_silent(folder, holder):
 def prove_without_end(folder, holder):
     """Who answers each question with figures of one more GPU is believed up to a number of them."""
     path, size = os.path.join(folder, 'f' * 32), len(say(sockets(folder)[0], query())[0][1])
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
-        listener.bind(path)
-        listener.listen(8)
-
-        def answer():
-            connection, _ = listener.accept()
-            with connection:
-                while connection.recv(4096):
-                    connection.send(message(REPORT, (struct.pack('<QQ', 1, 0) + bytes(HAS_FIGURES - 32) +
-                                                     struct.pack('<II20Q', 1, 0, *[1] * 20)).ljust(size, b'\0')))
-        talker = threading.Thread(target=answer, daemon=True)
-        talker.start()
-        found = rows(folder, 'stats')
-        told = [row['device'] for row in found if row['pid'] == os.getpid()]
-        check(told == list(range(len(told))) and 1 < len(told) < 10000, f'it has an end: {len(told)}')
-        check([row for row in found if row['pid'] == holder.pid and row['live_bytes'] == 32 * MIB],
-              'and the others are as ever')
-        talker.join(PATIENT_S)
-    os.unlink(path)
+    answer = message(REPORT, (struct.pack('<QQ', 1, 0) + bytes(HAS_FIGURES - 32) +
+                              struct.pack('<II20Q', 1, 0, *[1] * 20)).ljust(size, b'\0'))
+    listener = Listener(path, lambda *_: answer)
+    found = rows(folder, 'stats')
+    told = [row['device'] for row in found if row['pid'] == os.getpid()]
+    check(told == list(range(len(told))) and 1 < len(told) < 10000, f'it has an end: {len(told)}')
+    check([row for row in found if row['pid'] == holder.pid and row['live_bytes'] == 32 * MIB], 'and the others are as ever')
+    listener.end()
 
 
 def prove_watching(folder, holder):
@@ -264,12 +232,12 @@ def prove_watching(folder, holder):
 def prove_trimming(folder, holder):
     holder.do(f'alloc {256 * MIB}')
     holder.do('free 1')
-    await_that(lambda: of(folder, holder.pid).get('cached_bytes', 0) >= 256 * MIB,
+    await_that(lambda: stats_of(folder, holder.pid).get('cached_bytes', 0) >= 256 * MIB,
                'what is freed is kept')
     text = gpushim(folder, 'trim', str(holder.pid)).stdout
     given = re.fullmatch(rf'pid {holder.pid} \(.*\): gave (\d+)\.\d MiB of GPU 0 back\n', text)
     check(given and int(given[1]) >= 256, f'it is given back when asked for: {text!r}')
-    row = of(folder, holder.pid)
+    row = stats_of(folder, holder.pid)
     check(row.get('reserved_bytes', MIB << 20) < 256 * MIB and row.get('live_bytes') == 32 * MIB,
           f'and what lives stays: {row}')
     told = [row for row in rows(folder, 'trim', 'all') if row['pid'] == holder.pid]
@@ -288,7 +256,6 @@ def prove_version(folder):
 def main():
     ctypes.CDLL(None).prctl(36, 1)  # PR_SET_CHILD_SUBREAPER: what is left ends with this test
     with tempfile.TemporaryDirectory(prefix='gpushim-figures-') as folder:
-        os.chmod(folder, 0o700)
         holder = prove_figures(folder)
         prove_watching(folder, holder)
         prove_trimming(folder, holder)

@@ -3,11 +3,13 @@ driver, and gpushim itself in a clean environment. Faults are collected here.
 
 The test's arguments begin with GPUSHIM SHIM LIBCUDA.
 """
+import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), os.pardir))
 from faults import PATIENT_S, await_that, check, end_with_faults  # as others take them from here
@@ -108,6 +110,10 @@ class Holder:
             said = answer
         return said
 
+    def run(self, code):
+        """Python that it does; what that prints last."""
+        return self.do('do ' + code.strip().encode().hex())
+
     def stop(self):
         """All of its threads stand still when this returns."""
         def states():
@@ -126,3 +132,25 @@ class Holder:
 def gpushim(folder, *arguments, command=GPUSHIM):
     return subprocess.run([command, *arguments], env=clean(folder), capture_output=True, text=True,
                           timeout=PATIENT_S, check=False)
+
+
+def rows(folder, *arguments):
+    """What a command tells programs, all being well."""
+    run = gpushim(folder, *arguments, '--json')
+    check(run.returncode == 0, f'{arguments} --json ends with {run.returncode}: {run.stderr}')
+    told = json.loads(run.stdout)
+    return told.get('rows', told)
+
+
+def stats_of(folder, pid, *arguments):
+    """Its row; {}: there is none, or several."""
+    found = [row for row in rows(folder, 'stats', *arguments) if row['pid'] == pid]
+    return found[0] if len(found) == 1 else {}
+
+
+def prove_each(*proofs):
+    """In a folder each; and the end of the test."""
+    for proof in proofs:
+        with tempfile.TemporaryDirectory(prefix='gpushim-') as folder:
+            proof(folder)
+    end_with_faults()

@@ -10,15 +10,12 @@ import json
 import os
 import re
 import shutil
-import socket
 import struct
 import subprocess
-import tempfile
-import threading
 import unicodedata
 
 import holder
-from holder import GPUSHIM, LIBCUDA, MIB, PATIENT_S, PUBLISH, SHIM, Holder, await_that, check, clean, end_with_faults
+from holder import GPUSHIM, LIBCUDA, MIB, PATIENT_S, PUBLISH, SHIM, Holder, await_that, check, clean, prove_each
 import trace_file as trace
 import wire
 
@@ -85,14 +82,14 @@ def tell(folder, name, *arguments, as_it_was=True, **more):
 
 def rename(one, name):
     """What the library tells of its program, and what the kernel does."""
-    one.do('do ' + f'''
+    one.run(f'''
 import ctypes, struct
 libc = ctypes.CDLL(None)
 keep = globals().setdefault("keep", [])
 keep.append(ctypes.create_string_buffer({name!r}))
 ctypes.c_void_p.in_dll(libc, "program_invocation_short_name").value = ctypes.addressof(keep[-1])
 libc.prctl(15, {name!r}, 0, 0, 0)
-'''.encode().hex())
+''')
 
 
 def prove_names(folder):
@@ -121,36 +118,6 @@ def prove_names(folder):
         one.end()
 
 
-class Fake:
-    """Listens in the folder and answers each message by what `answers` has for its type, once a connection
-    each time it is asked."""
-    def __init__(self, path, answers):
-        self.path, self.answers = path, answers
-        self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.listener.bind(path)
-        self.listener.listen(8)
-        threading.Thread(target=self.serve, daemon=True).start()
-
-    def serve(self):
-        with contextlib.suppress(OSError):
-            while True:
-                connection, _ = self.listener.accept()
-                threading.Thread(target=self.talk, args=(connection,), daemon=True).start()
-
-    def talk(self, connection):
-        with connection, contextlib.suppress(OSError):
-            while asked := connection.recv(4096):
-                kind, request = struct.unpack_from('<H', asked, 6)[0], struct.unpack_from('<I', asked, 12)[0]
-                answer = self.answers(kind, asked)
-                if answer:
-                    connection.send(struct.pack('<IHHII', 0x67707368, wire.VERSION, answer[0], 16 + len(answer[1]),
-                                                request) + answer[1])
-
-    def close(self):
-        self.listener.close()
-        os.unlink(self.path)
-
-
 def prove_machines(folder):
     """Of a broker, and of what the agent left."""
     one = Holder(folder, GPUSHIM_SHARE_STRATEGY='broker', GPUSHIM_SHARE_BROKER=BROKER)
@@ -165,14 +132,20 @@ def prove_machines(folder):
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
     now = []
-    fake = Fake(path, lambda kind, _: (wire.REPORT, wire.machine(0, 1, 4711, 1, 1, 1, 1, 2, b'm' * 16, now[0], *[1] * 6, now[0]))
-                if kind == wire.QUERY else (wire.REFUSE, struct.pack('<II', wire.OUT_OF_PLACE, 0)) if kind != HELLO else None)
+    refuses = wire.message(wire.REFUSE, struct.pack('<II', wire.OUT_OF_PLACE, 0))
+
+    def answer(kind, _):
+        if kind == HELLO:
+            return b''
+        return wire.message(wire.REPORT, wire.machine(0, 1, 4711, 1, 1, 1, 1, 2, b'm' * 16, now[0], *[1] * 6, now[0])) \
+            if kind == wire.QUERY else refuses
+    fake = wire.Listener(path, answer)
     for name in NAMES:
         now[:] = [name]
         tell(folder, name, 'cluster')
         done = run(folder, 'cluster')
         check(b'directory, WRONG: ' + shown(name) in done.stdout, f'cluster: {shown(name)} is not in {done.stdout}')
-    fake.close()
+    fake.end()
 
 
 def prove_labels(folder):
@@ -181,7 +154,7 @@ def prove_labels(folder):
     for name in NAMES:
         label = bytes(c for c in name if c >= 32 and c != 127)  # others are none
         rename(one, name)
-        one.do('do ' + (PUBLISH + f'assert publish(b"a", held[0].value, {label!r}, {name!r}) == 0').encode().hex())
+        one.run(PUBLISH + f'assert publish(b"a", held[0].value, {label!r}, {name!r}) == 0')
         tell(folder, label, 'ls')
         tell(folder, name, 'ls')
         tell(folder, name, 'ls', 'a')
@@ -281,7 +254,7 @@ def prove_log(folder):
     log, reports = os.path.join(folder, 'log'), os.path.join(folder, 'reports')
     one = Holder(folder, GPUSHIM_LOG='debug', GPUSHIM_LOG_TARGET=log, GPUSHIM_POOL_LIMIT=str(8 * MIB),
                  GPUSHIM_POOL_OOM_REPORT=reports, GPUSHIM_DEBUG_RECLAIM_FROM_PEERS='on', GPUSHIM_POOL_DECAY='60 min')
-    one.do('do ' + b'import time'.hex())
+    one.run('import time')
     others = [Holder(folder, GPUSHIM_DEBUG_RECLAIM_FROM_PEERS='on') for _ in range(TOLD_OF)]
     for other in others:
         other.do(f'alloc {96 * MIB}')
@@ -293,7 +266,7 @@ def prove_log(folder):
             one.do(f'alloc {MIB}')
             importer.do('open ' + one.do('share 0'))
             one.do('free 0')
-        one.do('do ' + REFUSED.encode().hex())
+        one.run(REFUSED)
         for importer in importers:
             importer.end()
     with open(log, 'rb') as file:
@@ -314,13 +287,5 @@ def prove_log(folder):
         each.end()
 
 
-def main():
-    ctypes.CDLL(None).prctl(36, 1)  # PR_SET_CHILD_SUBREAPER: what is left ends with this test
-    for prove in (prove_names, prove_labels, prove_paths, prove_recordings, prove_containers, prove_log, prove_machines):
-        with tempfile.TemporaryDirectory(prefix='gpushim-hostile-') as folder:
-            os.chmod(folder, 0o700)
-            prove(folder)
-    end_with_faults()
-
-
-main()
+ctypes.CDLL(None).prctl(36, 1)  # PR_SET_CHILD_SUBREAPER: what is left ends with this test
+prove_each(prove_names, prove_labels, prove_paths, prove_recordings, prove_containers, prove_log, prove_machines)

@@ -30,7 +30,7 @@ WRONG = [
     ('set', '1', 'set: SECTION.KEY=VALUE is missing'), ('set', 'x log=info', "'x' is no process id"),
     ('set', '1 log=info log=off', "set does not know 'log=off'"),
     ('sleep', '', r'sleep: PID\|CGROUP... is missing'), ('swap', '1', 'swap: .* is missing'),
-    ('cluster', 'forget', "cluster knows 'forget MACHINE' alone"), ('cluster', 'forget a --json', 'cluster forget has nothing for --json'),
+    ('cluster', 'forget', "cluster knows 'forget MACHINE' alone"), ('cluster', 'remember x', "cluster knows 'forget MACHINE' alone"), ('cluster', 'forget a --json', 'cluster forget has nothing for --json'),
     ('report', '', 'report: FILE is missing'), ('report', 'a b', "report does not know 'b'"),
     ('report', 'a --html', '--html: PAGE is missing after it'),
     ('export', '', 'export: for what is missing: --prometheus; .*'), ('export', '--listen :0', 'export: for what is missing: .*'),

@@ -10,15 +10,13 @@ import pwd
 import re
 import shutil
 import signal
-import socket
 import struct
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 
-from holder import MIB, PUBLISH, Holder, await_that, check, end_with_faults, gpushim
+from holder import MIB, PUBLISH, Holder, await_that, check, end_with_faults, gpushim, rows
 import wire
 
 BROKER = os.path.abspath(sys.argv[4])
@@ -38,13 +36,9 @@ def look_up(name, size=None):
 '''
 
 
-def do(holder, code):
-    return holder.do('do ' + code.encode().hex())
-
-
 def start(folder, **settings):
     holder = Holder(folder, **settings)
-    do(holder, 'globals().update(ctypes=ctypes); exec(' + repr(NAMES) + ', globals())')
+    holder.run('globals().update(ctypes=ctypes); exec(' + repr(NAMES) + ', globals())')
     return holder
 
 
@@ -54,14 +48,14 @@ def ls(folder, *arguments):
 
 
 def only(folder, name):
-    rows = [row for row in ls(folder) if row['name'] == name]
-    check(len(rows) == 1, f'one row has the name {name}: {rows}')
-    return rows[0] if len(rows) == 1 else {}
+    found = [row for row in ls(folder) if row['name'] == name]
+    check(len(found) == 1, f'one row has the name {name}: {found}')
+    return found[0] if len(found) == 1 else {}
 
 
 def is_result(holder, code, error):
     """The code's number is that errno, 0: none."""
-    said = do(holder, f'print({code})')
+    said = holder.run(f'print({code})')
     expected = 0 if error == 0 else getattr(errno, error)
     check(said == str(expected), f'{code}: {error}, not {said}')
 
@@ -115,24 +109,16 @@ def prove_clocks(folder):
         for at in order:
             is_result(holders[at], f'publish(b"clock", held[0].value, b"of {at}")', 0)
             for asks in holders:
-                said = do(asks, 'it = look_up(b"clock"); print(it[0], it[1].label.decode(), it[1].age_ns < 10**11)')
+                said = asks.run('it = look_up(b"clock"); print(it[0], it[1].label.decode(), it[1].age_ns < 10**11)')
                 check(said == f'0 of {at} True', f'the last one to publish it is found, {order}: {said}, not of {at}')
-        rows = [row for row in ls(folder) if row['name'] == 'clock']
-        check([row['label'] for row in rows] == [f'of {order[-1]}'], f'and has ended the others, {order}: {rows}')
+        found = [row for row in ls(folder) if row['name'] == 'clock']
+        check([row['label'] for row in found] == [f'of {order[-1]}'], f'and has ended the others, {order}: {found}')
     for ends, has in ((0, 1), (1, 0), (2, 0)):
         is_result(holders[has], 'publish(b"clock", held[0].value)', 0)
         is_result(holders[ends], 'library.gpushim_unpublish(b"clock")', 0)
         check(not [row for row in ls(folder) if row['name'] == 'clock'], f'{ends} ends what {has} has published')
     for holder in holders:
         holder.end()
-
-
-def answers_in_another_version(listener):
-    connection, _ = listener.accept()
-    with connection:
-        connection.recv(4096)
-        connection.send(wire.message(wire.REFUSE, bytes(8), wire.VERSION + 1))
-        connection.recv(1)
 
 
 def prove_hostile(folder):
@@ -154,8 +140,8 @@ def prove_merged(folder, publisher):
         told.append(answer)
         return answer[:-4] + struct.pack('<I', len(told) > 3 and answer[16:20] == b'\1\0\0\0')
     with wire.Between(folder, path, {wire.QUERY: kept_behind_the_first}, count=3):
-        rows = [(row['name'], row['kept']) for row in ls(folder)]
-        check(rows == [('a', True), ('weights/llama:7b', True)], f'what one keeps is kept: {rows}')
+        found = [(row['name'], row['kept']) for row in ls(folder)]
+        check(found == [('a', True), ('weights/llama:7b', True)], f'what one keeps is kept: {found}')
 
 
 def prove_wrong(folder, publisher):
@@ -170,16 +156,11 @@ def prove_wrong(folder, publisher):
           f'who is stopped is named: {run}')
     publisher.process.send_signal(signal.SIGCONT)
     await_that(lambda: gpushim(folder, 'ls').returncode == 0, 'and answers when it goes on')
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
-        listener.bind(os.path.join(folder, 'f' * 32))
-        listener.listen()
-        answer = threading.Thread(target=answers_in_another_version, args=(listener,))
-        answer.start()
-        run = gpushim(folder, 'ls')
-        answer.join()
-        check(run.returncode == 1 and 'is of another version' in run.stderr and 'weights/llama:7b' in run.stdout,
-              f'who has another version is named, and the others listed: {run}')
-    os.unlink(os.path.join(folder, 'f' * 32))
+    listener = wire.Listener(os.path.join(folder, 'f' * 32), lambda *_: wire.message(wire.REFUSE, bytes(8), wire.VERSION + 1))
+    run = gpushim(folder, 'ls')
+    check(run.returncode == 1 and 'is of another version' in run.stderr and 'weights/llama:7b' in run.stdout,
+          f'who has another version is named, and the others listed: {run}')
+    listener.end()
 
 
 def prove_refusals(publisher):
@@ -197,11 +178,11 @@ def prove_refusals(publisher):
     is_result(publisher, 'library.gpushim_unpublish(b"x" * 63)', 0)
     is_result(publisher, 'library.gpushim_unpublish(b"x" * 63)', 'ENOENT')
     is_result(publisher, 'look_up(b"x")[0]', 'ENOENT')
-    check(do(publisher, 'print(look_up(b"x")[1].pid)') == '77', 'nothing is changed where nothing is found')
-    check(do(publisher, 'print(look_up(b"a")[1].address - held[0].value)') == '0', 'its own address')
+    check(publisher.run('print(look_up(b"x")[1].pid)') == '77', 'nothing is changed where nothing is found')
+    check(publisher.run('print(look_up(b"a")[1].address - held[0].value)') == '0', 'its own address')
     publisher.do(f'alloc {4 * MIB}')
     is_result(publisher, 'publish(b"freed", held[1].value)', 0)
-    do(publisher, 'address = held[1].value')
+    publisher.run('address = held[1].value')
     publisher.do('free 1')
     is_result(publisher, 'look_up(b"freed")[0]', 'ENOENT')
     is_result(publisher, 'publish(b"freed", address)', 'EFAULT')
@@ -210,10 +191,10 @@ def prove_refusals(publisher):
 def prove_reader(folder, publisher):
     reader = start(folder)
     # A fill is only submitted when it returns.
-    do(publisher, 'assert cuda.cuMemsetD8_v2(held[0], 9, ctypes.c_size_t(8 << 20)) == 0; '
+    publisher.run('assert cuda.cuMemsetD8_v2(held[0], 9, ctypes.c_size_t(8 << 20)) == 0; '
                   'assert cuda.cuCtxSynchronize() == 0')
-    reader.do('open ' + do(reader, 'print(bytes(look_up(b"a")[1].handle).hex())'))
-    said = do(reader, 'byte = ctypes.c_ubyte(0); '
+    reader.do('open ' + reader.run('print(bytes(look_up(b"a")[1].handle).hex())'))
+    said = reader.run('byte = ctypes.c_ubyte(0); '
                       'assert cuda.cuMemcpyDtoH_v2(ctypes.byref(byte), opened[0], ctypes.c_size_t(1)) == 0; print(byte.value)')
     check(said == '9', f'what is found can be opened: {said}')
     is_result(reader, 'publish(b"b", opened[0].value)', 'EFAULT')
@@ -233,8 +214,8 @@ def prove_without(folder):
     alone = start(folder, GPUSHIM_SHARE_ENABLE='off')
     alone.do(f'alloc {MIB}')
     is_result(alone, 'publish(b"x", held[0].value)', 'ENOTSUP')
-    do(alone, 'import os; child = os.fork()\nif child == 0: os._exit(look_up(b"x")[0])')
-    check(do(alone, 'print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))') == str(errno.ENODEV), 'a forked child')
+    alone.run('import os; child = os.fork()\nif child == 0: os._exit(look_up(b"x")[0])')
+    check(alone.run('print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))') == str(errno.ENODEV), 'a forked child')
     alone.end()
 
 
@@ -251,7 +232,7 @@ def prove_kept(folder):
     text = gpushim(folder, 'ls')
     check(' kept ' in text.stdout, f'text says so: {text}')
     second = start(folder, **KEPT)
-    second.do('open ' + do(second, 'print(bytes(look_up(b"w")[1].handle).hex())'))
+    second.do('open ' + second.run('print(bytes(look_up(b"w")[1].handle).hex())'))
     second.do(f'alloc {8 * MIB}')
     is_result(second, 'publish(b"w", held[0].value, b"v2")', 0)
     check(only(folder, 'w')['label'] == 'v2', 'published anew there is one')
@@ -274,7 +255,7 @@ def main():
         prove_clocks(folder)
     with tempfile.TemporaryDirectory() as folder:
         prove_kept(folder)
-        for row in json.loads(gpushim(folder, 'who', '--json').stdout)['rows']:
+        for row in rows(folder, 'who'):
             if row['broker']:
                 os.kill(row['pid'], signal.SIGKILL)
     end_with_faults()

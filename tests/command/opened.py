@@ -8,17 +8,12 @@ import re
 import resource
 import shutil
 import subprocess
-import tempfile
 
-from holder import GPUSHIM, MIB, Holder, await_that, check, clean, end_with_faults, gpushim
+from holder import GPUSHIM, MIB, Holder, await_that, check, clean, gpushim, prove_each, rows, stats_of
 
 LONG = {'GPUSHIM_DEBUG_IDLE': '60 min', 'GPUSHIM_POOL_DECAY': '60 min', 'GPUSHIM_DEBUG_GRACE': '60 min'}
 NOW = {'GPUSHIM_DEBUG_IDLE': '0', 'GPUSHIM_DEBUG_GRACE': '0'}  # what is closed or freed goes at once
 BROKER = {**LONG, 'GPUSHIM_SHARE_STRATEGY': 'broker', 'GPUSHIM_SHARE_BROKER': GPUSHIM + '-broker'}
-
-
-def rows(folder, *command):
-    return json.loads(gpushim(folder, *command, '--json').stdout)['rows']
 
 
 def opened(folder, importer):
@@ -27,7 +22,7 @@ def opened(folder, importer):
 
 
 def figures(folder, importer):
-    row, = (row for row in rows(folder, 'stats') if row['pid'] == importer.pid)
+    row = stats_of(folder, importer.pid)
     return row['opened_bytes'], row['opened_of_ended_bytes']
 
 
@@ -36,7 +31,7 @@ def shared(holder, *sizes):
     handles = []
     for size in sizes:
         holder.do(f'alloc {size}')
-        handles.append(holder.do('share ' + holder.do('do ' + b'print(len(held) - 1)'.hex())))
+        handles.append(holder.do('share ' + holder.run('print(len(held) - 1)')))
     return handles
 
 
@@ -116,7 +111,7 @@ def prove_another_namespace(folder):
         print('no PID namespace can be made here')
         return
     owner = Holder(folder, before=apart, **LONG)
-    first = owner.do('do ' + b'import os; print(os.readlink("/proc/self"))'.hex())
+    first = owner.run('import os; print(os.readlink("/proc/self"))')
     importer = Holder(folder, before=('nsenter', f'--pid=/proc/{first}/ns/pid', '--'), **NOW)
     handle, = shared(owner, 3 * MIB)
     importer.do(f'open {handle}')
@@ -128,11 +123,4 @@ def prove_another_namespace(folder):
         each.end()
 
 
-def main():
-    for prove in (prove_ended_owners, prove_at_a_broker, prove_another_namespace):
-        with tempfile.TemporaryDirectory(prefix='gpushim-opened-') as folder:
-            prove(folder)
-    end_with_faults()
-
-
-main()
+prove_each(prove_ended_owners, prove_at_a_broker, prove_another_namespace)

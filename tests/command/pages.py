@@ -7,19 +7,17 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 
+import alone
+from alone import end_with_faults, faults
+
 command, commands_page, options_page = sys.argv[1:4]
-environment = {name: value for name, value in os.environ.items()
-               if not name.startswith(('GPUSHIM_', 'MAN', 'LC_')) and name not in ('LD_PRELOAD', 'LANG')}
-environment.update(GPUSHIM_CONFIG='', LC_ALL='C.UTF-8', MANWIDTH='100')
-faults = []
+SETTINGS = {name: None for name in os.environ if name.startswith(('MAN', 'LC_', 'LANG'))} | {'LC_ALL': 'C.UTF-8', 'MANWIDTH': '100'}
 
 
-def run(*words):
-    return subprocess.run(words, env=environment, text=True, capture_output=True, timeout=60,
-                          check=False)
+def run(*words, **settings):
+    return alone.run(words, SETTINGS | settings)
 
 
 def seen(text):
@@ -100,10 +98,8 @@ def check_files():
     with open(options_page, encoding='utf-8') as file:
         named = re.findall(r'^\.TP\n\\fI(.*)\\fR$', file.read(), re.M)
     named = [name.replace(r'\(ti', '~').replace(r'\-', '-') for name in named]
-    del environment['GPUSHIM_CONFIG']
-    environment.update(HOME='/home/some', XDG_CONFIG_HOME='')
-    read = [file['path'] for file in json.loads(run(command, 'config', '--json').stdout)['files']]
-    environment['GPUSHIM_CONFIG'] = ''
+    told = run(command, 'config', '--json', GPUSHIM_CONFIG=None, HOME='/home/some', XDG_CONFIG_HOME='').stdout
+    read = [file['path'] for file in json.loads(told)['files']]
     if named != [name.replace('/home/some', '~') for name in read]:
         faults.append(f'{options_page}: names the files {named}, where {read} are read')
 
@@ -133,9 +129,4 @@ for each in sys.argv[2:]:
     check_fonts(each)
 check_files()
 formatted = check_form(sys.argv[2:])
-for each in faults:
-    print(each)
-if not faults and not formatted:
-    print('skipped: neither man nor mandoc is installed, which would say whether the pages are well formed')
-    sys.exit(77)
-sys.exit(1 if faults else 0)
+end_with_faults(None if formatted else 'neither man nor mandoc is installed, which would say whether the pages are well formed')

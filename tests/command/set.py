@@ -6,17 +6,11 @@ import json
 import os
 import pathlib
 import struct
-import tempfile
 
-from holder import GPUSHIM, MIB, Holder, await_that, check, end_with_faults, for_everybody, gpushim
+from holder import GPUSHIM, MIB, Holder, await_that, check, for_everybody, gpushim, prove_each, stats_of
 import wire
 
 NOBODY = 65534
-
-
-def figures(folder, pid):
-    rows = [row for row in json.loads(gpushim(folder, 'stats', '--json').stdout)['rows'] if row['pid'] == pid]
-    return rows[0] if rows else {}
 
 
 def start(folder, **settings):
@@ -24,7 +18,7 @@ def start(folder, **settings):
     holder = Holder(folder, **settings)
     holder.do(f'alloc {96 * MIB}')
     holder.do(f'alloc {32 * MIB}')
-    await_that(lambda: 'live_bytes' in figures(folder, holder.pid), 'a process that holds enough can be asked')
+    await_that(lambda: 'live_bytes' in stats_of(folder, holder.pid), 'a process that holds enough can be asked')
     return holder
 
 
@@ -32,7 +26,7 @@ def changes(folder, holder, option, before, after, value=None):
     run = gpushim(folder, 'set', str(holder.pid), f'{option}={value or after}')
     name = option.removeprefix('general.')
     check(run.returncode == 0 and not run.stderr and
-          run.stdout == f'pid {holder.pid} ({figures(folder, holder.pid).get("name")}): {name} {before} -> {after}\n',
+          run.stdout == f'pid {holder.pid} ({stats_of(folder, holder.pid).get("name")}): {name} {before} -> {after}\n',
           f'{option} {before} -> {after}: {run}')
 
 
@@ -75,11 +69,11 @@ def prove_decay(folder):
         holder = start(folder, GPUSHIM_POOL_DECAY=first, SOFTCUDA_MACHINE=os.path.join(folder, 'other'))
         holder.do(f'alloc {256 * MIB}')
         holder.do('free 2')
-        await_that(lambda: figures(folder, holder.pid).get('cached_bytes', 0) >= 256 * MIB, 'what is free is kept')
+        await_that(lambda: stats_of(folder, holder.pid).get('cached_bytes', 0) >= 256 * MIB, 'what is free is kept')
         check(gpushim(folder, 'set', str(holder.pid), option).returncode == 0, option)
-        await_that(lambda: figures(folder, holder.pid).get('cached_bytes', 0) < 64 * MIB,
-                   f'what is kept after {first} goes with {option}: {figures(folder, holder.pid)}')
-        check(figures(folder, holder.pid).get('live_bytes') == 128 * MIB, 'and what lives stays')
+        await_that(lambda: stats_of(folder, holder.pid).get('cached_bytes', 0) < 64 * MIB,
+                   f'what is kept after {first} goes with {option}: {stats_of(folder, holder.pid)}')
+        check(stats_of(folder, holder.pid).get('live_bytes') == 128 * MIB, 'and what lives stays')
         holder.end()
 
 
@@ -179,22 +173,14 @@ def prove_other_users(folder):
     holder.end()
 
 
-def main():
-    with tempfile.TemporaryDirectory(prefix='gpushim-set-') as folder:
-        os.chmod(folder, 0o700)
-        holder = start(folder)
-        prove_every_option(folder, holder)
-        changes(folder, holder, 'pool.decay', '90 s', '2 s')
-        prove_wrong(folder, holder)
-        prove_hostile(folder, holder)
-        holder.end()
-    for prove in (prove_decay, prove_log, prove_answers, prove_other_users):
-        if prove is prove_other_users and os.geteuid() != 0:
-            continue  # only root can be two users
-        with tempfile.TemporaryDirectory(prefix='gpushim-set-') as folder:
-            os.chmod(folder, 0o700)
-            prove(folder)
-    end_with_faults()
+def prove_one(folder):
+    holder = start(folder)
+    prove_every_option(folder, holder)
+    changes(folder, holder, 'pool.decay', '90 s', '2 s')
+    prove_wrong(folder, holder)
+    prove_hostile(folder, holder)
+    holder.end()
 
 
-main()
+# Only root can be two users.
+prove_each(prove_one, prove_decay, prove_log, prove_answers, *[prove_other_users] * (os.geteuid() == 0))

@@ -7,10 +7,9 @@ import os
 import re
 import signal
 import subprocess
-import tempfile
 import time
 
-from holder import GPUSHIM, OWN, Holder, await_that, check, clean, end_with_faults, for_everybody, gpushim
+from holder import GPUSHIM, OWN, Holder, await_that, check, clean, for_everybody, gpushim, prove_each, rows, stats_of
 from sleepers import LIVE, fill, has, run, says
 
 NOBODY = 65534
@@ -20,12 +19,11 @@ assert cuda.cuMemsetD8Async(held[-1], ctypes.c_ubyte(0x5a), ctypes.c_size_t(1), 
 '''
 
 def answers(folder, one):
-    found = gpushim(folder, 'stats', str(one.pid), '--json')
-    return found.returncode == 0 and 'live_bytes' in json.loads(found.stdout)['rows'][0]
+    return 'live_bytes' in stats_of(folder, one.pid)
 
 
 def state(folder, one):
-    return json.loads(gpushim(folder, 'stats', str(one.pid), '--json').stdout)['rows'][0]['state']
+    return stats_of(folder, one.pid)['state']
 
 
 def start(folder, **settings):
@@ -62,20 +60,19 @@ def prove_it_is_told(folder):
     """By the commands that tell of a process, and the figures of what the GPU holds are without what is away."""
     one = start(folder)
     pid = str(one.pid)
-    rows = {'stats': lambda: json.loads(gpushim(folder, 'stats', pid, '--json').stdout)['rows'][0],
-            'who': lambda: json.loads(gpushim(folder, 'who', '--json').stdout)['rows'][0]}
+    told = {'stats': lambda: stats_of(folder, one.pid, pid), 'who': lambda: rows(folder, 'who')[0]}
     metrics = lambda: {line.split('{')[0]: float(line.split()[-1])
                        for line in gpushim(folder, 'export', '--prometheus').stdout.splitlines()
                        if f'pid="{pid}"' in line and 'state=' not in line}
-    before = rows['stats']()
+    before = told['stats']()
     check(before['state'] == 'running' and before['away_bytes'] == 0, f'awake: {before}')
     check(metrics()['gpushim_asleep_seconds'] == 0, 'awake, by the metrics')
     says(folder, 0, ('sleep', pid), 'asleep')
-    for name, row in rows.items():
+    for name, row in told.items():
         check(row()['away_bytes'] >= LIVE, f'{name} tells the bytes')
         await_that(lambda row=row: row()['asleep_seconds'] > 0, f'{name} tells since when')
         check(re.search('asleep(:| for) .* off the GPU', gpushim(folder, name).stdout), f'{name} says it')
-    asleep = rows['stats']()
+    asleep = told['stats']()
     check(asleep['state'] == 'asleep' and asleep['live_bytes'] == before['live_bytes'], f'it has as much: {asleep}')
     check(asleep['reserved_bytes'] <= before['reserved_bytes'] - LIVE, f'the GPU holds less: {asleep}')
     check(metrics()['gpushim_away_bytes'] >= LIVE and metrics()['gpushim_asleep_seconds'] >= 1, 'by the metrics')
@@ -83,7 +80,7 @@ def prove_it_is_told(folder):
     found = [row for row in json.loads(gpushim(folder, 'doctor', '--json').stdout)['rows'] if row['subject'] == 'asleep']
     check([(row['state'], row['remedy']) for row in found] == [('ok', None)], f'where nobody asks about it that is well: {found}')
     says(folder, 0, ('wake', pid), 'awake')
-    check(rows['stats']()['reserved_bytes'] >= LIVE and rows['who']()['asleep_seconds'] == 0, 'and it is back')
+    check(told['stats']()['reserved_bytes'] >= LIVE and told['who']()['asleep_seconds'] == 0, 'and it is back')
     one.end()
 
 
@@ -343,10 +340,6 @@ def prove_what_is_wrong(folder):
     one.end()
 
 
-for prove in (prove_it, prove_it_of_own_memory, prove_it_is_told, prove_a_group, prove_a_file, prove_a_swap, prove_one_order_at_a_time,
-              prove_who_asks_late, prove_a_tag, prove_by_itself,
-              prove_who_asked_has_it_first,
-              prove_who_does_not_sleep, prove_who_calls_is_not_idle, prove_what_stays, prove_what_is_wrong):
-    with tempfile.TemporaryDirectory() as name:
-        prove(name)
-end_with_faults()
+prove_each(prove_it, prove_it_of_own_memory, prove_it_is_told, prove_a_group, prove_a_file, prove_a_swap,
+           prove_one_order_at_a_time, prove_who_asks_late, prove_a_tag, prove_by_itself, prove_who_asked_has_it_first,
+           prove_who_does_not_sleep, prove_who_calls_is_not_idle, prove_what_stays, prove_what_is_wrong)

@@ -3,10 +3,7 @@ comes back as one memory.
 
     sleep_group.py GPUSHIM SHIM LIBCUDA
 """
-import os
-import tempfile
-
-from holder import GPUSHIM, MIB, Holder, await_that, check, end_with_faults, gpushim
+from holder import GPUSHIM, MIB, Holder, await_that, check, gpushim, prove_each
 import sleepers
 from sleepers import READ, run
 
@@ -312,15 +309,7 @@ def prove_with_a_broker(folder):
     end(one, other)
 
 
-def main():
-    for proof in (prove_they_go_and_come, prove_named_twice, prove_both_ways, prove_a_handle_on_its_way, prove_what_was_closed, prove_what_was_freed,
-                  prove_others_keep_it, prove_one_alone, prove_who_wakes_first, prove_half_a_wake,
-                  prove_a_tag_that_one_lacks, prove_an_end_of_who_shares,
-                  prove_an_end_of_who_opened, prove_a_step_that_fails, prove_each_call_fails, prove_with_a_broker):
-        with tempfile.TemporaryDirectory() as folder:
-            os.chmod(folder, 0o700)
-            proof(folder)
-    end_with_faults()
-
-
-main()
+prove_each(prove_they_go_and_come, prove_named_twice, prove_both_ways, prove_a_handle_on_its_way, prove_what_was_closed,
+           prove_what_was_freed, prove_others_keep_it, prove_one_alone, prove_who_wakes_first, prove_half_a_wake,
+           prove_a_tag_that_one_lacks, prove_an_end_of_who_shares, prove_an_end_of_who_opened, prove_a_step_that_fails,
+           prove_each_call_fails, prove_with_a_broker)

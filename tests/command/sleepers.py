@@ -13,7 +13,7 @@ print(bytes(host) == bytes([{value}]) * {size} if status == 0 else status)
 
 
 def run(one, code, **values):
-    return one.do('do ' + (code.format(**values) if values else code).strip().encode().hex())
+    return one.run(code.format(**values) if values else code)
 
 
 def fill(one, value, block, size=LIVE):

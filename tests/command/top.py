@@ -4,7 +4,6 @@ end it and leave the terminal as it was; colours and characters only where they 
     top.py GPUSHIM SHIM LIBCUDA LIBNVIDIA_ML
 """
 import fcntl
-import json
 import os
 import pty
 import pwd
@@ -17,7 +16,7 @@ import tempfile
 import termios
 import time
 
-from holder import GPUSHIM, MIB, PATIENT_S, Holder, await_that, check, clean, end_with_faults, gpushim
+from holder import GPUSHIM, MIB, PATIENT_S, Holder, await_that, check, clean, end_with_faults, rows
 
 NVML = os.path.dirname(os.path.abspath(sys.argv[4]))
 
@@ -84,7 +83,7 @@ def prove_it_fits(folder, holders, columns, lines):
     check(shown == holders[:len(shown)] and len(shown) >= min(len(holders), lines - 6), f'the largest first: {got}')
     check(got[2].rstrip().endswith(' COMMAND') and 'python3' in got[3] and (columns < 100 or ' WAITS ' in got[2]),
           f'columns go before the command does: {got[2:4]}')
-    check(got[1].startswith('GPU 0 [') and f'of 1.0 GiB: yours' in got[1], f'a bar: {got[1]}')
+    check(got[1].startswith('GPU 0 [') and 'of 1.0 GiB: yours' in got[1], f'a bar: {got[1]}')
     bar = got[1].partition('[')[2].partition(']')[0]
     check(len(bar) >= 10 and set(bar) <= set('█▒·') and bar[0] == '█', f'its parts: {bar}')
     check(any('limbo: 16.0 MiB for pid ' in line for line in got), f'who holds what is freed: {got}')
@@ -180,7 +179,6 @@ def prove_one(folder, pid):
 
 def main():
     with tempfile.TemporaryDirectory(prefix='gpushim-top-') as folder:
-        os.chmod(folder, 0o700)
         holders = [Holder(folder) for _ in range(9)]
         for i, holder in enumerate(holders):
             holder.do(f'alloc {16 * MIB}')
@@ -190,7 +188,7 @@ def main():
         holders[-1].do('free 0')
 
         def told():
-            return [row['pid'] for row in json.loads(gpushim(folder, 'stats', '--json').stdout)['rows'] if 'device' in row]
+            return [row['pid'] for row in rows(folder, 'stats') if 'device' in row]
         order = [holder.pid for holder in reversed(holders)]
         await_that(lambda: told() == order, 'all are listed')
         for columns, lines in ((80, 24), (60, 12), (200, 50)):

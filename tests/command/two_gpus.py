@@ -7,9 +7,8 @@ import json
 import os
 import re
 import subprocess
-import tempfile
 
-from holder import GPUSHIM, MIB, Holder, await_that, check, clean, end_with_faults, gpushim
+from holder import GPUSHIM, MIB, Holder, await_that, check, clean, gpushim, prove_each, rows
 
 ON = '''
 import threading, time
@@ -27,40 +26,34 @@ def work():
 '''
 
 
-def do(one, code):
-    one.do('do ' + code.encode().hex())
-
-
 def start(folder):
     one = Holder(folder, SOFTCUDA_DEVICES='2', GPUSHIM_POOL_DECAY='60 min', GPUSHIM_DEBUG_RECLAIM_FROM_PEERS='on')
-    do(one, f'globals().update(ctypes=ctypes, cuda=cuda, context=context); exec({ON!r}, globals())')
+    one.run(f'globals().update(ctypes=ctypes, cuda=cuda, context=context); exec({ON!r}, globals())')
     return one
 
 
 def of(folder, one):
     """The rows of its devices."""
-    found = json.loads(gpushim(folder, 'stats', '--json').stdout)['rows']
-    return {row['device']: row for row in found if row['pid'] == one.pid and 'device' in row}
+    return {row['device']: row for row in rows(folder, 'stats') if row['pid'] == one.pid and 'device' in row}
 
 
-def kept(rows, device):
-    return sum(rows.get(device, {}).get(f'{state}_bytes', 0) for state in ('cached', 'retired'))
+def kept(found, device):
+    return sum(found.get(device, {}).get(f'{state}_bytes', 0) for state in ('cached', 'retired'))
 
 
 def prove_trim(folder):
     """The first GPU keeps nothing, the second one does; and the other way round."""
     for idle, device in ((0, 1), (1, 0)):
         one = start(folder)
-        do(one, f'on({idle})')
+        one.run(f'on({idle})')
         one.do(f'alloc {2 * MIB}')
-        do(one, f'on({device})')
+        one.run(f'on({device})')
         one.do(f'alloc {96 * MIB}')
         one.do(f'alloc {128 * MIB}')
         one.do('free 2')
         await_that(lambda: kept(of(folder, one), device) >= 128 * MIB, 'it keeps that')
         check(sorted(of(folder, one)) == [0, 1], f'both are listed: {of(folder, one)}')
-        given = json.loads(gpushim(folder, 'trim', str(one.pid), '--json').stdout)['rows']
-        sums = {row['device']: row['given_bytes'] for row in given}
+        sums = {row['device']: row['given_bytes'] for row in rows(folder, 'trim', str(one.pid))}
         check(sums.get(device, 0) >= 128 * MIB and sums.get(idle, 0) < 128 * MIB, f'of GPU {device}, not {idle}: {sums}')
         check(kept(of(folder, one), device) < 128 * MIB, f'and it is gone: {of(folder, one)}')
         told = gpushim(folder, 'export', '--prometheus').stdout
@@ -68,9 +61,9 @@ def prove_trim(folder):
             rf'^gpushim_memory_bytes{{gpu="[^"]*",device="(\d)",pid="{one.pid}",.*state="live"}} (\d+)$', told, re.M)}
         check(lives == {idle: 2 * MIB, device: 96 * MIB}, f'export tells them apart: {lives}')
         check(len(re.findall(rf'^gpushim_up{{.*pid="{one.pid}"', told, re.M)) == 1, f'and it is one process: {told}')
-        sizes = [row.get('reserved_bytes', 0) for row in json.loads(gpushim(folder, 'stats', '--json').stdout)['rows']]
+        sizes = [row.get('reserved_bytes', 0) for row in rows(folder, 'stats')]
         check(len(sizes) >= 2 and sizes == sorted(sizes, reverse=True), f'who has most comes first: {sizes}')
-        do(one, f'on({idle})')
+        one.run(f'on({idle})')
         one.do('free 0')
         gpushim(folder, 'trim', str(one.pid))
         await_that(lambda: of(folder, one).get(idle, {}).get('reserved_bytes') == 0, 'a GPU that it had memory of is listed')
@@ -81,10 +74,10 @@ def prove_rates(folder):
     """Work on the second GPU alone is none of the first's. What watches keeps no descriptor from one look to
     the next."""
     one = start(folder)
-    do(one, 'on(0)')
+    one.run('on(0)')
     for _ in range(20):
         one.do(f'alloc {4 * MIB}')
-    do(one, 'threading.Thread(target=work, daemon=True).start()')
+    one.run('threading.Thread(target=work, daemon=True).start()')
     await_that(lambda: of(folder, one).get(1, {}).get('allocations_from_cache', 0) > 50, 'it works on the second GPU')
     watching = subprocess.Popen([GPUSHIM, 'stats', str(one.pid), '--watch', '0.2s'], env=clean(folder),
                                 stdout=subprocess.PIPE, text=True)
@@ -132,12 +125,4 @@ def prove_statuses(folder):
     one.end()
 
 
-def main():
-    for prove in (prove_trim, prove_rates, prove_statuses):
-        with tempfile.TemporaryDirectory(prefix='gpushim-two-gpus-') as folder:
-            os.chmod(folder, 0o700)
-            prove(folder)
-    end_with_faults()
-
-
-main()
+prove_each(prove_trim, prove_rates, prove_statuses)

@@ -8,9 +8,8 @@ import resource
 import signal
 import struct
 import subprocess
-import tempfile
 
-from holder import GPUSHIM, MIB, Holder, await_that, check, clean, end_with_faults, gpushim
+from holder import GPUSHIM, MIB, Holder, await_that, check, clean, gpushim, prove_each, rows
 import wire
 
 LONG = {'GPUSHIM_DEBUG_IDLE': '60 min', 'GPUSHIM_POOL_DECAY': '60 min', 'GPUSHIM_DEBUG_GRACE': '60 min'}
@@ -24,13 +23,13 @@ def blocks(folder, what):
 
 
 def address_of(holder, index):
-    return int(holder.do('do ' + f'print(held[{index}].value)'.encode().hex()))
+    return int(holder.run(f'print(held[{index}].value)'))
 
 
 def shared(holder, size):
     """A block of its own: its number, its handle."""
     holder.do(f'alloc {size}')
-    index = int(holder.do('do ' + b'print(len(held) - 1)'.hex()))
+    index = int(holder.run('print(len(held) - 1)'))
     return index, holder.do(f'share {index}')
 
 
@@ -97,7 +96,7 @@ def gone(folder):
 def another_program(folder):
     """Who calls exec has closed nothing, for all that anybody knows, until it ends: that is told."""
     def held():
-        row, = (row for row in json.loads(gpushim(folder, 'who', '--json').stdout)['rows'] if row['pid'] == exporter.pid)
+        row, = (row for row in rows(folder, 'who') if row['pid'] == exporter.pid)
         return [(holder['pid'], holder['hung_up'], holder['freed_blocks']) for holder in row['holders']]
     exporter, importer = Holder(folder, **NEVER), Holder(folder, **NEVER)
     index, handle = shared(exporter, MIB)
@@ -211,12 +210,8 @@ def detach(address):
 '''
 
 
-def asked(holder, python):
-    return holder.do('do ' + python.encode().hex())
-
-
 def sums(folder, pid):
-    row = [row for row in json.loads(gpushim(folder, 'who', '--json').stdout)['rows'] if row['pid'] == pid][0]
+    row, = (row for row in rows(folder, 'who') if row['pid'] == pid)
     return row['blocks'], row['bytes'], row['freed_blocks'], row['freed_bytes'], {
         each['pid']: (each['blocks'], each['bytes'], each['freed_blocks'], each['freed_bytes']) for each in row['holders']}
 
@@ -224,9 +219,9 @@ def sums(folder, pid):
 def mapped_by_itself(folder):
     """A strip: whoever has any piece of it open has all of it, and its bytes count once."""
     exporter, first, second = Holder(folder, **NEVER), Holder(folder, **NEVER), Holder(folder, **NEVER)
-    asked(exporter, OWN + 'for piece in range(3): map_piece(piece)\n')
-    handles = [asked(exporter, f'handle_at(strip + {piece} * PIECE)') for piece in range(3)]
-    at = int(asked(exporter, 'print(strip)'))
+    exporter.run(OWN + 'for piece in range(3): map_piece(piece)\n')
+    handles = [exporter.run(f'handle_at(strip + {piece} * PIECE)') for piece in range(3)]
+    at = int(exporter.run('print(strip)'))
     check([(row['bytes'], row['holders']) for row in blocks(folder, handles[1])] == [(6 * MIB, [])], 'open nowhere')
     for handle in handles[:2]:
         first.do(f'open {handle}')
@@ -239,20 +234,20 @@ def mapped_by_itself(folder):
     check(sums(folder, exporter.pid) == (3, 6 * MIB, 0, 0, {first.pid: (2, 6 * MIB, 0, 0), second.pid: (1, 6 * MIB, 0, 0)}),
           f'its bytes count once: {sums(folder, exporter.pid)}')
     # It grows, and who has what it was before has the same memory.
-    asked(exporter, 'map_piece(3)')
-    longer = asked(exporter, 'handle_at(strip)')
+    exporter.run('map_piece(3)')
+    longer = exporter.run('handle_at(strip)')
     check([len(row['holders']) for row in blocks(folder, longer)] == [2], f'a longer one: {blocks(folder, longer)}')
     check([row['bytes'] for row in blocks(folder, hex(at + 6 * MIB))] == [8 * MIB], 'its new piece')
     # It goes, others keep it, and another is mapped in its place.
-    asked(exporter, 'unmap(4)')
+    exporter.run('unmap(4)')
     for what in (handles[0], hex(at)):
         found = blocks(folder, what)
         check([(row['freed'], len(row['holders'])) for row in found] == [(True, 2)], f'gone and kept, by {what}: {found}')
     check(sums(folder, exporter.pid) == (3, 6 * MIB, 3, 6 * MIB,
                                          {first.pid: (2, 6 * MIB, 2, 6 * MIB), second.pid: (1, 6 * MIB, 1, 6 * MIB)}),
           f'what others keep counts once: {sums(folder, exporter.pid)}')
-    asked(exporter, 'map_piece(0)')
-    anew = asked(exporter, 'handle_at(strip)')
+    exporter.run('map_piece(0)')
+    anew = exporter.run('handle_at(strip)')
     check([(row['freed'], row['bytes'], row['holders']) for row in blocks(folder, hex(at))] == [(False, 2 * MIB, [])],
           f'what lies there now: {blocks(folder, hex(at))}')
     check([len(row['holders']) for row in blocks(folder, handles[2])] == [2], 'what lay there before')
@@ -268,23 +263,20 @@ def mapped_by_itself(folder):
 def external(folder):
     """What somebody else made is a block as any, from its first handle on."""
     exporter, importer = Holder(folder, **NEVER), Holder(folder, **NEVER)
-    at = int(asked(exporter, OWN + 'outer = attach(4 << 20)\nprint(outer)\n'))
+    at = int(exporter.run(OWN + 'outer = attach(4 << 20)\nprint(outer)\n'))
     refused(folder, hex(at), 1, 'shares memory at')
-    handle = asked(exporter, 'handle_at(outer)')
+    handle = exporter.run('handle_at(outer)')
     importer.do(f'open {handle}')
     for freed in (False, True):
         for what in (handle, hex(at), hex(at + 4 * MIB - 1)):
             found = blocks(folder, what)
             check([(row['pid'], row['bytes'], row['freed'], [holder['pid'] for holder in row['holders']]) for row in found] ==
                   [(exporter.pid, 4 * MIB, freed, [importer.pid])], f'by {what}: {found}')
-        asked(exporter, 'pass' if freed else 'detach(outer)')
+        exporter.run('pass' if freed else 'detach(outer)')
     check(sums(folder, exporter.pid) == (1, 4 * MIB, 1, 4 * MIB, {importer.pid: (1, 4 * MIB, 1, 4 * MIB)}), 'it counts')
     importer.end()
     await_that(lambda: not blocks(folder, handle), 'it is given back')
     exporter.end()
 
 
-for prove in (one_block, gone, another_program, many, at_a_broker, mapped_by_itself, external, wrong):
-    with tempfile.TemporaryDirectory(prefix='gpushim-who-') as scratch:
-        prove(scratch)
-end_with_faults()
+prove_each(one_block, gone, another_program, many, at_a_broker, mapped_by_itself, external, wrong)

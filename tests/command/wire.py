@@ -1,4 +1,5 @@
 """Messages to a process's socket by hand, for tests of what it answers to those who know the protocol."""
+import contextlib
 import os
 import pathlib
 import re
@@ -6,7 +7,7 @@ import socket
 import struct
 import threading
 
-from holder import PATIENT_S
+from faults import PATIENT_S  # beside which holder and alone look
 
 HEADER = (pathlib.Path(__file__).parents[2] / 'core/share/wire.h').read_text(encoding='utf-8')
 VERSION = int(re.search(r'#define GS_WIRE_VERSION (\d+)', HEADER)[1])
@@ -17,8 +18,8 @@ ABOUT_BLOCK, ABOUT_ADDRESS, ABOUT_NAME, ABOUT_NEXT_NAME, ABOUT_MACHINE = 1, 2, 3
 OTHER_USER, OUT_OF_PLACE = 2, 8  # reasons of a REFUSE
 
 
-def message(kind, body=b'', version=VERSION):
-    return struct.pack('<IHHII', 0x67707368, version, kind, 16 + len(body), 1) + body
+def message(kind, body=b'', version=VERSION, request=1):
+    return struct.pack('<IHHII', 0x67707368, version, kind, 16 + len(body), request) + body
 
 
 def query(index=0, device=0, about=0, number=0, instance=b'', name=b''):
@@ -66,6 +67,42 @@ def is_refused(answers, reason):
     return len(answers) == 1 and answers[0][0] == REFUSE and struct.unpack_from('<I', answers[0][1])[0] == reason
 
 
+def listen(path):
+    """A socket there, of which nobody hears anything."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    listener.bind(path)
+    listener.listen(64)
+    return listener
+
+
+class Listener:
+    """A socket of this test's own at `path`, where each message is answered with what `answer` makes of its type and its
+    bytes; b'': with nothing, None: it is hung up on."""
+
+    def __init__(self, path, answer):
+        self.path, self.answer, self.socket = path, answer, listen(path)
+        threading.Thread(target=self.serve, daemon=True).start()
+
+    def serve(self):
+        with contextlib.suppress(OSError):  # it is over
+            while True:
+                threading.Thread(target=self.talk, args=(self.socket.accept()[0],), daemon=True).start()
+
+    def talk(self, connection):
+        with connection, contextlib.suppress(OSError):
+            while text := connection.recv(4096):
+                answer = self.answer(struct.unpack_from('<IHH', text)[2], text)
+                if answer is None:
+                    break
+                if answer:
+                    connection.send(answer)
+
+    def end(self):
+        self.socket.shutdown(socket.SHUT_RDWR)
+        self.socket.close()
+        os.unlink(self.path)
+
+
 class Between:
     """Sockets of this test's own in the folder, over which a process is asked, whose socket is at `path`: what is said is
     passed on, but `instead` (by type) is answered in place of the process, or made of its answer where that is a
@@ -76,12 +113,9 @@ class Between:
         self.names = [os.path.join(folder, f'{at:032x}') for at in range(0xbe0000, 0xbe0000 + count)]
 
     def __enter__(self):
-        self.listeners = []
-        for name in self.names:
-            self.listeners.append(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
-            self.listeners[-1].bind(name)
-            self.listeners[-1].listen()
-            threading.Thread(target=self.serve, args=(self.listeners[-1],), daemon=True).start()
+        self.listeners = [listen(name) for name in self.names]
+        for listener in self.listeners:
+            threading.Thread(target=self.serve, args=(listener,), daemon=True).start()
         return self
 
     def __exit__(self, *_):
