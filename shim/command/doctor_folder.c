@@ -1,6 +1,7 @@
 /* gpushim doctor: the folder of the sockets, who answers there, and the broker. */
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -10,7 +11,8 @@
 #include "shim/command/show.h"
 #include "shim/command/users.h"
 
-#define WHY_SIZE 128
+#define WHY_SIZE  128
+#define WHOM_SIZE 400
 
 /* ---- The folder ----------------------------------------------------------------------------- */
 
@@ -35,24 +37,81 @@ void doctor_folder(struct doctor *doctor)
 
 /* ---- Who answers there ---------------------------------------------------------------------- */
 
+/* Those that do not answer, all for one reason. */
+struct silence {
+    bool is_broker, is_stopped;
+    int error;
+    char why[WHY_SIZE], whom[WHOM_SIZE];
+    unsigned untold; /* of them, for whom there was no room */
+};
+
 /* Who is asked, and what came of it. */
 struct asking {
     struct doctor *doctor;
     pid_t only; /* 0: all */
     bool seen;  /* it has a socket */
     unsigned answered, brokers;
+    struct silence *silences;
+    size_t count, room;
 };
 
-static void say_silent(const struct asking *asking, const struct who *who, const char *name,
-                       const char *why)
+/* The one for that reason, which may be new. */
+static struct silence *find_silence(struct asking *asking, const struct silence *like)
 {
-    char whom[WHO_TEXT];
+    for (size_t i = 0; i < asking->count; i++) {
+        struct silence *silence = &asking->silences[i];
 
-    doctor_say(asking->doctor, DOCTOR_WARN, ask_is_broker(name) ? "broker" : "sockets",
-               who->stopped ? "let it go on (kill -CONT), or end it"
-                            : "run the same version of the library in all processes that share",
-               "%s, at %.40s, %s%s", who_text(who, whom), name, why,
-               who->stopped ? ": it is stopped" : "");
+        if (silence->is_broker == like->is_broker && silence->is_stopped == like->is_stopped &&
+            strcmp(silence->why, like->why) == 0)
+            return silence;
+    }
+    asking->silences =
+        command_room(asking->silences, asking->count, &asking->room, sizeof *asking->silences);
+    asking->silences[asking->count] = *like;
+    return &asking->silences[asking->count++];
+}
+
+static void add_silent(struct asking *asking, const struct who *who, const char *name, int error,
+                       const union gs_wire_message *answer)
+{
+    struct silence like = {.is_broker = ask_is_broker(name),
+                           .is_stopped = who->stopped,
+                           .error = error};
+    struct silence *silence;
+    char whom[WHO_TEXT], text[WHO_TEXT + 32];
+    size_t length;
+
+    if (who->pid)
+        snprintf(text, sizeof text, "%s (%s)", who_text(who, whom), who->name);
+    else
+        snprintf(text, sizeof text, "socket %.40s of another PID namespace", name);
+    ask_silence(like.why, sizeof like.why, error, answer);
+    silence = find_silence(asking, &like);
+    length = strlen(silence->whom);
+    if (length + strlen(text) + 3 > sizeof silence->whom)
+        silence->untold++;
+    else
+        sprintf(silence->whom + length, "%s%s", length ? ", " : "", text);
+}
+
+/* A row for each reason. Of what is not known to be of another version it says no such thing. */
+static void say_silences(const struct asking *asking)
+{
+    for (size_t i = 0; i < asking->count; i++) {
+        const struct silence *silence = &asking->silences[i];
+        char more[32] = "";
+
+        if (silence->untold)
+            snprintf(more, sizeof more, ", and %u more", silence->untold);
+        doctor_say(
+            asking->doctor, DOCTOR_WARN, silence->is_broker ? "broker" : "sockets",
+            silence->is_stopped ? "let it go on (kill -CONT), or end it"
+            : silence->error == -EPROTONOSUPPORT
+                ? "run the same version of the library in all processes that share"
+                : "ask again; if it stays so, see what it is at: its log, its threads (ps -L)",
+            "%s%s: %s%s", silence->why, silence->is_stopped ? ", as it is stopped" : "",
+            silence->whom, more);
+    }
 }
 
 /* To who asks why it does nothing. */
@@ -73,7 +132,6 @@ static void ask_one(void *arg, int fd, const char *name, struct who *who)
 {
     struct asking *asking = arg;
     union gs_wire_message answer;
-    char why[WHY_SIZE];
     int error;
 
     if (asking->only && who->pid != asking->only)
@@ -81,8 +139,7 @@ static void ask_one(void *arg, int fd, const char *name, struct who *who)
     asking->seen = true;
     error = ask(fd, UINT32_MAX, 0, &answer, NULL);
     if (error || answer.head.type != GS_WIRE_REPORT) {
-        ask_silence(why, sizeof why, error, &answer);
-        say_silent(asking, who, name, why);
+        add_silent(asking, who, name, error, &answer);
         return;
     }
     asking->answered++;
@@ -92,12 +149,19 @@ static void ask_one(void *arg, int fd, const char *name, struct who *who)
         doctor_say(asking->doctor, DOCTOR_OK, "broker", "", "one answers, process %ld", who->pid);
 }
 
+static void ask_all(struct asking *asking)
+{
+    ask_each(&asking->doctor->options, NULL, ask_one, asking);
+    say_silences(asking);
+    free(asking->silences);
+}
+
 void doctor_sockets(struct doctor *doctor)
 {
     const bool wanted = doctor->config->share.strategy == GS_CONFIG_SHARE_STRATEGY_BROKER;
     struct asking asking = {.doctor = doctor};
 
-    ask_each(&doctor->options, NULL, ask_one, &asking);
+    ask_all(&asking);
     doctor_say(doctor, DOCTOR_OK, "sockets", "",
                "%u processes answer in the protocol of this version (%d), %u of them brokers%s",
                asking.answered, GS_WIRE_VERSION, asking.brokers,
@@ -109,7 +173,7 @@ void doctor_look_for_socket(struct doctor *doctor, pid_t pid)
     struct asking asking = {.doctor = doctor, .only = pid};
     char why[QUIET_WHY];
 
-    ask_each(&doctor->options, NULL, ask_one, &asking);
+    ask_all(&asking);
     quiet_say(pid, &doctor->options, why);
     if (asking.answered)
         doctor_say(doctor, DOCTOR_OK, "socket", "", "it answers in the folder");

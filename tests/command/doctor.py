@@ -11,15 +11,14 @@ import os
 import re
 import shutil
 import signal
-import socket
 import struct
 import subprocess
 import sys
 import tempfile
-import threading
-import time
 
 from alone import end_with_faults, expect, faults, run, surroundings
+import wire  # which, as the next, is found by the one before
+from faults import await_that
 
 gpushim, library, driver, nvml, old_driver = (os.path.realpath(path) for path in sys.argv[1:6])
 static_program = sys.argv[6] if len(sys.argv) > 6 else None
@@ -152,14 +151,6 @@ class Program:
         self.child.communicate(timeout=WAIT_S)
 
 
-def wait_for(what, condition):
-    end = time.monotonic() + WAIT_S
-    while not condition():
-        if time.monotonic() > end:
-            sys.exit(f'{what}: not within {WAIT_S} s')
-        time.sleep(0.01)
-
-
 def has_libcuda():
     try:
         ctypes.CDLL('libcuda.so.1')
@@ -261,57 +252,34 @@ def folders():
     Asked('no sharing', settings={'GPUSHIM_SHARE_ENABLE': '0'}).has('warn', 'folder', 'switched off', 'share.enable')
 
 
-def listen(name):
-    path = os.path.join(folder, name)
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    listener.bind(path)
-    listener.listen()
-    return listener, path
-
-
-def answer_as_another_version(listener):
-    """What it is asked it sends back as a refusal of another version of the protocol."""
-    try:
-        while True:
-            caller, _ = listener.accept()
-            asked = caller.recv(4096)
-            if len(asked) >= 16:
-                caller.send(asked[:4] + struct.pack('=HHI', 6, 4, 24) + asked[12:16] +
-                            struct.pack('=II', 9, 0))
-            caller.close()
-    except OSError:
-        pass # it was closed
-
-
 def sockets():
-    """Those who answer in another version are told of; brokers apart from processes."""
-    names = [f'{i:032x}' for i in range(3)] + ['broker.' + i for i in 'ab']
-    listeners = [listen(name) for name in names]
-    threads = [threading.Thread(target=answer_as_another_version, args=(listener,), daemon=True) for listener, _ in listeners]
-    for thread in threads:
-        thread.start()
-    asked = Asked('another version')
-    for subject, count in ('sockets', 3), ('broker', 2):
-        asked.has('warn', subject, rf'^pid {os.getpid()}\b.* at {names[0] if count == 3 else "broker.a"}, .*another version .*protocol 6', 'same version')
-        if sum(row[:2] == ('warn', subject) for row in asked.rows) != count:
-            faults.append(f'many of another version: {asked.rows}')
-    for thread, (listener, path) in zip(threads, listeners):
-        listener.shutdown(socket.SHUT_RDWR)
-        thread.join()
-        listener.close()
-        os.unlink(path)
+    """Those who do not answer have a row for each reason, which says no more than is known of them; brokers apart."""
+    other = wire.message(wire.REFUSE, bytes(8), 6)
+    listeners = [wire.Listener(os.path.join(folder, name), lambda *_: other)
+                 for name in (*(f'{i:032x}' for i in range(40)), 'broker.a', 'broker.b')]
+    listeners.append(wire.Listener(os.path.join(folder, 'f' * 32), lambda *_: b''))
+    asked, who = Asked('who does not answer'), rf'pid {os.getpid()}\b[^,]* \([^)]*\)'
+    for subject, found, remedy in (
+            ('sockets', rf'^is of another version .*protocol 6.*: {who}(, {who}){{9,}}, and [1-9]\d? more$', 'run the same version'),
+            ('broker', rf'^is of another version .*: {who}, {who}$', 'run the same version'),
+            ('sockets', rf'^does not answer: {who}$', '^ask again')):
+        asked.has('warn', subject, found, remedy)
+    if sum(row[0] == 'warn' and row[1] in ('sockets', 'broker') for row in asked.rows) != 3:
+        faults.append(f'a row for each reason: {asked.rows}')
+    for listener in listeners:
+        listener.end()
 
 
 def brokers():
     settings = {'GPUSHIM_SHARE_STRATEGY': 'broker'}
     Asked('a broker to be started', settings=settings).has('ok', 'sockets', '0 of them brokers: the first that shares starts one')
     with subprocess.Popen([gpushim, 'broker'], env=ENVIRONMENT | {'GPUSHIM_SHARE_DIR': folder}) as runs:
-        wait_for('a broker', lambda: [name for name in glob.glob(folder + '/broker*') if not name.endswith('.new')])
+        await_that(lambda: [name for name in glob.glob(folder + '/broker*') if not name.endswith('.new')], 'a broker')
         Asked('a broker', settings=settings).has('ok', 'sockets', '^1 processes answer .*, 1 of them brokers$').has(
             'ok', 'broker', f'one answers, process {runs.pid}$')
         runs.send_signal(signal.SIGSTOP)
-        wait_for('a stop', lambda: state_of(runs.pid) == 'T')
-        Asked('a stopped broker', settings=settings).has('warn', 'broker', f'^pid {runs.pid}.*it is stopped', 'CONT')
+        await_that(lambda: state_of(runs.pid) == 'T', 'a stop')
+        Asked('a stopped broker', settings=settings).has('warn', 'broker', rf'^does not answer, as it is stopped: pid {runs.pid}\b', 'CONT')
         runs.send_signal(signal.SIGCONT)
         runs.terminate()
 
@@ -419,7 +387,7 @@ def odd_processes():
     settings = {'GPUSHIM_ENABLE': 'off', 'LD_PRELOAD': '/nonexistent/libgpushim.so'}
     with Program(NO_CUDA, settings=settings) as program:
         os.kill(program.pid, signal.SIGSTOP)
-        wait_for('a stop', lambda: state_of(program.pid) == 'T')
+        await_that(lambda: state_of(program.pid) == 'T', 'a stop')
         asked = Asked('an odd process', str(program.pid))
         asked.has('warn', 'process', 'is stopped', 'CONT')
         asked.has('FAIL', 'LD_PRELOAD', '/nonexistent/libgpushim.so is not there')
