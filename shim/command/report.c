@@ -36,7 +36,7 @@ static struct words time_text(uint64_t ns)
     struct words words;
     unsigned unit = 0;
 
-    while (number >= 1000 && unit < 3)
+    while (number >= 999.5 && unit < 3) /* which three figures make 1000 of */
         number /= 1000, unit++;
     snprintf(words.text, sizeof words.text, unit ? "%.3g %s" : "%.0f %s", number, units[unit]);
     if (unit == 3)

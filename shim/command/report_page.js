@@ -23,14 +23,14 @@
   function bytes(number) {
     const units = ['bytes', 'KiB', 'MiB', 'GiB', 'TiB'];
     let unit = 0;
-    for (; number >= 1024 && unit < 4; unit++)
+    for (; number >= 999.95 && unit < 4; unit++) // as gpushim's other commands
       number /= 1024;
     return (unit ? number.toFixed(1) : number) + ' ' + units[unit];
   }
 
   function time(ns) {
-    return ns < 1e3 ? ns + ' ns' : ns < 1e6 ? (ns / 1e3).toPrecision(3) + ' us' :
-      ns < 1e9 ? (ns / 1e6).toPrecision(3) + ' ms' : (ns / 1e9).toFixed(3) + ' s';
+    return ns < 1e3 ? ns + ' ns' : ns < 999.5e3 ? (ns / 1e3).toPrecision(3) + ' us' :
+      ns < 999.5e6 ? (ns / 1e6).toPrecision(3) + ' ms' : (ns / 1e9).toFixed(3) + ' s';
   }
 
   /* The number itself stays with the element, for who reads it. */

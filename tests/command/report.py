@@ -169,7 +169,7 @@ def text_in_full(folder):
     one = [t.call(1000, t.ALLOC, BASE, 5 * MIB, took=1000, frames=range(0x10, 0x18), outcome=t.NEW),
            t.call(5000, t.ALLOC, BASE + 8 * MIB, 4 * MIB, took=2_000_000_000, frames=range(0x20, 0x29), outcome=t.DRIVER)]
     two = [t.call(2_100_000_000, t.FREE, BASE + 8 * MIB, took=999),
-           t.call(2_200_000_000, t.FREE, BASE + 9 * MIB, result=1, took=1_000_000), t.call(2_300_000_000, t.OPENED, 1, MIB),
+           t.call(2_200_000_000, t.FREE, BASE + 9 * MIB, result=1, took=999_600), t.call(2_300_000_000, t.OPENED, 1, MIB),
            t.figures(2_400_000_000, 5 * MIB, 3 * MIB, 2 * MIB, MIB)]
     path = t.write(f'{folder}/full', t.header(stacks=True), t.devices((0, 80 << 30, b'Some GPU')),
                    t.block(t.EVENTS, b''.join(one), 11), t.block(t.EVENTS, b''.join(two), 12), t.block(t.END))

@@ -98,8 +98,8 @@ def flames(folder):
     """Who called, from the outermost on: labels, lines of scripts; functions where there are none. One that is chosen
     is alone with what leads to it."""
     names = b'1 5 inner\t/srv/a.py\n2 9 outer\t/srv/a.py\n3 0 optimizer\t\n4 7 other\t/srv/a.py\n'
-    stacks = [(8, [1, 2]), (2, [4, 2]), (4, [3, 1, 2]), (1, [])]
-    events = [t.call(1000 * i, t.ALLOC, BASE + i * 16 * MIB, size * MIB, frames=[t.NAMED | name for name in named] + [0x20, 0x10])
+    stacks = [(8 * MIB, [1, 2]), (2 * MIB, [4, 2]), (4 * MIB, [3, 1, 2]), (1000 << 10, [])]  # sizes and times as the text has them
+    events = [t.call(1000 * i, t.ALLOC, BASE + i * 16 * MIB, size, took=999_600, frames=[t.NAMED | name for name in named] + [0x20, 0x10])
               for i, (size, named) in enumerate(stacks)]
     t.write(f'{folder}/named', t.header(stacks=True), t.block(t.NAMES, names), t.block(t.EVENTS, b''.join(events)), t.block(t.END))
     subprocess.run([gpushim, 'report', f'{folder}/named', '--html', f'{folder}/named.html'], env=surroundings(), check=True)
@@ -110,6 +110,7 @@ def flames(folder):
                     'other (/srv/a.py:7): 2.0 MiB in 1 block', 'label optimizer: 4.0 MiB in 1 block', f'{outer}: 4.0 MiB in 1 block',
                     f'{inner}: 4.0 MiB in 1 block', '0x10: 1.0 MiB in 1 block', '0x20: 1.0 MiB in 1 block'], f'flames: {found}')
     check('<td class="who">inner (/srv/a.py:5) \u2190 outer (/srv/a.py:9)</td>' in dom, 'of a script its lines alone are told')
+    check('<td class="number">1.00 ms</td>' in dom, 'three figures of what is nearly a millisecond')
     check('<path id="leak"' in dom and not said, f'what is never freed is not drawn: {said}')
     with open(f'{folder}/named.html', encoding='utf-8') as file:
         page = file.read()
@@ -155,7 +156,6 @@ def main():
 
 
 if not browser:
-    print('skipped: there is no chromium here, in which to open the page')
-    sys.exit(77)
+    end_with_faults('there is no chromium here, in which to open the page')
 main()
 end_with_faults()
