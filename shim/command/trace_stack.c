@@ -7,6 +7,7 @@
 #include <inttypes.h>
 #include <limits.h>
 #include <link.h>
+#include <search.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,15 +23,20 @@ struct module {
     uint64_t start, end, offset;
     const char *path; /* in the trace's text */
     int length;
-    bool tried;
-    struct functions *functions; /* the first module's of the file; NULL: none are known so far */
-    size_t first;                /* that module */
+};
+
+/* A file that modules are of. */
+struct binary {
+    const char *path;
+    int length;
+    struct functions *functions; /* NULL: none are known */
 };
 
 struct trace_modules {
     const struct trace *trace;
     struct module *modules; /* by their beginnings */
     size_t count, room;
+    void *binaries; /* by their paths: a tree (tsearch) */
 };
 
 /* ---- /proc/PID/maps ------------------------------------------------------------------------- */
@@ -78,32 +84,31 @@ struct trace_modules *trace_modules_make(const struct trace *trace)
     }
     if (modules->count)
         qsort(modules->modules, modules->count, sizeof *modules->modules, by_start);
-    for (size_t i = 0; i < modules->count; i++) { /* those of a file lie one behind the other */
-        struct module *module = &modules->modules[i];
-
-        module->first = i && module->length == module[-1].length &&
-                                memcmp(module->path, module[-1].path, (size_t)module->length) == 0
-                            ? module[-1].first
-                            : i;
-    }
     return modules;
+}
+
+static void free_binary(void *binary_)
+{
+    struct binary *binary = binary_;
+
+    functions_free(binary->functions);
+    free(binary);
 }
 
 void trace_modules_free(struct trace_modules *modules)
 {
     if (!modules)
         return;
-    for (size_t i = 0; i < modules->count; i++)
-        functions_free(modules->modules[i].functions);
+    tdestroy(modules->binaries, free_binary);
     free(modules->modules);
     free(modules);
 }
 
 /* What was mapped last is what was there, should two have been. */
-static struct module *find_module(const struct trace_modules *modules, uint64_t address)
+static const struct module *find_module(const struct trace_modules *modules, uint64_t address)
 {
     size_t low = 0, high = modules->count;
-    struct module *found = NULL;
+    const struct module *found = NULL;
 
     while (low < high) {
         const size_t middle = low + (high - low) / 2;
@@ -114,7 +119,7 @@ static struct module *find_module(const struct trace_modules *modules, uint64_t 
             high = middle;
     }
     for (unsigned tried = 0; tried < OVER_MAX && low-- > 0; tried++) {
-        struct module *module = &modules->modules[low];
+        const struct module *module = &modules->modules[low];
 
         if (address < module->end && (!found || module->path > found->path))
             found = module;
@@ -122,18 +127,32 @@ static struct module *find_module(const struct trace_modules *modules, uint64_t 
     return found;
 }
 
-/* A file that several modules are of is read once. */
-static const struct functions *functions_of(struct trace_modules *modules, struct module *module)
+static int by_path(const void *a, const void *b)
 {
+    const struct binary *x = a, *y = b;
+
+    return x->length != y->length ? x->length - y->length
+                                  : memcmp(x->path, y->path, (size_t)x->length);
+}
+
+/* A file that several modules are of is read once. */
+static const struct functions *functions_of(struct trace_modules *modules,
+                                            const struct module *module)
+{
+    const struct binary like = {.path = module->path, .length = module->length};
+    struct binary *const *found = tfind(&like, &modules->binaries, by_path);
+    struct binary *binary = found ? *found : command_need(malloc(sizeof *binary));
     char path[PATH_MAX];
 
-    module = &modules->modules[module->first];
-    if (!module->tried && module->path[0] == '/' && module->length < PATH_MAX) {
-        snprintf(path, sizeof path, "%.*s", module->length, module->path);
-        module->functions = functions_make(path);
+    if (found)
+        return binary->functions;
+    *binary = like;
+    if (like.path[0] == '/' && like.length < PATH_MAX) {
+        snprintf(path, sizeof path, "%.*s", like.length, like.path);
+        binary->functions = functions_make(path);
     }
-    module->tried = true;
-    return module->functions;
+    command_need(tsearch(binary, &modules->binaries, by_path));
+    return binary->functions;
 }
 
 /* ---- A place -------------------------------------------------------------------------------- */
@@ -164,7 +183,7 @@ void trace_place(struct trace_modules *modules, uint64_t address, struct trace_p
 {
     const struct functions *functions;
     const char *slash, *name;
-    struct module *module;
+    const struct module *module;
 
     *ret_place = (struct trace_place){.offset = address};
     if (address & GS_TRACE_NAMED) {

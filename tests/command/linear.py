@@ -76,12 +76,19 @@ def functions(count, folder):
                   [0x10000000 + (1 << 20) - i * 16 for i in range(count)])
 
 
+def turns(count, folder):
+    """Two files of as many functions, whose parts lie by turns."""
+    parts = [('function', i * 16, 16) for i in range(count)]
+    paths = [t.write(f'{folder}/{name}', elf_file.library(parts)).encode() for name in ('one', 'two')]
+    return framed(b''.join(b'%x-%x r-xp 0 0:0 1 %s\n' % (i << 12, (i << 12) + 4096, paths[i % 2]) for i in range(1, count + 1)),
+                  [(i << 12) + 8 for i in range(1, count + 1)])
+
+
 if not shutil.which('valgrind'):
-    print('valgrind is not there: install it')
-    sys.exit(77)
+    end_with_faults('valgrind is not there: install it')
 with tempfile.TemporaryDirectory(prefix='gpushim-linear-') as scratch:
-    for make in threads, pieces, zeros, modules, nested_modules, functions:
-        stacks = make in (modules, nested_modules, functions)
+    for make in threads, pieces, zeros, modules, nested_modules, functions, turns:
+        stacks = make in (modules, nested_modules, functions, turns)
         least, one, four = (cost(scratch, '--html' if stacks else None,
                                  t.header(stacks=stacks) + make(count, scratch) + (b'' if make is zeros else t.block(t.END)))
                             for count in (1, N, 4 * N))
