@@ -42,7 +42,7 @@
 
   /* How many frames of a stack have names, which come first: "label optimizer", "step (/srv/train.py:41)". */
   function named(stack) {
-    const first = stack.findIndex(frame => !/:\d+\)$/.test(frame) && !(frame.startsWith('label ') && !/\+0x[0-9a-f]+\)$/.test(frame)));
+    const first = stack.findIndex(frame => frame !== '?' && !/:\d+\)$/.test(frame) && !(frame.startsWith('label ') && !/\+0x[0-9a-f]+\)$/.test(frame)));
     return first < 0 ? stack.length : first;
   }
 
@@ -261,7 +261,7 @@
     if (block[7] < 0)
       return [who(block)];
     const stack = data.stacks[block[7]], names = named(stack);
-    const label = names && !/:\d+\)$/.test(stack[0]) ? 1 : 0;
+    const label = names && stack[0].startsWith('label ') ? 1 : 0;
     return [...stack.slice(0, label), ...stack.slice(label, names > label ? names : stack.length).reverse()];
   }
 

@@ -103,9 +103,7 @@ static void put_frames(struct pickle *pickle, const struct trace_event *event)
         snprintf(offset, sizeof offset, "+0x%llx", (unsigned long long)place.offset);
         put_code(pickle, DICT);
         put_word(pickle, "filename");
-        put_text(pickle, json_takes(place.file)
-                             ? place.is_named && !place.file[0] ? "label" : place.file
-                             : "?");
+        put_text(pickle, json_takes(place.file) ? place.is_label ? "label" : place.file : "?");
         put_pair(pickle, "line", place.line);
         put_word(pickle, "name");
         put_text(pickle, place.function[0] && json_takes(place.function) ? place.function : offset);

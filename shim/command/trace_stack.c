@@ -177,6 +177,7 @@ static void look_up_name(const struct trace *trace, uint64_t number, struct trac
     put_name(name->function, ret_place->function);
     put_name(name->file, ret_place->file);
     ret_place->line = name->line;
+    ret_place->is_label = !name->line && !ret_place->file[0];
 }
 
 void trace_place(struct trace_modules *modules, uint64_t address, struct trace_place *ret_place)
@@ -211,11 +212,13 @@ void trace_frame_text(struct trace_modules *modules, uint64_t address,
     struct trace_place place;
 
     trace_place(modules, address, &place);
-    if (place.is_named && place.file[0])
+    if (place.is_label)
+        snprintf(ret_text, TRACE_FRAME_SIZE, "label %.400s", place.function);
+    else if (place.is_named && !place.line && !place.file[0])
+        snprintf(ret_text, TRACE_FRAME_SIZE, "?"); /* which of both was not told */
+    else if (place.is_named)
         snprintf(ret_text, TRACE_FRAME_SIZE, "%.150s (%.300s:%u)", place.function, place.file,
                  place.line);
-    else if (place.is_named)
-        snprintf(ret_text, TRACE_FRAME_SIZE, "label %.400s", place.function);
     else if (!place.file[0])
         snprintf(ret_text, TRACE_FRAME_SIZE, "0x%" PRIx64, place.offset);
     else if (place.function[0])

@@ -21,14 +21,15 @@ void trace_modules_free(struct trace_modules *modules);
 struct trace_place {
     char function[TRACE_FRAME_SIZE]; /* "" where it is not known */
     char file
-        [TRACE_FRAME_SIZE]; /* its last part, of a script all; "" where nothing was mapped there */
-    uint64_t offset;        /* in the file; else the address */
-    unsigned line;          /* of a script */
-    bool is_named;          /* a line of a script, or a label, which has no file */
+        [TRACE_FRAME_SIZE];  /* its last part, of a script all; "" where nothing was mapped there */
+    uint64_t offset;         /* in the file; else the address */
+    unsigned line;           /* of a script */
+    bool is_named, is_label; /* a line of a script, or a label, which has no file */
 };
 
 void trace_place(struct trace_modules *modules, uint64_t address, struct trace_place *ret_place);
-/* "function (file+0x12)", "file+0x12" or "0x12"; "function (file:12)" of a script, "label tag". */
+/* "function (file+0x12)", "file+0x12" or "0x12"; "function (file:12)" of a script, "label tag", or
+ * "?" for one of these that was not told. */
 void trace_frame_text(struct trace_modules *modules, uint64_t address,
                       char ret_text[TRACE_FRAME_SIZE]);
 

@@ -287,10 +287,10 @@ def names(folder):
     held = [holder['stack'] for holder in rows_of(trace)['devices'][0]['holders_at_peak']]
     check(held == [['Model.forward (/srv/train.py:41)', '0x10'],
                    ['label the optimizer', 'Model.forward (/srv/train.py:41)', '0x10'],
-                   ['f\u00e9 (/\x1b[31m.py:7)', '0x10']] + [['label ?', '0x10']] * 6, f'names: {held}')
+                   ['f\u00e9 (/\x1b[31m.py:7)', '0x10']] + [['?', '0x10']] * 6, f'names: {held}')
     # Of a script its lines alone are told.
     expect([trace], 0, r'.*\d  Model\.forward \(/srv/train\.py:41\)\n[^\n]*\d  label the optimizer\n'
-                       r' +Model\.forward \(/srv/train\.py:41\)\n[^\n]*\d  f\u00e9 \(/\\x1b\[31m\.py:7\)\n[^\n]*label \?\n +0x10\n.*')
+                       r' +Model\.forward \(/srv/train\.py:41\)\n[^\n]*\d  f\u00e9 \(/\\x1b\[31m\.py:7\)\n[^\n]*\d  \?\n +0x10\n.*')
     expect([trace, '--memory-viz', f'{folder}/named.pickle'], 0)
     with open(f'{folder}/named.pickle', 'rb') as file:
         entry = [entry for entry in pickle.load(file)['device_traces'][0] if entry['action'] == 'alloc'][1]
