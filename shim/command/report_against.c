@@ -9,14 +9,17 @@
 #include "shim/command/command.h"
 #include "shim/command/show.h"
 
-#define FRAMES   8 /* of a call stack, by which holders of both are the same */
-#define KEY_SIZE 1024
-#define MOST     2000 /* holders of each, the largest */
+#define FRAMES 8 /* of a call stack, by which holders of both are the same */
 
 /* Who held memory at the peak of live in either. */
 struct change {
-    char key[KEY_SIZE]; /* frames, innermost first, a line each */
+    char *key; /* frames, innermost first, a line each */
     uint64_t now, before;
+};
+
+struct changes {
+    struct change *list;
+    size_t count, room;
 };
 
 static uint64_t size_of(const struct change *change)
@@ -26,10 +29,9 @@ static uint64_t size_of(const struct change *change)
 }
 
 /* By functions: where they lie in their files another build has otherwise. */
-static void make_key(const struct report *report, const struct trace_event *event,
-                     char ret_key[KEY_SIZE])
+static char *key_of(const struct report *report, const struct trace_event *event)
 {
-    char text[TRACE_FRAME_SIZE];
+    char text[TRACE_FRAME_SIZE], key[FRAMES * (TRACE_FRAME_SIZE + 1)];
     size_t length = 0;
 
     for (unsigned n = 0; n < FRAMES && report_frame(report, event, n, text); n++) {
@@ -37,14 +39,13 @@ static void make_key(const struct report *report, const struct trace_event *even
 
         if (place && place > text)
             *place = 0;
-        if (length + strlen(text) + 2 < KEY_SIZE)
-            length += (size_t)sprintf(ret_key + length, "%s%s", n ? "\n" : "", text);
+        length += (size_t)sprintf(key + length, "%s%s", n ? "\n" : "", text);
     }
-    ret_key[length] = 0;
+    return command_need(strdup(key));
 }
 
-static size_t add_changes(const struct report *report, unsigned device, bool is_now,
-                          struct change *changes)
+static void add_changes(const struct report *report, unsigned device, bool is_now,
+                        struct changes *changes)
 {
     const struct trace_memory *memory = &report->memory;
     const size_t peak = memory->devices[device].live_peak_at;
@@ -52,14 +53,15 @@ static size_t add_changes(const struct report *report, unsigned device, bool is_
     struct trace_holder *holders =
         peak == TRACE_NEVER ? NULL : trace_holders(memory, device, peak, &count);
 
-    count = !holders ? 0 : count < MOST ? count : MOST;
     for (size_t i = 0; i < count; i++) {
-        make_key(report, holders[i].first, changes[i].key);
-        changes[i].now = is_now ? holders[i].bytes : 0;
-        changes[i].before = is_now ? 0 : holders[i].bytes;
+        const uint64_t bytes = holders[i].bytes;
+
+        changes->list =
+            command_room(changes->list, changes->count, &changes->room, sizeof *changes->list);
+        changes->list[changes->count++] = (struct change){key_of(report, holders[i].first),
+                                                          is_now ? bytes : 0, is_now ? 0 : bytes};
     }
     free(holders);
-    return count;
 }
 
 static int by_key(const void *left, const void *right)
@@ -74,26 +76,33 @@ static int by_size(const void *left, const void *right)
     return a != b ? (a < b) - (a > b) : by_key(left, right);
 }
 
-/* Those that differ, the largest change first. */
-static struct change *find_changes(const struct report *report, const struct report *before,
-                                   unsigned device, size_t *ret_count)
+/* The largest change first; what has not changed is last. */
+static struct changes find_changes(const struct report *report, const struct report *before,
+                                   unsigned device)
 {
-    struct change *changes = command_need(calloc(2 * MOST, sizeof *changes));
-    size_t count = add_changes(report, device, true, changes), kept = 0;
+    struct changes changes = {0};
+    struct change *last = NULL;
+    size_t count;
 
-    count += add_changes(before, device, false, changes + count);
-    qsort(changes, count, sizeof *changes, by_key);
-    for (size_t i = 0; i < count; i++)
-        if (kept && strcmp(changes[kept - 1].key, changes[i].key) == 0)
-            changes[kept - 1].now += changes[i].now, changes[kept - 1].before += changes[i].before;
-        else
-            changes[kept++] = changes[i];
-    count = 0;
-    for (size_t i = 0; i < kept; i++)
-        if (changes[i].now != changes[i].before)
-            changes[count++] = changes[i];
-    qsort(changes, count, sizeof *changes, by_size);
-    *ret_count = count;
+    add_changes(report, device, true, &changes);
+    add_changes(before, device, false, &changes);
+    count = changes.count;
+    changes.count = 0;
+    if (count)
+        qsort(changes.list, count, sizeof *changes.list, by_key);
+    for (size_t i = 0; i < count; i++) {
+        const struct change *change = &changes.list[i];
+
+        if (last && by_key(last, change) == 0) {
+            last->now += change->now, last->before += change->before;
+            free(change->key);
+        } else {
+            last = &changes.list[changes.count++];
+            *last = *change;
+        }
+    }
+    if (count)
+        qsort(changes.list, changes.count, sizeof *changes.list, by_size);
     return changes;
 }
 
@@ -136,10 +145,9 @@ static void tell_numbers(const struct report *report, const struct report *befor
 
 static void tell_change(const struct change *change, struct json *json)
 {
-    char key[KEY_SIZE], now[SHOWN], before[SHOWN], by[SHOWN], *rest = key, *frame;
+    char now[SHOWN], before[SHOWN], by[SHOWN], *rest = change->key, *frame;
     bool follows = false;
 
-    memcpy(key, change->key, sizeof key);
     json_open(json, NULL, '{');
     json_number(json, "bytes", change->now);
     json_number(json, "bytes_before", change->before);
@@ -160,9 +168,11 @@ static void tell_change(const struct change *change, struct json *json)
 static void tell_device(const struct report *report, const struct report *before, unsigned device,
                         struct json *json)
 {
-    size_t count;
-    struct change *changes = find_changes(report, before, device, &count);
+    struct changes changes = find_changes(report, before, device);
+    size_t count = 0;
 
+    while (count < changes.count && changes.list[count].now != changes.list[count].before)
+        count++;
     json_open(json, NULL, '{');
     json_number(json, "device", device);
     if (!json)
@@ -172,12 +182,14 @@ static void tell_device(const struct report *report, const struct report *before
     if (!json && count)
         command_say("held at the peaks of live, the largest change first:");
     for (size_t i = 0; i < count && (json || i < REPORT_TOP); i++)
-        tell_change(&changes[i], json);
+        tell_change(&changes.list[i], json);
     if (!json && count > REPORT_TOP)
         command_say("  and %zu more (--json)", count - REPORT_TOP);
     json_close(json, ']');
     json_close(json, '}');
-    free(changes);
+    for (size_t i = 0; i < changes.count; i++)
+        free(changes.list[i].key);
+    free(changes.list);
 }
 
 void report_against(const struct report *report, const struct report *before, struct json *json)

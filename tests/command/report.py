@@ -116,6 +116,10 @@ def differs(folder):
     check(rows_of(now, '--against', now)['devices'][0]['holders_at_peak'] == [], 'none from itself')
     check([one['device'] for one in rows_of(now, '--against', elsewhere)['devices']] == [0, 3], 'GPUs of either')
     expect([now, '--against', f'{folder}/none'], 1, '', '.*none.*')
+    many = [512 * (i + 1) for i in range(2100)]
+    rows = rows_of(recorded('more', [64 * MIB, *many]), '--against', recorded('many', many))
+    check([(one['bytes'], one['bytes_before']) for one in rows['devices'][0]['holders_at_peak']] == [(64 * MIB, 0)],
+          'of many holders the one that is new')
 
 
 # Times in every unit and at its beginning, stacks of as many frames as are shown and of one more, a free that fails and an
