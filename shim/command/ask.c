@@ -16,9 +16,6 @@
 #include "core/share/directory.h"
 #include "shim/command/command.h"
 #include "shim/command/figures.h"
-#include "shim/command/users.h"
-
-#define EARLY_NS (5 * GS_NS_PER_MS) /* who does not look for a block yet is asked again */
 
 /* Whose turn it is, and what is left of it. */
 static struct {
@@ -50,7 +47,7 @@ void ask_aside(void (*what)(void *arg), void *arg)
     turn.end_ns = end == UINT64_MAX ? end : end + gs_now_ns() - began;
 }
 
-bool ask_await(int fd, uint64_t deadline_ns)
+static bool await(int fd, uint64_t deadline_ns)
 {
     struct pollfd answer = {.fd = fd, .events = POLLIN};
     int ready;
@@ -66,86 +63,59 @@ bool ask_await(int fd, uint64_t deadline_ns)
     return ready == 1;
 }
 
-static int send_to(int fd, const union gs_wire_message *message)
+int ask_tell(int fd, const union gs_wire_message *message)
 {
     int error = gs_now_ns() < turn.end_ns ? gs_wire_send(fd, message, -1) : -ETIMEDOUT;
 
     return error == -EPIPE ? 0 : error; /* what made it hang up may lie there */
 }
 
-int ask_send(int fd, uint32_t index, uint32_t device)
+int ask_send(int fd, const struct gs_wire_query *what)
 {
     union gs_wire_message query;
-
-    gs_wire_start(&query, GS_WIRE_QUERY, index + 1);
-    query.query.index = index;
-    query.query.device = device;
-    return send_to(fd, &query);
-}
-
-/* An answer of this type, or a REFUSE. */
-static int hear(int fd, uint64_t deadline_ns, enum gs_wire_type type,
-                union gs_wire_message *ret_answer, int *ret_pidfd)
-{
-    int error;
-
-    if (!ask_await(fd, deadline_ns))
-        return -ETIMEDOUT;
-    error = gs_wire_receive(fd, ret_answer, ret_pidfd);
-    return !error && ret_answer->head.type != type && ret_answer->head.type != GS_WIRE_REFUSE
-               ? -EPROTO
-               : error;
-}
-
-int ask_hear(int fd, uint64_t deadline_ns, union gs_wire_message *ret_answer, int *ret_pidfd)
-{
-    int pidfd = -1, error = hear(fd, deadline_ns, GS_WIRE_REPORT, ret_answer, &pidfd);
-
-    if (ret_pidfd)
-        *ret_pidfd = pidfd;
-    else
-        gs_fd_drop(pidfd);
-    return error;
-}
-
-int ask_about(int fd, const struct gs_wire_query *what, uint64_t deadline_ns,
-              union gs_wire_message *ret_answer, int *ret_pidfd)
-{
-    union gs_wire_message query;
-    int error;
 
     gs_wire_start(&query, GS_WIRE_QUERY, what->index + 1);
     memcpy((char *)&query + sizeof query.head, (const char *)what + sizeof query.head,
            sizeof *what - sizeof query.head);
-    do {
-        error = send_to(fd, &query);
-        if (!error)
-            error = ask_hear(fd, deadline_ns, ret_answer, ret_pidfd);
-        if (error || ret_answer->head.type != GS_WIRE_REPORT || !ret_answer->report.block.is_early)
-            return error;
-        gs_rest_ns(EARLY_NS);
-    } while (gs_now_ns() < deadline_ns); /* others ask it for addresses without end */
-    return -ETIMEDOUT;
+    return ask_tell(fd, &query);
+}
+
+int ask_hear(int fd, uint64_t deadline_ns, enum gs_wire_type type,
+             union gs_wire_message *ret_answer, int *ret_pidfd)
+{
+    int pidfd = -1, error;
+
+    if (!await(fd, deadline_ns))
+        return -ETIMEDOUT;
+    error = gs_wire_receive(fd, ret_answer, &pidfd);
+    if (ret_pidfd)
+        *ret_pidfd = pidfd;
+    else
+        gs_fd_drop(pidfd);
+    if (!error && ret_answer->head.type == GS_WIRE_REFUSE)
+        return -ENOMSG;
+    return !error && ret_answer->head.type != type ? -EPROTO : error;
+}
+
+int ask_about(int fd, const struct gs_wire_query *what, union gs_wire_message *ret_answer,
+              int *ret_pidfd)
+{
+    int error = ask_send(fd, what);
+
+    return error ? error
+                 : ask_hear(fd, ask_deadline(ANSWER_NS), GS_WIRE_REPORT, ret_answer, ret_pidfd);
 }
 
 int ask(int fd, uint32_t index, uint32_t device, union gs_wire_message *ret_answer, int *ret_pidfd)
 {
-    return ask_about(fd, &(struct gs_wire_query){.index = index, .device = device},
-                     ask_deadline(ANSWER_NS), ret_answer, ret_pidfd);
-}
-
-int ask_for(int fd, const union gs_wire_message *message, enum gs_wire_type type,
-            union gs_wire_message *ret_answer)
-{
-    int error = send_to(fd, message);
-
-    return error ? error : hear(fd, ask_deadline(ANSWER_NS), type, ret_answer, NULL);
+    return ask_about(fd, &(struct gs_wire_query){.index = index, .device = device}, ret_answer,
+                     ret_pidfd);
 }
 
 void ask_order_silence(char *ret_reason, size_t size, int error,
                        const union gs_wire_message *answer)
 {
-    if (!error && answer->head.type == GS_WIRE_REFUSE && answer->refuse.reason == GS_REFUSED_USER)
+    if (error == -ENOMSG && answer->refuse.reason == GS_REFUSED_USER)
         snprintf(ret_reason, size, "belongs to another user");
     else
         ask_silence(ret_reason, size, error, answer);
@@ -297,7 +267,7 @@ void ask_silence(char *ret_reason, size_t size, int error, const union gs_wire_m
     if (error == -EPROTONOSUPPORT)
         snprintf(ret_reason, size, "is of " GS_WIRE_VERSION_TEXT "; its own gpushim lists it",
                  (unsigned)answer->head.version, GS_WIRE_VERSION);
-    else if (error == 0)
+    else if (error == -ENOMSG)
         snprintf(ret_reason, size, "does not tell: %s", gs_wire_reason_text(answer->refuse.reason));
     else if (error == -EPROTO)
         snprintf(ret_reason, size, "gives an answer that this version does not know");
@@ -313,13 +283,17 @@ static bool is_socket(const char *name)
                                    strspn(name, "0123456789abcdef") == GS_SOCKET_NAME_SIZE - 1);
 }
 
-const char *who_text(const struct who *who, char ret[WHO_TEXT])
+struct who_shown who_shown(const struct who *who)
 {
+    struct who_shown shown;
+
     if (who->pid)
-        snprintf(ret, WHO_TEXT, "pid %ld%s%s", who->pid, who->place[0] ? " in " : "", who->place);
+        snprintf(shown.text, sizeof shown.text, "pid %ld%s%s (%s)", who->pid,
+                 who->place[0] ? " in " : "", who->place, who->name);
     else
-        snprintf(ret, WHO_TEXT, "pid %llu of another PID namespace", (unsigned long long)who->told);
-    return ret;
+        snprintf(shown.text, sizeof shown.text, "pid %llu of another PID namespace (%s)",
+                 (unsigned long long)who->told, who->name);
+    return shown;
 }
 
 void who_write(struct json *json, const struct who *who)
@@ -331,6 +305,7 @@ void who_write(struct json *json, const struct who *who)
     json_text(json, "place", who->place[0] ? who->place : NULL);
     json_text(json, "user", who->user[0] ? who->user : NULL);
     json_text(json, "command", who->command);
+    json_bool(json, "stopped", who->stopped);
 }
 
 /* ---- Everybody's folders ---- */

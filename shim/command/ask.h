@@ -5,6 +5,7 @@
 #ifndef GS_SHIM_COMMAND_ASK_H
 #define GS_SHIM_COMMAND_ASK_H
 
+#include "config/config.h"
 #include "core/share/alive.h"
 #include "core/share/internal.h"
 #include "shim/command/json.h"
@@ -51,8 +52,6 @@ bool ask_left_out(void);
 void ask_aside(void (*what)(void *arg), void *arg);
 /* Until when one that is visited may take for what takes so long at most. */
 uint64_t ask_deadline(uint64_t ns);
-/* Whether something came before the deadline. */
-bool ask_await(int fd, uint64_t deadline_ns);
 /* `pid` as this process sees it, or 0; `told` and `name` as it says of itself; its name "": as the
  * kernel has it. */
 void who_fill(struct who *who, long pid, uint64_t told, const char *name);
@@ -65,30 +64,32 @@ void who_fill_told(struct who *who, const struct who *teller, int pidfd, bool sa
 bool who_counts_alike(const struct who *who);
 /* A user by name, or number. */
 const char *user_text(uid_t uid, char ret[32]);
-/* The kernel's number as this process sees it, and its container; or the number it gives itself,
- * marked as that. For command_say, as its name. */
-#define WHO_TEXT 320
-const char *who_text(const struct who *who, char ret[WHO_TEXT]);
-/* Members of an object: pid, own_pid, name, container, place, user, command. */
+/* "pid 11 in trainer-0 (train)": the kernel's number as this process sees it, and its container; or
+ * the number it gives itself, marked as that. For command_say, and there as long as the statement
+ * that asks for it. */
+struct who_shown {
+    char text[160];
+} who_shown(const struct who *who);
+/* Members of an object: pid, own_pid, name, container, place, user, command, stopped. */
 void who_write(struct json *json, const struct who *who);
 
 /*
- * Asks for the figures of a device and of the client with this index (UINT32_MAX: of none). 0 with
- * an answer: a REPORT or a REFUSE. -ETIMEDOUT: there is none; else as gs_wire_receive. What the
- * REPORT is about comes with its pidfd, the caller's, where who answers has one, else -1 (without
- * an answer it stays as it was); NULL: it is not wanted.
+ * Asks it, and hears its REPORT. 0; -ENOMSG: it refuses, as the answer says; -ETIMEDOUT: there is
+ * none; else as gs_wire_receive. What the REPORT is about comes with its pidfd, the caller's, where
+ * who answers has one, else -1 (where nothing was heard it stays as it was); NULL: it is not wanted.
+ * Of what is asked the head need not be filled in.
  */
+int ask_about(int fd, const struct gs_wire_query *what, union gs_wire_message *ret_answer,
+              int *ret_pidfd);
+/* The same for the figures of a device and for the client with this index (UINT32_MAX: none). */
 int ask(int fd, uint32_t index, uint32_t device, union gs_wire_message *ret_answer, int *ret_pidfd);
 /* The same in two, for many at once that have a deadline together; 0 of ask_send: there is
  * something to hear. */
-int ask_send(int fd, uint32_t index, uint32_t device);
-int ask_hear(int fd, uint64_t deadline_ns, union gs_wire_message *ret_answer, int *ret_pidfd);
-/* The same of whatever is asked about, whose head need not be filled in. */
-int ask_about(int fd, const struct gs_wire_query *what, uint64_t deadline_ns,
-              union gs_wire_message *ret_answer, int *ret_pidfd);
-/* The same for any message with `type` of answer; a REFUSE is one, too. */
-int ask_for(int fd, const union gs_wire_message *message, enum gs_wire_type type,
-            union gs_wire_message *ret_answer);
+int ask_send(int fd, const struct gs_wire_query *what);
+int ask_hear(int fd, uint64_t deadline_ns, enum gs_wire_type type,
+             union gs_wire_message *ret_answer, int *ret_pidfd);
+/* As ask_send, of any message. */
+int ask_tell(int fd, const union gs_wire_message *message);
 /* As ask_silence, of an answer to what others may not ask for. */
 void ask_order_silence(char *ret_reason, size_t size, int error,
                        const union gs_wire_message *answer);
@@ -96,5 +97,43 @@ void ask_order_silence(char *ret_reason, size_t size, int error,
 void ask_complain_of_absent(long pid);
 /* Why he is not listed, or not wholly: ask's result and what it got. */
 void ask_silence(char *ret_reason, size_t size, int error, const union gs_wire_message *answer);
+
+/* Whose processes there may be to ask, and being one of them for a while (users.c). */
+#define USERS_MAX 4096
+
+struct user {
+    uid_t uid;
+    gid_t gid; /* of what he has there; never root's but for root */
+};
+
+struct users {
+    struct user of[USERS_MAX];
+    unsigned count;
+};
+
+/* Everybody but this user who has a folder where sockets may be. */
+void users_find(const struct gs_share_options *options, struct users *ret_users);
+/* Whose process that is; false: there is none. */
+bool user_of_process(long pid, struct user *ret_user);
+/* From now on this is that user, with that group and no other; who is it already stays as he is.
+ * False: it cannot be (this is not root, or a user namespace does not have him). In each case
+ * user_back comes next. */
+bool user_become(const struct user *user);
+void user_back(void);
+
+/*
+ * A process with the library that has no socket in the folders that were looked at: by its own
+ * environment and configuration that is as it should be, or it has another folder.
+ */
+
+/* The environment that it was started with, which free ends, and its strings; NULL: it may not be
+ * read. */
+char **quiet_environment(long pid);
+/* The configuration that it has by that, its files read as its user. False: that one cannot be. */
+bool quiet_config(long pid, char *const *environment, struct gs_config *ret_config);
+
+/* Why it is not asked. `here` has the folder that was looked at. */
+#define QUIET_WHY 256
+void quiet_say(long pid, const struct gs_share_options *here, char ret_why[QUIET_WHY]);
 
 #endif

@@ -33,7 +33,7 @@ static const char *state_text(uint32_t state)
 /* What one message says of all, and of the machine that was asked for. */
 static void print_broker(const struct gs_wire_machine *told, long pid)
 {
-    char agent[32] = "no agent", size[SHOWN];
+    char agent[32] = "no agent";
 
     if (told->has_agent)
         snprintf(agent, sizeof agent, "agent pid %u", told->agent_pid);
@@ -41,7 +41,7 @@ static void print_broker(const struct gs_wire_machine *told, long pid)
         "broker pid %ld: %s; %llu blocks may be opened on other machines; %llu of other machines, %s, are open "
         "here; %u machines have something of it",
         pid, agent, (unsigned long long)told->shared, (unsigned long long)told->opened,
-        show_size(told->opened_bytes, size), told->machines);
+        show_size(told->opened_bytes).text, told->machines);
     if (told->lease_ns)
         command_say("  lease: the agent's lease of the directory has %.1f s left",
                     (double)told->lease_ns / (double)GS_NS_PER_S);
@@ -56,13 +56,11 @@ static void print_broker(const struct gs_wire_machine *told, long pid)
 
 static void print_machine(const struct gs_wire_machine *told, const char *id)
 {
-    char all[SHOWN], age[SHOWN], freed[SHOWN];
-
     command_say(
         "  machine %s (%s), %s: %llu leases, %s, the oldest for %s; of freed blocks %llu, %s",
         told->name[0] ? told->name : "without a name", id, state_text(told->state),
-        (unsigned long long)told->leases, show_size(told->bytes, all), show_age(told->age_ns, age),
-        (unsigned long long)told->limbo, show_size(told->limbo_bytes, freed));
+        (unsigned long long)told->leases, show_size(told->bytes).text, show_age(told->age_ns).text,
+        (unsigned long long)told->limbo, show_size(told->limbo_bytes).text);
 }
 
 static void write_broker(struct json *json, const struct gs_wire_machine *told, long pid)
@@ -97,17 +95,12 @@ static void write_machine(struct json *json, const struct gs_wire_machine *told,
 static int ask_machine(int fd, uint32_t index, const char *forget,
                        union gs_wire_message *ret_answer)
 {
-    union gs_wire_message message;
+    struct gs_wire_query query = {.index = index, .about = GS_ABOUT_MACHINE};
     int error;
 
-    gs_wire_start(&message, GS_WIRE_QUERY, index + 1);
-    message.query.index = index;
-    message.query.about = GS_ABOUT_MACHINE;
     if (forget)
-        strncpy(message.query.name, forget, sizeof message.query.name - 1);
-    error = ask_for(fd, &message, GS_WIRE_REPORT, ret_answer);
-    if (!error && ret_answer->head.type != GS_WIRE_REPORT)
-        return -ENOMSG;
+        strncpy(query.name, forget, sizeof query.name - 1);
+    error = ask_about(fd, &query, ret_answer, NULL);
     ret_answer->report.machine.name[GS_MACHINE_NAME_SIZE - 1] = 0;
     ret_answer->report.machine.directory[sizeof ret_answer->report.machine.directory - 1] = 0;
     return error;
@@ -175,7 +168,7 @@ static void look_at(void *arg, int fd, const char *name, struct who *who)
             cluster->forget ? forget(cluster, fd, &answer) : tell(cluster, fd, who->pid, &answer);
     if (error) {
         cluster->failed = true;
-        ask_order_silence(reason, sizeof reason, error == -ENOMSG ? 0 : error, &answer);
+        ask_order_silence(reason, sizeof reason, error, &answer);
         command_complain("the broker, process %ld: %s", who->pid, reason);
     }
 }

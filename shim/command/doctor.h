@@ -54,17 +54,13 @@ void doctor_say(struct doctor *doctor, enum doctor_state state, const char *subj
 void doctor_driver(struct doctor *doctor); /* doctor_driver.c */
 void doctor_folder(struct doctor *doctor); /* doctor_folder.c */
 void doctor_sockets(struct doctor *doctor);
-void doctor_library(struct doctor *doctor); /* doctor_preload.c */
+void doctor_library(struct doctor *doctor); /* doctor_process.c */
 void doctor_preload(struct doctor *doctor);
-void doctor_processes(struct doctor *doctor); /* doctor_process.c */
+void doctor_processes(struct doctor *doctor);
 void doctor_process(struct doctor *doctor, pid_t pid);
 
 /* ---- Shared by them ------------------------------------------------------------------------- */
 
-/* Looks at the value of LD_PRELOAD, or at the file that has the same for all programs; `proc` is
- * the folder /proc/PID of whom it is about, "" of a process that is started here. */
-void doctor_look_at_preload(struct doctor *doctor, const char *subject, const char *value,
-                            const char *proc);
 /* Whether the process has put up a socket in the folder, and whether it answers. */
 void doctor_look_for_socket(struct doctor *doctor, pid_t pid);
 

@@ -89,13 +89,12 @@ void doctor_find_nvml(struct doctor_nvml *ret)
 
 void *doctor_in_nvml(const struct doctor_nvml *nvml, const unsigned char uuid[16], bool *ret_mig)
 {
-    char text[SHOWN_UUID];
     void *handle = NULL;
 
     *ret_mig = false;
-    if (!nvml->by_uuid || nvml->by_uuid(show_uuid("GPU", uuid, text), &handle) == 0)
+    if (!nvml->by_uuid || nvml->by_uuid(show_uuid("GPU", uuid).text, &handle) == 0)
         return handle;
-    *ret_mig = nvml->by_uuid(show_uuid("MIG", uuid, text), &handle) == 0;
+    *ret_mig = nvml->by_uuid(show_uuid("MIG", uuid).text, &handle) == 0;
     return *ret_mig ? handle : NULL;
 }
 
@@ -238,19 +237,17 @@ static void say_gpu(struct doctor *doctor, const struct doctor_cuda *cuda,
                     const struct gs_device *probed, const char *subject)
 {
     struct doctor_nvml_memory memory = {0};
-    char name[128] = "", uuid[SHOWN_UUID], total[SHOWN],
-         left[SHOWN + 8] = "an unknown part (no NVML)";
+    char name[128] = "", left[48] = "an unknown part (no NVML)";
     bool is_mig;
     void *in_nvml = doctor_in_nvml(&cuda->nvml, probed->uuid, &is_mig);
 
     cuda->device_name(name, sizeof name - 1, probed->ordinal);
     if (in_nvml && cuda->nvml.memory && cuda->nvml.memory(in_nvml, &memory) == 0)
-        show_size(memory.left, left);
+        snprintf(left, sizeof left, "%s", show_size(memory.left).text);
     doctor_say(doctor, modes[probed->mode].state, subject, modes[probed->mode].remedy,
                "%s, %s, %s, of which %s is free: %s", name,
-               show_uuid(is_mig ? "MIG" : "GPU", probed->uuid, uuid),
-               show_size(probed->total, total), left,
-               modes[probed->mode].found ? modes[probed->mode].found : probe_said);
+               show_uuid(is_mig ? "MIG" : "GPU", probed->uuid).text, show_size(probed->total).text,
+               left, modes[probed->mode].found ? modes[probed->mode].found : probe_said);
 }
 
 static void doctor_gpus(struct doctor *doctor, const struct doctor_cuda *cuda)

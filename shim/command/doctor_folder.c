@@ -9,7 +9,6 @@
 #include "shim/command/ask.h"
 #include "shim/command/doctor.h"
 #include "shim/command/show.h"
-#include "shim/command/users.h"
 
 #define WHY_SIZE  128
 #define WHOM_SIZE 400
@@ -78,20 +77,18 @@ static void add_silent(struct asking *asking, const struct who *who, const char 
                            .is_stopped = who->stopped,
                            .error = error};
     struct silence *silence;
-    char whom[WHO_TEXT], text[WHO_TEXT + 32];
+    struct who_shown whom = who_shown(who);
     size_t length;
 
-    if (who->pid)
-        snprintf(text, sizeof text, "%s (%s)", who_text(who, whom), who->name);
-    else
-        snprintf(text, sizeof text, "socket %.40s of another PID namespace", name);
+    if (!who->pid)
+        snprintf(whom.text, sizeof whom.text, "socket %.40s of another PID namespace", name);
     ask_silence(like.why, sizeof like.why, error, answer);
     silence = find_silence(asking, &like);
     length = strlen(silence->whom);
-    if (length + strlen(text) + 3 > sizeof silence->whom)
+    if (length + strlen(whom.text) + 3 > sizeof silence->whom)
         silence->untold++;
     else
-        sprintf(silence->whom + length, "%s%s", length ? ", " : "", text);
+        sprintf(silence->whom + length, "%s%s", length ? ", " : "", whom.text);
 }
 
 /* A row for each reason. Of what is not known to be of another version it says no such thing. */
@@ -118,14 +115,14 @@ static void say_silences(const struct asking *asking)
 static void say_asleep(const struct asking *asking, const struct who *who,
                        const struct gs_wire_report *report)
 {
-    char remedy[64], age[SHOWN], size[SHOWN];
+    char remedy[64];
 
     snprintf(remedy, sizeof remedy, "gpushim wake %ld", who->pid);
     if (report->asleep.ns)
         doctor_say(asking->doctor, asking->only ? DOCTOR_WARN : DOCTOR_OK, "asleep",
                    asking->only ? remedy : "",
                    "process %ld has been for %s: %s off the GPU, and its calls wait", who->pid,
-                   show_age(report->asleep.ns, age), show_size(report->asleep.bytes, size));
+                   show_age(report->asleep.ns).text, show_size(report->asleep.bytes).text);
 }
 
 static void ask_one(void *arg, int fd, const char *name, struct who *who)
@@ -138,7 +135,7 @@ static void ask_one(void *arg, int fd, const char *name, struct who *who)
         return;
     asking->seen = true;
     error = ask(fd, UINT32_MAX, 0, &answer, NULL);
-    if (error || answer.head.type != GS_WIRE_REPORT) {
+    if (error) {
         add_silent(asking, who, name, error, &answer);
         return;
     }

@@ -56,8 +56,6 @@ static void put_who(FILE *file, const struct table *table, const struct row *row
 
 static void put_figure(FILE *file, const struct table *table, const struct figure *figure)
 {
-    char uuid[SHOWN_UUID];
-
     if (figure->help)
         put_metric(file, figure->metric, strstr(figure->metric, "_total") ? "counter" : "gauge",
                    figure->help);
@@ -68,7 +66,7 @@ static void put_figure(FILE *file, const struct table *table, const struct figur
             continue;
         fprintf(file, "%s{", figure->metric);
         if (figure->of_gpu)
-            fprintf(file, "gpu=\"%s\",device=\"%u\",", show_uuid("GPU", row->figures.uuid, uuid),
+            fprintf(file, "gpu=\"%s\",device=\"%u\",", show_uuid("GPU", row->figures.uuid).text,
                     row->device);
         put_who(file, table, row);
         fprintf(file, "%s%s} ", figure->label ? "," : "", figure->label ? figure->label : "");
@@ -146,7 +144,6 @@ static void put_gpus(FILE *file, const struct table *table)
                     "Memory of the GPU that is used, and by no process that is told of here."}};
     static struct gpu gpus[GPUS_MOST];
     const unsigned count = gpus_find(table, gpus);
-    char uuid[SHOWN_UUID];
 
     for (size_t m = 0; m < sizeof metrics / sizeof *metrics; m++) {
         put_metric(file, metrics[m].metric, "gauge", metrics[m].help);
@@ -157,7 +154,7 @@ static void put_gpus(FILE *file, const struct table *table)
 
             if (gpu->is_known)
                 fprintf(file, "%s{gpu=\"%s\"} %" PRIu64 "\n", metrics[m].metric,
-                        show_uuid("GPU", gpu->uuid, uuid), numbers[m]);
+                        show_uuid("GPU", gpu->uuid).text, numbers[m]);
         }
     }
 }

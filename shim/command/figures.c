@@ -105,11 +105,10 @@ static void add_holder(struct row *process, const struct gs_wire_report *report,
 static int ask_more(int fd, uint32_t index, uint32_t device, uint64_t deadline,
                     union gs_wire_message *ret_answer, int *ret_pidfd)
 {
-    int error = gs_now_ns() < deadline ? ask_send(fd, index, device) : -ETIMEDOUT;
+    const struct gs_wire_query what = {.index = index, .device = device};
+    int error = gs_now_ns() < deadline ? ask_send(fd, &what) : -ETIMEDOUT;
 
-    if (!error)
-        error = ask_hear(fd, deadline, ret_answer, ret_pidfd);
-    return !error && ret_answer->head.type != GS_WIRE_REPORT ? -ENOMSG : error;
+    return error ? error : ask_hear(fd, deadline, GS_WIRE_REPORT, ret_answer, ret_pidfd);
 }
 
 static void note_silence(struct row *row, int error)
@@ -142,7 +141,6 @@ static void add_figures(struct table *table, const struct row *process, int fd, 
     union gs_wire_message answer = {.report = process->report};
     unsigned had = 0;
     struct row *row = NULL;
-    char opened[SHOWN];
     int error = 0;
 
     for (unsigned device = 0; !error && answer.report.has_figures && device < DEVICES_MOST;
@@ -172,7 +170,7 @@ static void add_figures(struct table *table, const struct row *process, int fd, 
     if (process->report.opened.bytes)
         snprintf(row->silent, sizeof row->silent,
                  "has had no memory by cuMemAlloc and the like, and has %s of others open",
-                 show_size(process->report.opened.bytes, opened));
+                 show_size(process->report.opened.bytes).text);
 }
 
 static void add_answering(struct table *table, struct row *process, int fd, uint64_t deadline)
@@ -203,8 +201,8 @@ static void hear(struct asked *asked, uint64_t deadline)
     union gs_wire_message answer = {.head = {0}};
 
     if (!asked->error)
-        asked->error = ask_hear(asked->fd, deadline, &answer, NULL);
-    row->answers = !asked->error && answer.head.type == GS_WIRE_REPORT;
+        asked->error = ask_hear(asked->fd, deadline, GS_WIRE_REPORT, &answer, NULL);
+    row->answers = !asked->error;
     if (!row->answers) {
         ask_silence(row->silent, sizeof row->silent, asked->error, &answer);
         return;
@@ -254,7 +252,8 @@ static void add_listener(void *arg, int fd, const char *name, struct who *who)
     row->has_socket = true;
     row->is_broker = ask_is_broker(name);
     memcpy(row->socket, name, strnlen(name, sizeof row->socket - 1));
-    asked->error = who->stopped ? -ETIMEDOUT : ask_send(asked->fd, UINT32_MAX, 0);
+    asked->error = who->stopped ? -ETIMEDOUT
+                                : ask_send(asked->fd, &(struct gs_wire_query){.index = UINT32_MAX});
     if (++search->count == TOGETHER)
         ask_aside(hear_all, search);
 }

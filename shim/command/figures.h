@@ -9,7 +9,6 @@
 #include "shim/command/ask.h"
 #include "shim/command/doctor.h"
 #include "shim/command/show.h"
-#include "shim/command/users.h"
 
 #define LIMBO_HOLDERS 4 /* are told of */
 

@@ -1,4 +1,4 @@
-/* Where the library lies (library.h). */
+/* Where the library lies (run.h). */
 
 #include <errno.h>
 #include <fcntl.h>

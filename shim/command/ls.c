@@ -70,25 +70,21 @@ static bool is_next(const struct gs_found *found, const struct gs_wire_query *la
 /* His names, one behind the other. 0, or why they are not all of them. */
 static int ask_names(struct listing *listing, int fd, long pid, union gs_wire_message *ret_answer)
 {
-    union gs_wire_message find;
+    struct gs_wire_query find = {.about = GS_ABOUT_NEXT_NAME};
     struct row row;
     int error;
 
-    gs_wire_start(&find, GS_WIRE_QUERY, 1);
-    find.query.about = GS_ABOUT_NEXT_NAME;
     for (;;) {
-        error = ask_for(fd, &find, GS_WIRE_REPORT, ret_answer);
-        if (error || ret_answer->head.type != GS_WIRE_REPORT)
-            return error ? error : -ENOMSG;
-        if (!ret_answer->report.named.is_here)
-            return 0;
+        error = ask_about(fd, &find, ret_answer, NULL);
+        if (error || !ret_answer->report.named.is_here)
+            return error;
         row = (struct row){.found = ret_answer->report.named.found};
-        if (!is_next(&row.found, &find.query))
+        if (!is_next(&row.found, &find))
             return -EPROTO;
         who_fill(&row.who, pid, row.found.pid, row.found.process);
         if (!listing->only || strcmp(listing->only, row.found.naming.name) == 0)
             add(listing, &row);
-        memcpy(find.query.name, row.found.naming.name, sizeof find.query.name);
+        memcpy(find.name, row.found.naming.name, sizeof find.name);
     }
 }
 
@@ -103,7 +99,7 @@ static void list_one(void *arg, int fd, const char *name, struct who *who)
     if (!error || error == -ENOTCONN) /* it ends just now */
         return;
     listing->silent = true;
-    ask_silence(reason, sizeof reason, error == -ENOMSG ? 0 : error, &answer);
+    ask_silence(reason, sizeof reason, error, &answer);
     command_complain("%s %ld %s: its names are not listed",
                      is_broker ? "the broker, process" : "process", who->pid, reason);
 }
@@ -131,13 +127,13 @@ static void put_row(struct sheet *sheet, const struct row *row)
 {
     const struct gs_found *found = &row->found;
     const struct who *who = &row->who;
-    char text[SHOWN], user[32];
+    char user[32];
 
     sheet_put(sheet, "%s", found->naming.name);
     sheet_put(sheet, "%s", user_text(found->uid, user));
-    sheet_put(sheet, "%s", show_size(found->size, text));
+    sheet_put(sheet, "%s", show_size(found->size).text);
     sheet_put(sheet, "%s", found->kept ? "kept" : "-");
-    sheet_put(sheet, "%s", show_age(found->age_ns, text));
+    sheet_put(sheet, "%s", show_age(found->age_ns).text);
     if (who->pid)
         sheet_put(sheet, "pid %ld (%s)%s%s", who->pid, who->name, who->place[0] ? " in " : "",
                   who->place);

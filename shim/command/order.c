@@ -22,7 +22,7 @@ static void look_at(void *arg, int fd, const char *name, struct who *who)
         return;
     order->found = true;
     error = ask(fd, UINT32_MAX, 0, &answer, NULL);
-    if (error || answer.head.type != GS_WIRE_REPORT)
+    if (error)
         ask_order_silence(silent, sizeof silent, error, &answer);
     else
         who_fill(who, who->pid, answer.report.pid, answer.report.name);
@@ -44,9 +44,11 @@ bool order_ask(int fd, union gs_wire_message *message, struct gs_wire_done *ret_
                char *ret_reason, size_t size)
 {
     union gs_wire_message answer;
-    const int error = ask_for(fd, message, GS_WIRE_DONE, &answer);
+    int error = ask_tell(fd, message);
 
-    if (error || answer.head.type != GS_WIRE_DONE) {
+    if (!error)
+        error = ask_hear(fd, ask_deadline(ANSWER_NS), GS_WIRE_DONE, &answer, NULL);
+    if (error) {
         ask_order_silence(ret_reason, size, error, &answer);
         return false;
     }
@@ -58,7 +60,7 @@ bool order_ask(int fd, union gs_wire_message *message, struct gs_wire_done *ret_
 void order_say(struct order *order, const struct who *who, const char *silent,
                order_write_fn *write, const void *answer, const char *format, ...)
 {
-    char whose[WHO_TEXT], text[1024];
+    char text[1024];
     va_list arguments;
 
     order->failed |= silent[0] != 0;
@@ -70,12 +72,12 @@ void order_say(struct order *order, const struct who *who, const char *silent,
         json_text(order->json, "silent", silent[0] ? silent : NULL);
         json_close(order->json, '}');
     } else if (silent[0]) {
-        command_complain("%s (%s): %s", who_text(who, whose), who->name, silent);
+        command_complain("%s: %s", who_shown(who).text, silent);
     } else {
         va_start(arguments, format);
         vsnprintf(text, sizeof text, format, arguments);
         va_end(arguments);
-        command_say("%s (%s): %s", who_text(who, whose), who->name, text);
+        command_say("%s: %s", who_shown(who).text, text);
     }
 }
 
@@ -96,23 +98,15 @@ static int64_t ask_back(int fd, const unsigned char uuid[16], uint32_t request,
     message.order.kind = GS_ORDER_TRIM;
     memcpy(message.order.uuid, uuid, sizeof message.order.uuid);
     message.order.value = INT64_MAX;
-    error = gs_wire_send(fd, &message, -1);
-    for (;;) {
-        if (error && error != -EPIPE)
-            return error;
-        if (gs_now_ns() >= deadline ||
-            !ask_await(fd, deadline)) /* it may say without end that it is at it */
+    error = ask_tell(fd, &message);
+    while (!error) {
+        if (gs_now_ns() >= deadline) /* it may say without end that it is at it */
             return -ETIMEDOUT;
-        error = gs_wire_receive(fd, ret_answer, NULL);
-        if (error)
-            return error;
-        if (ret_answer->head.type == GS_WIRE_REFUSE)
-            return -EPERM;
-        if (ret_answer->head.type != GS_WIRE_DONE)
-            return -EPROTO;
-        if (!ret_answer->done.more)
+        error = ask_hear(fd, deadline, GS_WIRE_DONE, ret_answer, NULL);
+        if (!error && !ret_answer->done.more)
             return ret_answer->done.given < INT64_MAX ? (int64_t)ret_answer->done.given : -EPROTO;
     }
+    return error;
 }
 
 struct gave {
@@ -132,7 +126,7 @@ static void write_given(struct json *json, const void *answer)
 static void trim(struct order *order, const struct who *who, int fd, const char *silent)
 {
     union gs_wire_message answer, given_answer;
-    char reason[128] = "", size[SHOWN];
+    char reason[128] = "";
 
     if (silent[0])
         order_say(order, who, silent, write_given, NULL, "%s", "");
@@ -142,7 +136,7 @@ static void trim(struct order *order, const struct who *who, int fd, const char 
         int error = ask(fd, UINT32_MAX, gave.device, &answer, NULL);
 
         gave.bytes = 0;
-        if (error || answer.head.type != GS_WIRE_REPORT) {
+        if (error) {
             ask_order_silence(reason, sizeof reason, error, &answer);
         } else {
             if (!answer.report.has_figures)
@@ -151,11 +145,10 @@ static void trim(struct order *order, const struct who *who, int fd, const char 
                 continue;
             gave.bytes = ask_back(fd, figures->uuid, gave.device + 1, &given_answer);
             if (gave.bytes < 0)
-                ask_order_silence(reason, sizeof reason, gave.bytes == -EPERM ? 0 : (int)gave.bytes,
-                                  &given_answer);
+                ask_order_silence(reason, sizeof reason, (int)gave.bytes, &given_answer);
         }
         order_say(order, who, reason, write_given, &gave, "gave %s of GPU %u back",
-                  show_size((uint64_t)gave.bytes, size), gave.device);
+                  show_size((uint64_t)gave.bytes).text, gave.device);
     }
 }
 

@@ -5,7 +5,6 @@
 #include "shim/command/report.h"
 
 #include <inttypes.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -18,22 +17,11 @@
 
 /* ---- As text -------------------------------------------------------------------------------- */
 
-struct words {
-    char text[SHOWN];
-};
-
-static struct words bytes_text(uint64_t bytes)
-{
-    struct words words;
-
-    return show_size(bytes, words.text), words;
-}
-
-static struct words time_text(uint64_t ns)
+static struct shown time_text(uint64_t ns)
 {
     static const char *const units[] = {"ns", "us", "ms", "s"};
     double number = (double)ns;
-    struct words words;
+    struct shown words;
     unsigned unit = 0;
 
     while (number >= 999.5 && unit < 3) /* which three figures make 1000 of */
@@ -105,7 +93,7 @@ static void print_holders(const struct report *report, unsigned device, size_t e
         const unsigned frames = frames_of(report, first);
 
         report_frame(report, first, 0, text);
-        command_say("  %12s in %6" PRIu64 "  %s", bytes_text(holders[i].bytes).text,
+        command_say("  %12s in %6" PRIu64 "  %s", show_size(holders[i].bytes).text,
                     holders[i].count, text);
         for (unsigned n = 1; n < FRAMES && n < frames; n++) {
             report_frame(report, first, n, text);
@@ -126,11 +114,11 @@ static void print_device(const struct report *report, unsigned device)
 
     putchar('\n');
     command_say("GPU %u%s%s%s%s", device, told->name[0] ? ", " : "", told->name,
-                told->bytes ? ", " : "", told->bytes ? bytes_text(told->bytes).text : "");
+                told->bytes ? ", " : "", told->bytes ? show_size(told->bytes).text : "");
     command_say("peaks       live %s (after %s), reserved %s, cached %s, retired %s, limbo %s",
-                bytes_text(sums->live_peak).text, time_text(sums->live_peak_ns).text,
-                bytes_text(sums->reserved_peak).text, bytes_text(sums->cached_peak).text,
-                bytes_text(sums->retired_peak).text, bytes_text(sums->limbo_peak).text);
+                show_size(sums->live_peak).text, time_text(sums->live_peak_ns).text,
+                show_size(sums->reserved_peak).text, show_size(sums->cached_peak).text,
+                show_size(sums->retired_peak).text, show_size(sums->limbo_peak).text);
     if (sums->live_peak_at != TRACE_NEVER) {
         command_say("held at the peak of live:");
         print_holders(report, device, sums->live_peak_at);
@@ -138,7 +126,7 @@ static void print_device(const struct report *report, unsigned device)
     if (!sums->never_freed)
         return;
     command_say("never freed: %" PRIu64 " blocks, %s", sums->never_freed,
-                bytes_text(sums->live_end).text);
+                show_size(sums->live_end).text);
     print_holders(report, device, report->trace.count - 1);
 }
 
@@ -152,7 +140,7 @@ static void print_slowest(const struct report *report)
         char what[96] = "";
 
         if (trace_is_alloc(event))
-            snprintf(what, sizeof what, " of %s, %s", bytes_text(event->size).text,
+            snprintf(what, sizeof what, " of %s, %s", show_size(event->size).text,
                      trace_outcome_name(event));
         command_say("  %8s  %s%s, GPU %u, thread %u, after %s", time_text(event->took_ns).text,
                     trace_call_name(event), what, event->device, event->thread,
@@ -317,39 +305,8 @@ static void write_holders(struct json *json, const char *key, const struct repor
     free(holders);
 }
 
-/* Numbers of 64 bits that are told as they are. */
-struct number {
-    const char *key;
-    size_t offset;
-};
-
-static void write_numbers(struct json *json, const void *of, const struct number *numbers,
-                          size_t count)
-{
-    for (size_t i = 0; i < count; i++)
-        json_number(json, numbers[i].key,
-                    *(const uint64_t *)((const char *)of + numbers[i].offset));
-}
-
 static void write_device(struct json *json, const struct report *report, unsigned device)
 {
-#define SUM(key, member)                                \
-    {                                                   \
-        key, offsetof(struct trace_device_sums, member) \
-    }
-    static const struct number numbers[] = {SUM("allocations", allocations),
-                                            SUM("allocated_bytes", bytes),
-                                            SUM("frees", frees),
-                                            SUM("refused", refused),
-                                            SUM("live_peak_bytes", live_peak),
-                                            SUM("live_peak_ns", live_peak_ns),
-                                            SUM("reserved_peak_bytes", reserved_peak),
-                                            SUM("cached_peak_bytes", cached_peak),
-                                            SUM("retired_peak_bytes", retired_peak),
-                                            SUM("limbo_peak_bytes", limbo_peak),
-                                            SUM("never_freed", never_freed),
-                                            SUM("never_freed_bytes", live_end)};
-#undef SUM
     const struct trace_device_sums *sums = &report->memory.devices[device];
     const struct gs_trace_device *told = &report->trace.devices[device];
     char uuid[33];
@@ -360,7 +317,18 @@ static void write_device(struct json *json, const struct report *report, unsigne
     json_text(json, "name", told->name);
     json_text(json, "uuid", uuid);
     json_number(json, "bytes", told->bytes);
-    write_numbers(json, sums, numbers, sizeof numbers / sizeof *numbers);
+    json_number(json, "allocations", sums->allocations);
+    json_number(json, "allocated_bytes", sums->bytes);
+    json_number(json, "frees", sums->frees);
+    json_number(json, "refused", sums->refused);
+    json_number(json, "live_peak_bytes", sums->live_peak);
+    json_number(json, "live_peak_ns", sums->live_peak_ns);
+    json_number(json, "reserved_peak_bytes", sums->reserved_peak);
+    json_number(json, "cached_peak_bytes", sums->cached_peak);
+    json_number(json, "retired_peak_bytes", sums->retired_peak);
+    json_number(json, "limbo_peak_bytes", sums->limbo_peak);
+    json_number(json, "never_freed", sums->never_freed);
+    json_number(json, "never_freed_bytes", sums->live_end);
     write_holders(json, "holders_at_peak", report, device, sums->live_peak_at);
     write_holders(json, "holders_at_end", report, device,
                   sums->never_freed ? report->trace.count - 1 : TRACE_NEVER);
@@ -382,21 +350,8 @@ static void write_call(struct json *json, const struct trace_event *event)
 
 void report_write(struct json *json, const struct report *report)
 {
-#define SUM(key, member)                         \
-    {                                            \
-        key, offsetof(struct trace_sums, member) \
-    }
-    static const struct number numbers[] = {SUM("allocations", allocations),
-                                            SUM("frees", frees),
-                                            SUM("refused", refused),
-                                            SUM("failed_frees", failed_frees),
-                                            SUM("unknown_frees", unknown_frees),
-                                            SUM("gone_with_their_context", replaced),
-                                            SUM("exported", exported),
-                                            SUM("opened", opened),
-                                            SUM("in_calls_ns", in_calls_ns)};
-#undef SUM
     const struct trace *trace = &report->trace;
+    const struct trace_sums *sums = &report->memory.sums;
 
     json_text(json, "program", trace->header.program);
     json_number(json, "pid", trace->header.pid > 0 ? (uint64_t)trace->header.pid : 0);
@@ -409,7 +364,15 @@ void report_write(struct json *json, const struct report *report)
     json_number(json, "events", trace->count);
     json_number(json, "threads", trace->threads);
     json_number(json, "waited_for_file_ns", trace->waited_ns);
-    write_numbers(json, &report->memory.sums, numbers, sizeof numbers / sizeof *numbers);
+    json_number(json, "allocations", sums->allocations);
+    json_number(json, "frees", sums->frees);
+    json_number(json, "refused", sums->refused);
+    json_number(json, "failed_frees", sums->failed_frees);
+    json_number(json, "unknown_frees", sums->unknown_frees);
+    json_number(json, "gone_with_their_context", sums->replaced);
+    json_number(json, "exported", sums->exported);
+    json_number(json, "opened", sums->opened);
+    json_number(json, "in_calls_ns", sums->in_calls_ns);
     json_open(json, "devices", '[');
     for (unsigned device = 0; device < TRACE_DEVICES; device++)
         if (trace->has_device[device])

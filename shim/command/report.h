@@ -7,7 +7,6 @@
 
 #include "shim/command/json.h"
 #include "shim/command/trace_read.h"
-#include "shim/command/trace_stack.h"
 
 #define REPORT_TOP 10 /* of each list */
 

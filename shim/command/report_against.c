@@ -129,23 +129,22 @@ static void tell_numbers(const struct report *report, const struct report *befor
             *(const uint64_t *)((const char *)&report->memory.devices[device] + numbers[i].offset);
         const uint64_t then =
             *(const uint64_t *)((const char *)&before->memory.devices[device] + numbers[i].offset);
-        char a[SHOWN], b[SHOWN], c[SHOWN];
 
         json_number(json, numbers[i].json, now);
         json_number(json, numbers[i].json_before, then);
         if (!json)
-            command_say("%-11s %s, %s before: %s%s", numbers[i].text, show_size(now, a),
-                        show_size(then, b),
+            command_say("%-11s %s, %s before: %s%s", numbers[i].text, show_size(now).text,
+                        show_size(then).text,
                         now == then  ? "the same"
                         : now > then ? "+"
                                      : "-",
-                        now == then ? "" : show_size(now > then ? now - then : then - now, c));
+                        now == then ? "" : show_size(now > then ? now - then : then - now).text);
     }
 }
 
 static void tell_change(const struct change *change, struct json *json)
 {
-    char now[SHOWN], before[SHOWN], by[SHOWN], *rest = change->key, *frame;
+    char *rest = change->key, *frame;
     bool follows = false;
 
     json_open(json, NULL, '{');
@@ -159,8 +158,8 @@ static void tell_change(const struct change *change, struct json *json)
             command_say("  %11s %s", "", frame);
         else
             command_say("  %c%-10s %s, %s before  %s", change->now > change->before ? '+' : '-',
-                        show_size(size_of(change), by), show_size(change->now, now),
-                        show_size(change->before, before), frame);
+                        show_size(size_of(change)).text, show_size(change->now).text,
+                        show_size(change->before).text, frame);
     json_close(json, ']');
     json_close(json, '}');
 }

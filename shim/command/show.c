@@ -17,44 +17,46 @@
 #define COLUMNS_MOST 16
 #define LAST_LEAST   18 /* columns that others go for */
 
-const char *show_size(uint64_t bytes, char ret[SHOWN])
+struct shown show_size(uint64_t bytes)
 {
     static const char *const units[] = {"bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
     double number = (double)bytes;
+    struct shown shown;
     unsigned unit = 0;
 
     while (number >= 999.95 &&
            (number /= 1024, ++unit) < 6) /* 1000.0 MiB would take one column more */
         continue;
-    snprintf(ret, SHOWN, unit ? "%.1f %s" : "%.0f %s", number, units[unit]);
-    return ret;
+    snprintf(shown.text, sizeof shown.text, unit ? "%.1f %s" : "%.0f %s", number, units[unit]);
+    return shown;
 }
 
-const char *show_age(uint64_t ns, char ret[SHOWN])
+struct shown show_age(uint64_t ns)
 {
     static const struct {
         unsigned most, seconds;
         const char *unit;
     } steps[] = {{120, 1, "s"}, {120 * 60, 60, "min"}, {48 * 3600, 3600, "h"}, {-1U, 86400, "d"}};
     const uint64_t seconds = ns / 1000000000;
+    struct shown shown;
     unsigned i = 0;
 
     while (i < 3 && seconds >= steps[i].most)
         i++;
-    snprintf(ret, SHOWN, "%llu %s", (unsigned long long)(seconds / steps[i].seconds),
-             steps[i].unit);
-    return ret;
+    snprintf(shown.text, sizeof shown.text, "%llu %s",
+             (unsigned long long)(seconds / steps[i].seconds), steps[i].unit);
+    return shown;
 }
 
-const char *show_uuid(const char *kind, const unsigned char uuid[16], char ret[SHOWN_UUID])
+struct shown show_uuid(const char *kind, const unsigned char uuid[16])
 {
-    int length = snprintf(ret, SHOWN_UUID, "%.12s", kind);
+    struct shown shown;
+    char *end = shown.text + sprintf(shown.text, "%.8s", kind);
 
     for (unsigned i = 0; i < 16; i++)
-        length +=
-            sprintf(ret + length,
-                    i == 0 || i == 4 || i == 6 || i == 8 || i == 10 ? "-%02x" : "%02x", uuid[i]);
-    return ret;
+        end += sprintf(end, i == 0 || i == 4 || i == 6 || i == 8 || i == 10 ? "-%02x" : "%02x",
+                       uuid[i]);
+    return shown;
 }
 
 /* ---- Width ----------------------------------------------------------------------------------- */

@@ -7,17 +7,19 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define SHOWN      24
-#define SHOWN_UUID 48
+/* Text that is there as long as the statement that asks for it. */
+struct shown {
+    char text[48];
+};
 
 /* "640 bytes", "1.5 GiB": of nine columns at most up to 999.9 TiB. */
-const char *show_size(uint64_t bytes, char ret[SHOWN]);
+struct shown show_size(uint64_t bytes);
 /* "59 s", "12 min", "47 h", "5 d". */
-const char *show_age(uint64_t ns, char ret[SHOWN]);
+struct shown show_age(uint64_t ns);
 
 /* "GPU-00112233-4455-...", as nvidia-smi and NVML have it; `kind` is GPU, or MIG for a part of
  * one. */
-const char *show_uuid(const char *kind, const unsigned char uuid[16], char ret[SHOWN_UUID]);
+struct shown show_uuid(const char *kind, const unsigned char uuid[16]);
 
 /* The columns that printable text takes on a terminal. */
 size_t show_width(const char *text);

@@ -35,7 +35,7 @@ struct sleeping {
     struct order order; /* first: what tells it is given this */
     enum gs_sleep_verb verb;
     struct target *targets, *target; /* and the one that is told */
-    size_t count;
+    size_t count, room;
     uint64_t timeout_ns;
     char directory[GS_SLEEP_DIRECTORY], discard[GS_SLEEP_TAG];
 };
@@ -102,15 +102,13 @@ static void write_it(struct json *json, const void *answer)
 /* Behind how long it took: what has gone, and what stays. */
 static void put_sizes(const struct gs_asleep_for *asleep, char *ret_text, size_t size)
 {
-    char away[SHOWN], copied[SHOWN];
-    size_t used =
-        (size_t)snprintf(ret_text, size, ": %s off the GPU, %s kept on the host",
-                         show_size(asleep->away, away), show_size(asleep->copied, copied));
+    size_t used = (size_t)snprintf(ret_text, size, ": %s off the GPU, %s kept on the host",
+                                   show_size(asleep->away).text, show_size(asleep->copied).text);
 
     for (int i = 0; i < GS_SLEEP_STAYS; i++)
         if (asleep->stays[i] && used < size)
             used += (size_t)snprintf(ret_text + used, size - used, "; %s %s stay",
-                                     show_size(asleep->stays[i], away), stays[i]);
+                                     show_size(asleep->stays[i]).text, stays[i]);
 }
 
 /* There is more to come. */
@@ -161,23 +159,19 @@ static bool order_one(struct sleeping *sleeping, struct target *target, enum gs_
 
 /* ---- Who is meant ---------------------------------------------------------------------------- */
 
-static bool add_target(struct sleeping *sleeping, long pid, int word, bool in_group)
+static void add_target(struct sleeping *sleeping, long pid, int word, bool in_group)
 {
-    struct target *grown = realloc(sleeping->targets, (sleeping->count + 1) * sizeof *grown);
+    struct target *targets = command_room(sleeping->targets, sleeping->count, &sleeping->room,
+                                          sizeof *targets);
     size_t first = 0;
 
-    if (!grown) {
-        command_complain("no memory");
-        return false;
-    }
-    sleeping->targets = grown;
-    while (first < sleeping->count && grown[first].pid != pid)
+    sleeping->targets = targets;
+    while (first < sleeping->count && targets[first].pid != pid)
         first++;
     if (first < sleeping->count)
-        grown[first].in_group &= in_group;
-    grown[sleeping->count++] =
+        targets[first].in_group &= in_group;
+    targets[sleeping->count++] =
         (struct target){.pid = pid, .word = word, .in_group = in_group, .first = first};
-    return true;
 }
 
 /* Those of a control group, and of the ones below it, that have the library. False: it cannot be
@@ -198,7 +192,7 @@ static bool add_group(struct sleeping *sleeping, const char *path, int word)
         command_complain("%s: %s", name, strerror(errno));
     while (pids && fscanf(pids, "%ld", &pid) == 1)
         if (figures_has_library(pid))
-            well &= add_target(sleeping, pid, word, true);
+            add_target(sleeping, pid, word, true);
     while (below && (entry = readdir(below)))
         if (entry->d_type == DT_DIR && entry->d_name[0] != '.') {
             snprintf(name, sizeof name, "%.2000s/%s", path, entry->d_name);
@@ -214,15 +208,6 @@ static bool add_group(struct sleeping *sleeping, const char *path, int word)
 static bool is_group(const char *word)
 {
     return word[0] == '/';
-}
-
-/* A process, or a control group by its path. */
-static bool add_word(struct sleeping *sleeping, const struct call *call, int n)
-{
-    const char *word = call->argv[n];
-
-    return is_group(word) ? add_group(sleeping, word, n)
-                          : add_target(sleeping, call_pid(call, word), n, false);
 }
 
 /* All of them do it, each once. One that fails at the first step takes no second. */
@@ -262,12 +247,13 @@ static bool order_words(struct sleeping *sleeping, const struct call *call, int 
 
     sleeping->count = 0;
     for (int i = n; i < n + count; i++)
-        well &= add_word(sleeping, call, i);
+        if (is_group(call->argv[i]))
+            well &= add_group(sleeping, call->argv[i], i);
+        else
+            add_target(sleeping, call_pid(call, call->argv[i]), i, false);
     well &= order_targets(sleeping, verb);
     for (int i = n; well && i < n + count; i++)
         well = has_found(sleeping, call, i);
-    free(sleeping->targets);
-    sleeping->targets = NULL;
     return well;
 }
 
@@ -313,6 +299,7 @@ static int order_all(const struct call *call, enum gs_sleep_verb verb)
     sleeping.order.json = call_json(call, true);
     well = order_words(&sleeping, call, 0, call->argc, verb);
     json_end(sleeping.order.json);
+    free(sleeping.targets);
     return well ? COMMAND_WELL : COMMAND_WRONG;
 }
 
@@ -332,11 +319,12 @@ int command_swap(const struct call *call)
     struct gs_share_options options;
     struct sleeping sleeping;
     int status = begin(call, &sleeping, &options);
+    bool well;
 
     if (status != COMMAND_WELL)
         return status;
-    return order_words(&sleeping, call, 0, 1, GS_SLEEP_GOES) &&
-                   order_words(&sleeping, call, 1, 1, GS_SLEEP_WAKES)
-               ? COMMAND_WELL
-               : COMMAND_WRONG;
+    well = order_words(&sleeping, call, 0, 1, GS_SLEEP_GOES) &&
+           order_words(&sleeping, call, 1, 1, GS_SLEEP_WAKES);
+    free(sleeping.targets);
+    return well ? COMMAND_WELL : COMMAND_WRONG;
 }

@@ -58,14 +58,13 @@ static void put_figures(struct sheet *sheet, const struct row *row)
     const struct gs_figures *figures = &row->figures;
     const uint64_t sizes[] = {figures->reserved, figures->live, figures->cached + figures->ordered,
                               figures->retired, figures->limbo};
-    char size[SHOWN];
 
     sheet_put(sheet, "%u", row->device);
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
-        sheet_put(sheet, "%s", sizes[i] ? show_size(sizes[i], size) : "0");
+        sheet_put(sheet, "%s", sizes[i] ? show_size(sizes[i]).text : "0");
     if (row->is_first && row->answers) /* it is of no one GPU */
         sheet_put(sheet, "%s",
-                  row->report.opened.bytes ? show_size(row->report.opened.bytes, size) : "0");
+                  row->report.opened.bytes ? show_size(row->report.opened.bytes).text : "0");
     else
         sheet_put(sheet, "-");
     put_rate(sheet, row->rate, figures->hits + figures->misses);
@@ -101,24 +100,21 @@ static void put_row(struct sheet *sheet, const struct row *row)
  * who have ended, which nobody but it tells. */
 static void put_more(struct sheet *sheet, const struct row *row)
 {
-    char who[WHO_TEXT], size[SHOWN], age[SHOWN];
-
     for (unsigned i = 0; i < row->holder_count && i < LIMBO_HOLDERS; i++) {
         const struct limbo_holder *holder = &row->holders[i];
 
-        sheet_line(sheet, "%8s limbo: %s for %s (%s)%s", "", show_size(holder->bytes, size),
-                   who_text(&holder->who, who), holder->who.name,
-                   holder->who.stopped ? ", which is stopped" : "");
+        sheet_line(sheet, "%8s limbo: %s for %s%s", "", show_size(holder->bytes).text,
+                   who_shown(&holder->who).text, holder->who.stopped ? ", which is stopped" : "");
     }
     if (row->holder_count > LIMBO_HOLDERS)
         sheet_line(sheet, "%8s limbo: and for %u more (gpushim who)", "",
                    row->holder_count - LIMBO_HOLDERS);
     if (row->answers && row->report.asleep.ns)
         sheet_line(sheet, "%8s asleep: %s off the GPU for %s (gpushim wake)", "",
-                   show_size(row->report.asleep.bytes, size), show_age(row->report.asleep.ns, age));
+                   show_size(row->report.asleep.bytes).text, show_age(row->report.asleep.ns).text);
     if (row->answers && row->report.opened.ended_bytes)
         sheet_line(sheet, "%8s opened: %s of processes that have ended (gpushim who)", "",
-                   show_size(row->report.opened.ended_bytes, size));
+                   show_size(row->report.opened.ended_bytes).text);
 }
 
 void stats_sheet(const struct table *table, struct sheet *ret)
@@ -150,7 +146,6 @@ static void write_holders(struct json *json, const struct row *row)
     for (unsigned i = 0; i < row->holder_count && i < LIMBO_HOLDERS; i++) {
         json_open(json, NULL, '{');
         who_write(json, &row->holders[i].who);
-        json_bool(json, "stopped", row->holders[i].who.stopped);
         json_number(json, "bytes", row->holders[i].bytes);
         json_close(json, '}');
     }
@@ -178,7 +173,6 @@ static void write_row(struct json *json, const struct row *row)
               row->who.stopped        ? "stopped"
               : row->report.asleep.ns ? "asleep"
                                       : "running");
-    json_bool(json, "stopped", row->who.stopped);
     json_text(json, "silent", row->silent[0] ? row->silent : NULL);
     if (row->has_figures) {
         gs_text_hex(row->figures.uuid, sizeof row->figures.uuid, uuid);

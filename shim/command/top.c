@@ -157,21 +157,21 @@ static void put_bar(const struct page *page, const struct gpu *gpu, size_t width
 static void put_gpu(struct page *page, const struct gpu *gpu)
 {
     const uint64_t used = gpu->memory.used, others = used > gpu->own ? used - gpu->own : 0;
-    char name[32], uuid[SHOWN_UUID], text[160], shown[LINE_BYTES], a[SHOWN], b[SHOWN], c[SHOWN],
-        d[SHOWN];
+    char name[32], text[256], shown[LINE_BYTES];
     size_t bar = 0, taken;
 
     if (gpu->is_numbered)
         snprintf(name, sizeof name, "GPU %u", gpu->device);
     else
-        snprintf(name, sizeof name, "%.12s", show_uuid("GPU", gpu->uuid, uuid));
+        snprintf(name, sizeof name, "%.12s", show_uuid("GPU", gpu->uuid).text);
     if (gpu->is_known)
-        snprintf(text, sizeof text, "] %s of %s: yours %s, others' %s", show_size(used, a),
-                 show_size(gpu->memory.total, b), show_size(gpu->own, c), show_size(others, d));
+        snprintf(text, sizeof text, "] %s of %s: yours %s, others' %s", show_size(used).text,
+                 show_size(gpu->memory.total).text, show_size(gpu->own).text,
+                 show_size(others).text);
     else
         snprintf(text, sizeof text,
                  ": its size is not known (no NVML); yours %s, others' %s with the library",
-                 show_size(gpu->own, a), show_size(gpu->others, b));
+                 show_size(gpu->own).text, show_size(gpu->others).text);
     if (!next_line(page))
         return;
     printf("%s", name);

@@ -1,6 +1,6 @@
-/* Return addresses in words (trace_stack.h), by the modules of the trace and the files that lie
+/* Return addresses in words (trace_read.h), by the modules of the trace and the files that lie
  * there by now. */
-#include "shim/command/trace_stack.h"
+#include "shim/command/trace_read.h"
 
 #include <elf.h>
 #include <fcntl.h>

@@ -1,5 +1,5 @@
-/* Whose processes there may be to ask (users.h). */
-#include "shim/command/users.h"
+/* Whose processes there may be to ask (ask.h). */
+#include "shim/command/ask.h"
 
 #include <argz.h>
 #include <dirent.h>

@@ -1,5 +1,5 @@
 /*
- * Names and functions by ELF: of a file, which may have any bytes (shim/command/trace_stack.h,
+ * Names and functions by ELF: of a file, which may have any bytes (shim/command/trace_read.h,
  * run_file.c); and of a loaded object, which the dynamic linker has accepted
  * (shim/lookup/elf_symbols.h): its tables are well formed, whatever symbols are in them, and what
  * is found is what a walk through all of them finds.
@@ -12,8 +12,8 @@
 
 #include "command.h"
 #include "core/base/regular.h"
-#include "shim/command/trace_stack.h"
 #include "shim/command/run.h"
+#include "shim/command/trace_read.h"
 #include "shim/lookup/elf_symbols.h"
 
 /* ---- A file --------------------------------------------------------------------------------- */
