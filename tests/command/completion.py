@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 
-from alone import check, end_with_faults, faults, run, surroundings
+from alone import check, end_with_faults, run, surroundings
 from holder import PUBLISH, Holder
 
 command, folder = os.path.realpath(sys.argv[1]), os.path.realpath(sys.argv[4])
@@ -28,8 +28,7 @@ check({'who', 'config'} <= commands, f'gpushim --help tells {commands}')
 def output(*words):
     ran = subprocess.run(words, env=environment, text=True, capture_output=True, timeout=LIMIT,
                          check=False, cwd=scratch)
-    if ran.returncode or ran.stderr:
-        faults.append(f'{words}: {ran.returncode}, {ran.stderr}')
+    check(not ran.returncode and not ran.stderr, f'{words}: {ran.returncode}, {ran.stderr}')
     return ran.stdout.splitlines()
 
 
@@ -50,8 +49,7 @@ def in_fish(*line):
 
 
 def expect(what, found, expected):
-    if set(found) != set(expected):
-        faults.append(f'{what}: {sorted(found)}, not {sorted(expected)}')
+    check(set(found) == set(expected), f'{what}: {sorted(found)}, not {sorted(expected)}')
 
 
 # Words of a line, and what may stand in place of the last; fish writes the whole word.
@@ -70,11 +68,9 @@ def check_bash():
     for line, expected in [*TOLD, *BASH, ([''], commands | {'--help', '--version'}), (['stats', pid], [pid]),
                            (['stats', '--watch', '1', pid], [pid])]:
         expect(f'bash, {line}', in_bash('gpushim', *line), expected)
-    if 'gpushim' not in in_bash('gpushim', 'run', '--', 'gpush'):
-        faults.append('bash: a program behind -- is not completed')
+    check('gpushim' in in_bash('gpushim', 'run', '--', 'gpush'), 'bash: a program behind -- is not completed')
     names = in_bash('gpushim', 'run', '-o', '')
-    if len(names) < 30 or not {'log=', 'pool.decay='} <= set(names):
-        faults.append(f'bash, names of options: {names}')
+    check(len(names) >= 30 and {'log=', 'pool.decay='} <= set(names), f'bash, names of options: {names}')
 
 
 def check_fish():
@@ -111,8 +107,7 @@ def check_zsh():
                             ('gpushim run -- cat som\t', 'gpushim run -- cat some.conf')):
         os.write(terminal, typed.encode())
         got = read_until(terminal, expected)
-        if expected not in got:
-            faults.append(f'zsh: {typed!r} becomes {got!r}')
+        check(expected in got, f'zsh: {typed!r} becomes {got!r}')
         os.write(terminal, b'\x15') # takes the line away
     os.close(terminal) # which ends it
     os.waitpid(child, 0)

@@ -21,8 +21,8 @@ assert ok
 OURS = re.compile(r'_?(lib)?gpu_?shi?m', re.I)  # names that only look like it
 
 
-def fault(what, *seen):
-    check(False, f'{what}: ' + '; '.join(str(each) for each in seen))
+def holds(condition, what, *seen):
+    check(condition, f'{what}: ' + '; '.join(str(each) for each in seen))
 
 
 def without(**settings):
@@ -37,11 +37,9 @@ def config(*arguments, **settings):
 def as_json(what, status, *arguments, **settings):
     """The object; complaints are in it and not on standard error, and the exit status goes by them."""
     ran = config('--json', *arguments, **settings)
-    if ran.returncode != status or ran.stderr:
-        fault(what, f'it ends with {ran.returncode}, not {status}', ran.stderr)
+    holds(ran.returncode == status and not ran.stderr, what, f'it ends with {ran.returncode}, not {status}', ran.stderr)
     found = json.loads(ran.stdout)
-    if bool(found['complaints']) != (status == 1):
-        fault(what, 'complaints', found['complaints'])
+    holds(bool(found['complaints']) == (status == 1), what, 'complaints', found['complaints'])
     return {option['name']: option for option in found['options']}, found
 
 
@@ -56,18 +54,15 @@ def write(folder, name, text, mode=0o644):
 
 def expect_origin(what, option, kind, file=None, line=None, variable=None, refused=False):
     expected = {'kind': kind, 'refused': refused, 'file': file, 'line': line, 'variable': variable}
-    if option['origin'] != expected:
-        fault(what, option['origin'], f'not {expected}')
+    holds(option['origin'] == expected, what, option['origin'], f'not {expected}')
 
 
 def expect(what, ran, status, *patterns, of='stderr'):
     """It ended so, and each pattern is on a line of its own of what it said."""
     lines = getattr(ran, of).splitlines()
-    if ran.returncode != status:
-        fault(what, f'it ends with {ran.returncode}, not {status}', ran.stdout, ran.stderr)
+    holds(ran.returncode == status, what, f'it ends with {ran.returncode}, not {status}', ran.stdout, ran.stderr)
     for pattern in patterns:
-        if not any(re.fullmatch(pattern, line) for line in lines):
-            fault(what, f'no line is {pattern}', *lines)
+        holds(any(re.fullmatch(pattern, line) for line in lines), what, f'no line is {pattern}', *lines)
 
 
 # ---- Every option ------------------------------------------------------------------------------
@@ -90,22 +85,17 @@ def check_defaults():
         defaults = rows(''.join(re.sub(r'^#(?=\w+ =)', '', line) for line in file))
     ran = config()
     expect('defaults', ran, 0, '# No file is read: GPUSHIM_CONFIG is there and empty.', of='stdout')
-    if rows(ran.stdout) != defaults or len(defaults) < 30 or ran.stderr:
-        fault('defaults', 'not those of the sample', rows(ran.stdout), defaults, ran.stderr)
-    if any(remark != 'default' for _, remark in rows(config('--origin').stdout).values()):
-        fault('defaults', 'their origin is another', config('--origin').stdout)
+    holds(rows(ran.stdout) == defaults and len(defaults) >= 30 and not ran.stderr, 'defaults of the sample', rows(ran.stdout), ran.stderr)
+    remarks = {remark for _, remark in rows(config('--origin').stdout).values()}
+    holds(remarks == {'default'}, 'the origin of defaults', remarks)
     options, found = as_json('defaults as JSON', 0)
-    if {(o['section'], o['key']): o['value'] for o in options.values()} != \
-            {name: value for name, (value, _) in defaults.items()}:
-        fault('defaults as JSON', options)
-    if found['files']:
-        fault('no file', found['files'])
+    holds({(o['section'], o['key']): o['value'] for o in options.values()} == {name: value for name, (value, _) in defaults.items()},
+          'defaults as JSON', options)
+    holds(not found['files'], 'no file', found['files'])
     for option in options.values():
         expect_origin('a default', option, 'default')
-        if not option['is_default'] or option['default'] != option['value'] or not option['help']:
-            fault('a default', option)
-        if not option['name'].endswith(option['key']) or not option['type'] or not option['allowed']:
-            fault('a name', option)
+        holds(option['is_default'] and option['default'] == option['value'] and option['help'], 'a default', option)
+        holds(option['name'].endswith(option['key']) and option['type'] and option['allowed'], 'a name', option)
 
 
 def check_origins(folder):
@@ -125,8 +115,7 @@ def check_origins(folder):
         expect_origin(name, option, *origin)
         check((option['value'], option['default'], option['is_default']) == (value, default, value == default), f'{option}')
         check(rows(listed.stdout)[tuple(name.split('.'))][1] == remark, f'{name}: not {remark}: {listed.stdout}')
-    if found['files'][0] != {'path': user, 'read': True, 'why_not': None} or len(found['files']) < 2:
-        fault('files', found['files'])
+    holds(found['files'][0] == {'path': user, 'read': True, 'why_not': None} and len(found['files']) >= 2, 'files', found['files'])
     expect('the list of files', listed, 0, re.escape(f'#   {shown}: read'), of='stdout')
     expect('what is not the default is marked', config(**settings), 0, r'log = info +# changed, default: warning', r'limit = off',
            of='stdout')
@@ -140,16 +129,13 @@ def check_listing_is_a_file(folder):
                 'GPUSHIM_SHARE_ISOLATE': 'ALONE'}
     options, _ = as_json('as set', 0, **settings)
     changed = [option for option in options.values() if not option['is_default']]
-    if len(changed) != len(settings):
-        fault('as set', changed)
+    holds(len(changed) == len(settings), 'as set', changed)
     for arguments in ([], ['--origin']):
         path = write(folder, 'listed.conf', config(*arguments, **settings).stdout)
         expect('its check', config('--check', path), 0,
                f'{re.escape(path)}: {len(options)} options, no mistake', of='stdout')
         again, _ = as_json('as listed', 0, GPUSHIM_CONFIG=path)
-        if {name: o['value'] for name, o in again.items()} != \
-                {name: o['value'] for name, o in options.items()}:
-            fault('as listed', again)
+        holds({name: o['value'] for name, o in again.items()} == {name: o['value'] for name, o in options.items()}, 'as listed', again)
     # What no file can say is no line of it.
     ran = config(GPUSHIM_SHARE_DIR='/a #b')
     expect('a # behind a blank', ran, 0, r'#dir = /a #b +# a file cannot say this, only '
@@ -176,9 +162,8 @@ def check_mistakes(folder):
     options, found = as_json('mistakes as JSON', 1, **settings)
     expect_origin('refused', options['log'], 'default', variable='GPUSHIM_LOG', refused=True)
     expect_origin('refused', options['pool.decay'], 'default', path, 2, refused=True)
-    if sorted(found['complaints']) != sorted(line.removeprefix('gpushim: ')
-                                             for line in ran.stderr.splitlines()):
-        fault('complaints', found['complaints'], ran.stderr)
+    holds(sorted(found['complaints']) == sorted(line.removeprefix('gpushim: ') for line in ran.stderr.splitlines()),
+          'complaints', found['complaints'], ran.stderr)
 
 
 def check_misspelt():
@@ -190,12 +175,10 @@ def check_misspelt():
                    rf'mean {right}\?')
         expect(name, config(**{name: 'x\ny'}), 1, 'gpushim: ' + pattern)
         _, found = as_json(name, 1, **{name: 'x'})
-        if len(found['complaints']) != 1 or not re.fullmatch(pattern, found['complaints'][0]):
-            fault(name, found['complaints'])
+        holds(len(found['complaints']) == 1 and re.fullmatch(pattern, found['complaints'][0]), name, found['complaints'])
     others = {'GPU_SHIM_COLOUR': 'red', 'GPU_LOG': 'x', 'SHIM_LOG': 'x', 'LIBGPUSHIM': '/x'}
     ran = config(**others)
-    if ran.returncode != 0 or ran.stderr:
-        fault('names of others', ran.stderr)
+    holds(ran.returncode == 0 and not ran.stderr, 'names of others', ran.stderr)
 
 
 def check_files(folder):
@@ -215,10 +198,8 @@ def check_files(folder):
             os.chown(path, 4321, -1)
         options, found = as_json(name, 1, **settings)
         file = found['files'][0]
-        if file['path'] != path or file['read'] or not re.fullmatch(why, file['why_not']):
-            fault(name, found['files'])
-        if options['log']['origin']['file'] == path:
-            fault(name, options['log'])
+        holds(file['path'] == path and not file['read'] and re.fullmatch(why, file['why_not']), name, found['files'])
+        holds(options['log']['origin']['file'] != path, name, options['log'])
         ran = config(**settings)
         expect(name, ran, 1, f'gpushim: {re.escape(path)}: the configuration is ignored: {why}')
         expect(name, ran, 1, f'#   {re.escape(path)}: {why}', of='stdout')
@@ -242,8 +223,7 @@ def check_check(folder):
     ran = config('--check', path, GPUSHIM_LOG='loud', GPU_SHIM_LOG='x')
     expect('one option, whatever the environment is', ran, 0,
            f'{re.escape(path)}: 1 option, no mistake', of='stdout')
-    if ran.stderr or len(ran.stdout.splitlines()) != 1:
-        fault('one option', ran.stdout, ran.stderr)
+    holds(not ran.stderr and len(ran.stdout.splitlines()) == 1, 'one option', ran.stdout, ran.stderr)
     path = write(folder, 'many.conf', 'nonsense\n' * 300 + 'log = info\nenable = perhaps\n[pol]\n')
     ran = config('--check', path)
     expect('every mistake', ran, 1, f'{re.escape(path)}: 1 option, 302 mistakes', of='stdout')
@@ -251,8 +231,7 @@ def check_check(folder):
            *[f'gpushim: {re.escape(path)}:{line}: .*' for line in [*range(1, 301), 302, 303]])
     options, found = as_json('a check as JSON', 1, '--check', path)
     expect_origin('of the file', options['log'], 'file', path, 301)
-    if len(found['complaints']) != 302 or [file['path'] for file in found['files']] != [path]:
-        fault('a check as JSON', found['files'], len(found['complaints']))
+    holds(len(found['complaints']) == 302 and [file['path'] for file in found['files']] == [path], 'a check as JSON', found['files'])
     expect('one that is absent', config('--check', folder + '/none'), 1,
            'gpushim: .*/none: the configuration is ignored: No such file or directory')
     expect('one that others may write to', config('--check', write(folder, 'w.conf', '', 0o622)), 1,
@@ -273,12 +252,10 @@ def check_library(folder):
     ran = run([sys.executable, '-c', CALL], without(LD_PRELOAD=library, LD_LIBRARY_PATH=driver, **settings))
     lines = ran.stderr.splitlines()
     for complaint in found['complaints']:
-        if not any(line.endswith(': ' + complaint) for line in lines):
-            fault('the library does not complain', complaint, *lines)
+        holds(any(line.endswith(': ' + complaint) for line in lines), 'the library does not complain', complaint, *lines)
     read = ', '.join(file['path'] for file in found['files'] if file['read'])
-    if len(found['complaints']) < 4 or user not in read or not any(
-            line.endswith(f'configuration read from {read}') for line in lines):
-        fault('the library', f'it has not read {read}', found['complaints'], *lines)
+    holds(len(found['complaints']) >= 4 and user in read and any(line.endswith(f'configuration read from {read}') for line in lines),
+          'the library', f'it has not read {read}', found['complaints'], *lines)
 
 
 with tempfile.TemporaryDirectory() as scratch:

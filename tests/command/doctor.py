@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 
-from alone import end_with_faults, expect, faults, run, surroundings
+from alone import check, end_with_faults, expect, faults, run, surroundings
 import wire  # which, as the next, is found by the one before
 from faults import await_that
 
@@ -65,15 +65,13 @@ class Asked:
             faults.append(f'{what}: no JSON ({error}): {self.ran.stdout!r} {self.ran.stderr!r}')
             listed = []
         for row in listed:
-            if set(row) != {'subject', 'state', 'found', 'remedy'}:
-                faults.append(f'{what}: {row}')
+            check(set(row) == {'subject', 'state', 'found', 'remedy'}, f'{what}: {row}')
         self.rows = [(row['state'], row['subject'], row['found'], row['remedy']) for row in listed]
         for state, subject, found, remedy in self.rows:
             if state not in ('ok', 'warn', 'FAIL') or not found or (remedy is None) != (state == 'ok'):
                 faults.append(f'{what}: {subject}: {state}, {found!r}, {remedy!r}')
         failed = any(row[0] == 'FAIL' for row in self.rows)
-        if self.ran.returncode != (1 if failed else 0):
-            faults.append(f'{what}: it ends with {self.ran.returncode}, and has {self.rows}')
+        check(self.ran.returncode == (1 if failed else 0), f'{what}: it ends with {self.ran.returncode}, and has {self.rows}')
         self.compare(read_text(what, text.stdout))
 
     def check_screen(self, ran):
@@ -92,8 +90,7 @@ class Asked:
         """Both ways say the same; what others do on the machine meanwhile is apart."""
         def own(rows):
             return sorted(row[:2] for row in rows if not row[1].startswith(self.others))
-        if own(rows) != own(self.rows):
-            faults.append(f'{self.what}: as text {own(rows)}, as JSON {own(self.rows)}')
+        check(own(rows) == own(self.rows), f'{self.what}: as text {own(rows)}, as JSON {own(self.rows)}')
 
     def has(self, state, subject, found, remedy=None):
         """A row of that subject has that state, and matches."""
@@ -108,8 +105,7 @@ class Asked:
     def lacks(self, subject, state=None):
         """There is no such row."""
         for row in self.rows:
-            if row[1] == subject and state in (None, row[0]):
-                faults.append(f'{self.what}: it has {row}')
+            check(row[1] != subject or state not in (None, row[0]), f'{self.what}: it has {row}')
         return self
 
 
@@ -165,11 +161,9 @@ def good_case():
     """Nothing is wrong, whatever else runs on this machine."""
     asked = Asked('the good case')
     for subject in ('driver', 'GPU 0', 'GPU 1', 'folder', 'sockets', 'library', 'LD_PRELOAD', 'processes'):
-        if not any(row[1] == subject for row in asked.rows):
-            faults.append(f'the good case: no row about {subject}')
+        check(any(row[1] == subject for row in asked.rows), f'the good case: no row about {subject}')
     for row in asked.rows:
-        if row[0] == 'FAIL' and not row[1].startswith('process '):
-            faults.append(f'the good case: {row}')
+        check(row[0] != 'FAIL' or row[1].startswith('process '), f'the good case: {row}')
     asked.has('ok', 'driver', r'^CUDA \d+\.\d+, from .*libcuda\.so\.1$')
     asked.has('ok', 'GPU 0', r'^Software GPU 0, GPU-\w{8}-\w{4}-\w{4}-\w{4}-\w{12}, 1\.0 GiB, of which an unknown part \(no NVML\) is free: ')
     asked.has('ok', 'GPU 1', r'^Software GPU 1, GPU-.*: all of the library, and GPUDirect RDMA$')
@@ -247,8 +241,7 @@ def folders():
         if state == 'ok':
             asked.lacks('folder', 'FAIL').lacks('folder', 'warn')
     left = [name for path in ('absent', 'all', f'all/gpushim-{os.geteuid()}') for name in os.listdir(os.path.join(scratch, path))]
-    if left != [f'gpushim-{os.geteuid()}']:
-        faults.append(f'{left} were left behind')
+    check(left == [f'gpushim-{os.geteuid()}'], f'{left} were left behind')
     Asked('no sharing', settings={'GPUSHIM_SHARE_ENABLE': '0'}).has('warn', 'folder', 'switched off', 'share.enable')
 
 
@@ -336,8 +329,7 @@ def preloads():
         if found == has:
             asked.lacks('LD_PRELOAD', 'FAIL')
     many = Asked('more than a screen', settings={'LD_PRELOAD': ':'.join(f'{gone}{i}/libgpushim.so' for i in range(12))})
-    if sum(row[0] == 'FAIL' for row in many.rows) < 12:
-        faults.append(f'twelve that are not there: {many.rows}')
+    check(sum(row[0] == 'FAIL' for row in many.rows) >= 12, f'twelve that are not there: {many.rows}')
 
 
 def processes():
@@ -371,8 +363,7 @@ def one_process(without, with_it, none, has_two):
     asked.has('ok', 'libraries', re.escape(library) + ' and libcuda').has('ok', 'socket', 'answers')
     asked.has('ok', 'program', 'python')
     asked.has('ok', 'LD_PRELOAD', 'has the library').has('ok', 'share.dir', 'as here')
-    if any(row[0] != 'ok' for row in asked.rows):
-        faults.append(f'a process with it: {asked.rows}')
+    check(not any(row[0] != 'ok' for row in asked.rows), f'a process with it: {asked.rows}')
     asked = Asked('another folder', str(with_it.pid), settings={'GPUSHIM_SHARE_DIR': scratch})
     asked.has('warn', 'share.dir', 'here ' + re.escape(scratch), 'same folder')
     asked.has('ok', 'socket', 'it has none .* has another folder')

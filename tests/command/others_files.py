@@ -8,7 +8,7 @@ import tempfile
 
 import elf_file
 import trace_file as t
-from alone import end_with_faults, faults, run
+from alone import check, end_with_faults, run
 
 gpushim, cuts = (os.path.realpath(path) for path in sys.argv[1:3])
 
@@ -21,8 +21,7 @@ def cut_module(folder):
                    t.block(t.EVENTS, t.call(1, t.ALLOC, 4096, 4096, frames=(0x10010,))), t.block(t.END))
     for settings, said in ({}, 'function (module+0x10)'), ({'LD_PRELOAD': cuts, 'CUT_FILE': module}, ' module+0x10\n'):
         ran = run([gpushim, 'report', path], settings, timeout=60)
-        if ran.returncode != 0 or said not in ran.stdout:
-            faults.append(f'a module that is cut: not {said!r}: {ran}')
+        check(ran.returncode == 0 and said in ran.stdout, f'a module that is cut: not {said!r}: {ran}')
 
 
 with tempfile.TemporaryDirectory(prefix='gpushim-files-') as scratch:

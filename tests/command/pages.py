@@ -10,7 +10,7 @@ import shutil
 import sys
 
 import alone
-from alone import end_with_faults, faults
+from alone import check, end_with_faults, faults
 
 command, commands_page, options_page = sys.argv[1:4]
 SETTINGS = {name: None for name in os.environ if name.startswith(('MAN', 'LC_', 'LANG'))} | {'LC_ALL': 'C.UTF-8', 'MANWIDTH': '100'}
@@ -33,8 +33,7 @@ def plain(path):
     """The same of a whole page."""
     with open(path, encoding='utf-8') as file:
         text = file.read()
-    if '@' in text:
-        faults.append(f'{path}: something is not filled in: {re.findall("@.*@", text)}')
+    check('@' not in text, f'{path}: something is not filled in: {re.findall("@.*@", text)}')
     return seen(text)
 
 
@@ -43,8 +42,7 @@ def check_commands():
     with open(commands_page, encoding='utf-8') as file:
         sections = dict(re.findall(r'^\.SS ([\w-]+)(.*?)(?=^\.S[SH] )', file.read(), re.M | re.S))
     told = re.findall(r'^  ([a-z][a-z-]*) ', run(command, '--help').stdout, re.M)
-    if len(told) < 4 or 'config' not in told:
-        faults.append(f'gpushim --help tells these commands: {told}')
+    check(len(told) >= 4 and 'config' in told, f'gpushim --help tells these commands: {told}')
     for name in told:
         if name not in sections:
             faults.append(f'{commands_page}: has no section .SS {name}')
@@ -60,8 +58,7 @@ def check_commands():
             option = ' '.join(option.split())
             if option not in blocks and not re.match('-h, ', option):
                 faults.append(f'{commands_page}: {name} has no {option}, which its help tells')
-        if 'Example, ' not in sections[name]:
-            faults.append(f'{commands_page}: {name} has no example')
+        check('Example, ' in sections[name], f'{commands_page}: {name} has no example')
     for name in set(sections) - set(told):
         faults.append(f'{commands_page}: there is no command {name}')
     for status in '012':
@@ -72,16 +69,13 @@ def check_commands():
 def check_options():
     page = plain(options_page)
     options = json.loads(run(command, 'config', '--json').stdout)['options']
-    if len(options) < 30:
-        faults.append(f'{len(options)} options')
+    check(len(options) >= 30, f'{len(options)} options')
     for option in options:
         entry = ' '.join(f'{option["key"]} = {option["default"]}'.split() + option['help'].split() +
                          ['Allowed:', option['allowed'], 'Variable:', option['variable']])
-        if entry not in page:
-            faults.append(f'{options_page}: does not say: {entry}')
+        check(entry in page, f'{options_page}: does not say: {entry}')
     for name in {option['section'] for option in options}:
-        if f'[{name}]' not in page:
-            faults.append(f'{options_page}: has no section {name}')
+        check(f'[{name}]' in page, f'{options_page}: has no section {name}')
 
 
 def check_fonts(path):
