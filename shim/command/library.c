@@ -38,7 +38,9 @@ static void cut_last_part(char *path)
         *slash = 0;
 }
 
-void library_own_folder(char ret_folder[PATH_MAX])
+/* That of this program, without a slash at its end; without /proc, of the name that it was called
+ * by. */
+static void own_folder(char ret_folder[PATH_MAX])
 {
     ssize_t length = readlink("/proc/self/exe", ret_folder, PATH_MAX - 1);
 
@@ -55,7 +57,7 @@ static bool library_place(unsigned n, char ret_path[PATH_MAX])
 
     if (n >= sizeof places / sizeof *places)
         return false;
-    library_own_folder(ret_path);
+    own_folder(ret_path);
     if (places[n].above)
         cut_last_part(ret_path);
     length = strlen(ret_path);

@@ -54,10 +54,6 @@ const struct gs_option *run_option_read(const char *before, const char *text, st
 
 #define LIBRARY "libgpushim.so"
 
-/* The folder of this program, without a slash at its end; without /proc, of the name that it was
- * called by. */
-void library_own_folder(char ret_folder[PATH_MAX]);
-
 /* The real path of the first place where one lies (as built, as installed, as unpacked); "": there
  * is none. */
 void library_find(char ret_path[PATH_MAX]);

@@ -98,7 +98,8 @@ static size_t fits(const char *text, size_t columns, size_t *ret_columns)
     return at;
 }
 
-size_t show_width(const char *text)
+/* The columns that printable text takes on a terminal. */
+static size_t columns_of(const char *text)
 {
     size_t columns;
 
@@ -185,10 +186,10 @@ static void measure(const struct sheet *sheet, unsigned width, size_t ret[COLUMN
     size_t all = 0;
 
     for (unsigned i = 0; i < sheet->count; i++)
-        ret[i] = show_width(sheet->columns[i].head);
+        ret[i] = columns_of(sheet->columns[i].head);
     for (size_t at = 0; at < sheet->used; at += sheet->cells[at] ? sheet->count : 2)
         for (unsigned i = 0; sheet->cells[at] && i < last; i++)
-            ret[i] = show_width(sheet->cells[at + i]) > ret[i] ? show_width(sheet->cells[at + i])
+            ret[i] = columns_of(sheet->cells[at + i]) > ret[i] ? columns_of(sheet->cells[at + i])
                                                                : ret[i];
     for (unsigned i = 0; i < last; i++)
         all += ret[i] + 1;
@@ -215,7 +216,7 @@ static void print_row(const struct sheet *sheet, const size_t *widths, char *con
     for (unsigned i = 0; i < sheet->count; i++) {
         const char *text = cells ? cells[i] : sheet->columns[i].head;
         const bool is_last = i == sheet->count - 1;
-        const size_t blanks = widths[i] && !is_last ? widths[i] - show_width(text) : 0;
+        const size_t blanks = widths[i] && !is_last ? widths[i] - columns_of(text) : 0;
         const bool right = sheet->columns[i].right;
 
         if (!widths[i])

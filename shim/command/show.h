@@ -21,8 +21,6 @@ struct shown show_age(uint64_t ns);
  * one. */
 struct shown show_uuid(const char *kind, const unsigned char uuid[16]);
 
-/* The columns that printable text takes on a terminal. */
-size_t show_width(const char *text);
 /* The bytes of its first line, where lines have so many at most and end at a blank if they can; a
  * blank, or a newline, comes behind them. */
 size_t show_line(const char *text, size_t columns);

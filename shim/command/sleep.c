@@ -74,12 +74,13 @@ static void have_it(int fd, const struct sleeping *sleeping, struct gs_wire_done
         snprintf(ret_reason, size, "%s", ret->text[0] ? ret->text : "it does not sleep");
 }
 
-static const char *const stays[GS_SLEEP_STAYS] = {"shared", "registered", "of ended contexts",
-                                                  "that the driver did not unmap",
-                                                  "of the program's own"};
-static const char *const stays_json[GS_SLEEP_STAYS] = {"shared_bytes", "registered_bytes",
-                                                       "ending_bytes", "refused_bytes",
-                                                       "own_bytes"};
+static const struct {
+    const char *text, *json;
+} stays[GS_SLEEP_STAYS] = {{"shared", "shared_bytes"},
+                           {"registered", "registered_bytes"},
+                           {"of ended contexts", "ending_bytes"},
+                           {"that the driver did not unmap", "refused_bytes"},
+                           {"of the program's own", "own_bytes"}};
 
 struct told {
     struct gs_wire_done done;
@@ -96,7 +97,7 @@ static void write_it(struct json *json, const void *answer)
     json_number(json, "away_bytes", sleep->away);
     json_number(json, "kept_bytes", sleep->copied);
     for (int i = 0; i < GS_SLEEP_STAYS; i++)
-        json_number(json, stays_json[i], sleep->stays[i]);
+        json_number(json, stays[i].json, sleep->stays[i]);
 }
 
 /* Behind how long it took: what has gone, and what stays. */
@@ -108,7 +109,7 @@ static void put_sizes(const struct gs_asleep_for *asleep, char *ret_text, size_t
     for (int i = 0; i < GS_SLEEP_STAYS; i++)
         if (asleep->stays[i] && used < size)
             used += (size_t)snprintf(ret_text + used, size - used, "; %s %s stay",
-                                     show_size(asleep->stays[i]).text, stays[i]);
+                                     show_size(asleep->stays[i]).text, stays[i].text);
 }
 
 /* There is more to come. */

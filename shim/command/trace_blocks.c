@@ -231,7 +231,8 @@ void trace_memory_free(struct trace_memory *memory)
 
 /* ---- Holders -------------------------------------------------------------------------------- */
 
-bool trace_is_there(const struct trace_block *block, size_t event)
+/* From this event on. */
+static bool is_there(const struct trace_block *block, size_t event)
 {
     return block->from <= event && block->to > event;
 }
@@ -262,14 +263,14 @@ struct trace_holder *trace_holders(const struct trace_memory *memory, unsigned d
 
     *ret_count = 0;
     for (size_t i = 0; i < memory->block_count; i++)
-        blocks += memory->blocks[i].device == device && trace_is_there(&memory->blocks[i], event);
+        blocks += memory->blocks[i].device == device && is_there(&memory->blocks[i], event);
     holders = command_need(malloc((blocks + 1) * sizeof *holders));
     for (size_t i = 0; i < memory->block_count; i++) {
         const struct trace_block *block = &memory->blocks[i];
         const struct trace_event *made = &memory->trace->events[block->from];
         struct trace_holder *const *found;
 
-        if (block->device != device || !trace_is_there(block, event))
+        if (block->device != device || !is_there(block, event))
             continue;
         holders[count] =
             (struct trace_holder){.key =

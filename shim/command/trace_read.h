@@ -124,9 +124,6 @@ struct trace_holder {
 struct trace_holder *trace_holders(const struct trace_memory *memory, unsigned device, size_t event,
                                    size_t *ret_count);
 
-/* Whether it is there from this event on. */
-bool trace_is_there(const struct trace_block *block, size_t event);
-
 /*
  * Frames of a trace in words: lines of scripts and labels as they were told; of a return address
  * the file that was mapped there, the place in it, and the function, where that file is here and
