@@ -1,46 +1,5 @@
 /*
- * What the files of core/share have in common.
- *
- *   share.c    make, end                          say.c      what is said of all of it
- *   thread.c   what the share thread does         wire.c     messages      ipc_handle.c IPC handles
- *   exporter.h                                    importer.h
- *     exports.c  blocks that are exported           importer.c   open, close, find
- *     queue.c, graces.c
- *                their states                       remote.c   connections to exporters
- *     chunk_fds.c descriptors of chunks             connect.c  making and ending them
- *     clients.c  connections and leases             request.c  asking for a block
- *     client.c   what is said on one                import.c   chunks mapped here
- *     resume.c   a holder that comes back           cache.c    closed, kept for the next open
- *     lives.c    whether its process lives
- *     serve.c    answers to messages                fetch.c    pieces of a strip
- *     strip.c    the program's own mappings         closing.c  references on their way back
- *     quota.c    what each user takes               external.c what somebody else made and gave us
- *     publish.c, confirm.c
- *                exports published to a broker,
- *     broker.c, publisher.c
- *                and in that
- *     flush.c    what is on its way back
- *     pressure.c, pressure_ask.c
- *                being asked for idle memory, and asking others
- *     order.c    being told to set an option
- *     names.c, look_up.c
- *                names of exports, here and of others
- *     ask.h      asking the user's other processes
- *     cluster.h     memory of other machines, and theirs that are opened here: its picture
- *     place.c    thread and socket, once; when the socket is put up again
- *     limbo.c    too much freed and held
- *     held.c     who has what is freed, for the log
- *     report.c                                      owners.c   whose memory is open here
- *                who holds what
- *
- * All of that is messages, time and events. What the kernel is asked stands in the system files:
- *
- *   loop.c     how the share thread waits         folder.c, directory.c, instance.c
- *   watch.c    its descriptors, what it is told                the folder of the sockets
- *   conn.c     sockets, who is at their ends      socket.c   this process's place there
- *   alive.c    whether a process runs             discard.c  closing what others sent
- *   memory.c   memory behind a descriptor         start_broker.c
- *                                                            starting a broker
+ * What the files of core/share have in common. (What each has: README.md.)
  *
  * Who may touch what: exports, who holds them, and the starting of thread and socket, are under
  * `lock`. All else of clients is the share thread's alone. Remotes, imports and opened blocks are
