@@ -18,6 +18,12 @@ void scene_side(void)
     side_start(&side, &options);
 }
 
+void scene_side_anew(void)
+{
+    side_stop(&side);
+    scene_side();
+}
+
 void scene_chunk(void)
 {
     scene_side();

@@ -20,8 +20,10 @@ extern struct other other;
 
 /* The directory, and options that may be changed before the next: */
 void scene_new(void);
-/* this process's side; that and a chunk of 2 MiB; and of that a block of 512 bytes at its start. */
+/* this process's side, or one anew in its place; that and a chunk of 2 MiB; and of that a block of
+ * 512 bytes at its start. */
 void scene_side(void);
+void scene_side_anew(void);
 void scene_chunk(void);
 void scene_block(struct gs_export **ret_export, unsigned char ret_ipc_handle[GS_IPC_HANDLE_SIZE]);
 /* Another block of the chunk. */

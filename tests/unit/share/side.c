@@ -221,6 +221,14 @@ const char *side_broker_name(void)
     return name;
 }
 
+const char *side_broker_path(const char *dir)
+{
+    static char path[128];
+
+    snprintf(path, sizeof path, "%s/%s", dir, side_broker_name());
+    return path;
+}
+
 void side_name(unsigned number, pid_t pid, char ret_name[33])
 {
     unsigned char instance[GS_INSTANCE_SIZE];
@@ -232,6 +240,14 @@ void side_name(unsigned number, pid_t pid, char ret_name[33])
         instance[i] = (unsigned char)(number >> 8 * i);
     for (unsigned i = 0; i < GS_INSTANCE_SIZE; i++)
         sprintf(ret_name + 2 * i, "%02x", instance[i]);
+}
+
+void side_path_named(const char *dir, unsigned number, char ret_path[128])
+{
+    char name[33];
+
+    side_name(number, getpid(), name);
+    snprintf(ret_path, 128, "%.63s/%s", dir, name);
 }
 
 pid_t side_gone_pid(void)
@@ -253,7 +269,7 @@ int side_broker_dial(const char *dir)
 
     setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
     setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
-    snprintf(to.sun_path, sizeof to.sun_path, "%s/%s", dir, side_broker_name());
+    strcpy(to.sun_path, side_broker_path(dir));
     if (connect(fd, (struct sockaddr *)&to, sizeof to) == 0)
         return fd;
     close(fd);
@@ -291,10 +307,7 @@ unsigned long long side_broker_published(const char *dir)
 
 bool side_broker_gone(const char *dir)
 {
-    char path[128];
-
-    snprintf(path, sizeof path, "%s/%s", dir, side_broker_name());
-    return SIDE_WAIT(access(path, F_OK) != 0);
+    return SIDE_WAIT(access(side_broker_path(dir), F_OK) != 0);
 }
 
 bool side_broker_end(const char *dir)

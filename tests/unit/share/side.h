@@ -78,8 +78,12 @@ void side_options(struct gs_share_options *ret_options, const char *dir);
 bool side_with_broker(void);
 /* The name of a broker's socket under this kernel. */
 const char *side_broker_name(void);
+/* And the path of it. */
+const char *side_broker_path(const char *dir);
 /* A name as a process of that pid here has; `number` tells several apart. */
 void side_name(unsigned number, pid_t pid, char ret_name[33]);
+/* The path of a socket of this process's with such a name. */
+void side_path_named(const char *dir, unsigned number, char ret_path[128]);
 /* A pid that no process has. */
 pid_t side_gone_pid(void);
 /* A connection to the directory's broker, or -1. */
