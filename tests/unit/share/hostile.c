@@ -2,8 +2,7 @@
  * For exporters by hand: hostile_exporters.c. */
 #include <criterion/criterion.h>
 
-#include "core/share/directory.h"
-#include "core/share/internal.h"
+#include "by_hand.h"
 #include "scene.h"
 #include "tests/children.h"
 #include "tests/system.h"
@@ -54,136 +53,64 @@ static uint64_t references(void)
 
 static int dial(void)
 {
-    struct sockaddr_un to;
-    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    int fd;
 
-    side_path_of(dir, ipc_handle, &to);
-    while (connect(fd, (struct sockaddr *)&to, sizeof to) != 0)
-        if (errno != EINTR && errno != EAGAIN)
-            return -1;
+    CHECK(SIDE_WAIT((fd = side_dial(dir, ipc_handle)) >= 0));
     return fd;
-}
-
-static void hello(int fd)
-{
-    side_greet(fd, ipc_handle + 8);
-}
-
-static int ask_open(int fd, uint32_t want_fd)
-{
-    union gs_wire_message message;
-
-    gs_wire_start(&message, GS_WIRE_OPEN, 1);
-    memcpy(message.open.ipc_handle, ipc_handle, GS_IPC_HANDLE_SIZE);
-    message.open.want_fd = want_fd;
-    return gs_wire_send(fd, &message, -1);
-}
-
-static bool is_hung_up_on(int fd)
-{
-    char rest[512];
-    struct pollfd end = {.fd = fd, .events = POLLIN};
-
-    while (poll(&end, 1, AT_ONCE_MS) > 0) {
-        ssize_t got = recv(fd, rest, sizeof rest, MSG_DONTWAIT);
-
-        if (got == 0 || (got < 0 && errno != ECONNRESET)) /* a reset comes before the last words */
-            return true;
-    }
-    return false;
 }
 
 /* ---- Clients -------------------------------------------------------------------------------- */
 
-Test(share_hostile, garbage_is_hung_up_on)
+/* Over a connection of its own; without a size it is no message. */
+static int refused_for(const union gs_wire_message *message, bool greets)
 {
-    unsigned seed = 1;
+    int fd = dial(), reason;
 
-    for (int i = 0; i < 300; i++) {
-        unsigned char junk[600];
-        int fd = dial();
-        size_t length = 1 + (size_t)rand_r(&seed) % sizeof junk;
-
-        for (size_t j = 0; j < length; j++)
-            junk[j] = (unsigned char)rand_r(&seed);
-        send(fd, junk, length, MSG_NOSIGNAL);
-        cr_assert(is_hung_up_on(fd));
-        close(fd);
-    }
-    assert_serves();
-}
-
-/* The reason of the refusal; -1: nothing was said. Then it must have been hung up on. */
-static int refusal(int fd)
-{
-    union gs_wire_message message;
-    struct pollfd answer = {.fd = fd, .events = POLLIN};
-    int reason = -1;
-
-    for (int i = 0; i < 3 && reason < 0 && poll(&answer, 1, AT_ONCE_MS) > 0; i++)
-        if (recv(fd, &message, sizeof message, MSG_DONTWAIT) > 0)
-            reason = (int)message.refuse.reason;
-    cr_assert(is_hung_up_on(fd));
+    if (greets)
+        side_greet(fd, ipc_handle + 8);
+    send(fd, message, message->head.size ? message->head.size : 1, MSG_NOSIGNAL);
+    reason = refusal_and_end(fd);
     close(fd);
     return reason;
+}
+
+Test(share_hostile, every_fault_is_named_in_the_log)
+{
+    const struct {
+        const char *words;
+        bool greets;
+        union gs_wire_message message;
+    } faults[] = {
+        {"it did not greet first", false, message_open(ipc_handle, 1, GS_OPEN_HAS_IT)},
+        {"it wants another process", false, message_hello(ipc_handle + 9)},
+        {"it greeted twice", true, message_hello(ipc_handle + 8)},
+        {"fields that make no sense", true, message_open(ipc_handle, 1, GS_OPEN_WANTED)},
+        {"names more than it said that it holds", true, MESSAGE(RESUME, 0)},
+        {"that it was not asked for", true, MESSAGE(GRANT, 0)},
+        {"for a broker", true, MESSAGE(PUBLISH, 0)},
+        {"something that is no message", true, {.head = {0}}},
+        {"answers what it was not asked", true, MESSAGE(FLUSHED, 0)},
+        {"not an importer's to send", true, MESSAGE(DONE, 0)},
+    };
+
+    for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) {
+        cr_assert_eq(refused_for(&faults[i].message, faults[i].greets), GS_REFUSED_MESSAGE, "%s",
+                     faults[i].words);
+        cr_assert_not_null(strstr(side_logged(), faults[i].words), "%s", faults[i].words);
+    }
+    cr_assert_eq(side_log_lines(), 0, "what an attacker causes is no warning");
+    assert_serves();
 }
 
 Test(share_hostile, other_versions_are_answered_with_the_reason)
 {
     for (int step = -1; step <= 1; step += 2) {
-        union gs_wire_message message;
-        int fd = dial();
+        union gs_wire_message message = message_hello(ipc_handle + 8);
 
-        gs_wire_start(&message, GS_WIRE_HELLO, 0);
         message.head.version = (uint16_t)(message.head.version + step);
-        memcpy(message.hello.instance, ipc_handle + 8, GS_INSTANCE_SIZE);
-        gs_wire_send(fd, &message, -1);
-        cr_assert_eq(refusal(fd), GS_REFUSED_VERSION);
+        cr_assert_eq(refused_for(&message, false), GS_REFUSED_VERSION);
     }
     cr_assert_not_null(strstr(side_logged(), "another version of the protocol"));
-    assert_serves();
-}
-
-Test(share_hostile, every_fault_is_named_in_the_log)
-{
-    static const char *const words[] = {"it did not greet first",
-                                        "it wants another process",
-                                        "it greeted twice",
-                                        "fields that make no sense",
-                                        "names more than it said that it holds",
-                                        "that it was not asked for",
-                                        "for a broker",
-                                        "something that is no message",
-                                        "answers what it was not asked",
-                                        "not an importer's to send"};
-
-    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
-        union gs_wire_message message;
-        int fd = dial();
-
-        if (i > 1)
-            hello(fd);
-        gs_wire_start(&message,
-                      i == 4   ? GS_WIRE_RESUME
-                      : i == 5 ? GS_WIRE_GRANT
-                      : i == 8 ? GS_WIRE_FLUSHED
-                      : i == 9 ? GS_WIRE_DONE
-                               : GS_WIRE_PUBLISH,
-                      0);
-        if (i == 0 || i == 3)
-            ask_open(fd, (uint32_t)i);
-        else if (i == 1)
-            side_greet(fd, ipc_handle + 9);
-        else if (i == 2)
-            hello(fd);
-        else if (i == 7)
-            send(fd, "x", 1, MSG_NOSIGNAL);
-        else
-            gs_wire_send(fd, &message, -1);
-        cr_assert_eq(refusal(fd), GS_REFUSED_MESSAGE, "%s", words[i]);
-        cr_assert_not_null(strstr(side_logged(), words[i]), "%s", words[i]);
-    }
-    cr_assert_eq(side_log_lines(), 0, "what an attacker causes is no warning");
     assert_serves();
 }
 
@@ -206,26 +133,13 @@ Test(share_hostile, silent_ones_are_hung_up_on_in_time)
  * answered. */
 static enum gs_wire_type dial_and_open(int *ret_fd, int holder)
 {
-    union gs_wire_message message;
-    int got;
+    union gs_wire_message message = message_hello(ipc_handle + 8);
 
-    gs_wire_start(&message, GS_WIRE_HELLO, 0);
-    memcpy(message.hello.instance, ipc_handle + 8, GS_INSTANCE_SIZE);
     memset(message.hello.from, 1 + holder, sizeof message.hello.from);
     *ret_fd = dial();
-    gs_wire_send(*ret_fd, &message, -1);
-    ask_open(*ret_fd, 0);
-    cr_assert(SIDE_WAIT(gs_wire_receive(*ret_fd, &message, &got) == 0));
-    return message.head.type;
-}
-
-static void leave(int fd)
-{
-    union gs_wire_message message;
-
-    gs_wire_start(&message, GS_WIRE_BYE, 0);
-    gs_wire_send(fd, &message, -1);
-    close(fd);
+    say(*ret_fd, message);
+    say(*ret_fd, message_open(ipc_handle, 1, GS_OPEN_HAS_IT));
+    return hear(*ret_fd, &message);
 }
 
 /* It goes on with what it has, so that its place is taken; nobody else is let in, and it once. */
@@ -248,8 +162,8 @@ Test(share_hostile, who_lost_his_connection_comes_back_to_one_who_has_no_room)
         close(more);
     }
     for (int i = 1; i < 64; i++)
-        leave(fds[i]);
-    leave(back);
+        side_leave(fds[i]);
+    side_leave(back);
     cr_assert(SIDE_WAIT(references() == 0));
     assert_serves();
 }
@@ -265,54 +179,25 @@ static void need_root(void)
     cr_skip("only root can be two users");
 }
 
-static void start_as_nobody(const char *extra)
+static void is_refused_as_another(void *arg)
 {
-    need_root();
-    if (other.pid)
-        other_stop(&other);
-    chmod(dir, 0711);
-    other_start(&other, dir, extra);
-}
+    int fd = dial();
 
-static void run_as_nobody_by_hand(int *ret_reason)
-{
-    int pipes[2];
-    pid_t child;
-
-    cr_assert_eq(pipe(pipes), 0);
-    child = fork_child();
-    if (child == 0) {
-        union gs_wire_message message;
-        int fd, reason = -1;
-
-        if (become_user(65534, 65534) && (fd = dial()) >= 0) {
-            hello(fd);
-            ask_open(fd, 1);
-            for (int i = 0; i < 3; i++) /* a reset comes before what was said */
-                if (recv(fd, &message, sizeof message, 0) > 0) {
-                    reason = (int)message.refuse.reason;
-                    break;
-                }
-        }
-        _exit(write(pipes[1], &reason, sizeof reason) < 0);
-    }
-    cr_assert_eq(read(pipes[0], ret_reason, sizeof *ret_reason), sizeof *ret_reason);
-    waitpid(child, NULL, 0);
-    close(pipes[0]);
-    close(pipes[1]);
+    side_greet(fd, ipc_handle + 8);
+    say(fd, message_open(ipc_handle, 1, GS_OPEN_WANTS));
+    if (refusal_and_end(fd) != GS_REFUSED_USER)
+        _exit(3);
 }
 
 Test(share_hostile, another_users_connection_is_refused_by_its_credentials)
 {
     struct sockaddr_un at;
-    int reason;
 
     need_root();
     side_path_of(dir, ipc_handle, &at);
     chmod(dir, 0711);
     chmod(at.sun_path, 0666);
-    run_as_nobody_by_hand(&reason);
-    cr_assert_eq(reason, GS_REFUSED_USER);
+    other_user_end(other_user_start(is_refused_as_another, NULL));
     cr_assert_not_null(strstr(side_logged(), "of user 65534 was refused: another user"), "%s",
                        side_logged());
     cr_assert_eq(side_log_lines(), 0, "what an attacker causes is no warning");
@@ -324,10 +209,13 @@ Test(share_hostile, a_user_that_is_named_gets_through)
 {
     unsigned long address;
 
+    need_root();
+    other_stop(&other);
     scene_stop();
     options.uids[options.uid_count++] = 65534;
     scene_block(&export, ipc_handle);
-    start_as_nobody("uid=65534");
+    chmod(dir, 0711);
+    other_start(&other, dir, "uid=65534");
     cr_assert_eq(other_open(&other, ipc_handle, &address), GS_UNREACHABLE, "he does not name us");
     other_stop(&other);
     other_start(&other, dir, "trust=0");
@@ -362,9 +250,8 @@ static void fly_descriptors(unsigned count)
         socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0)
         _exit(1);
     for (unsigned i = 0; i < count; i++) {
-        union gs_wire_message message;
+        union gs_wire_message message = MESSAGE(REFUSE, 0);
 
-        gs_wire_start(&message, GS_WIRE_REFUSE, 0);
         if (gs_wire_send(pair[0], &message, pair[0]) != 0)
             _exit(2);
     }
@@ -431,23 +318,13 @@ Test(share_hostile, descriptors_under_way_delay_an_open_and_do_not_refuse_it)
     cr_assert_eq(gs_share_close(side.share, address), GS_OK);
 }
 
-/* Of whom an answer is awaited; a RECALL too. */
-static int next_of(int fd)
-{
-    union gs_wire_message message;
-
-    return recv(fd, &message, sizeof message, 0) > 0 ? message.head.type : 0;
-}
-
+/* What an OPEN is answered. */
 static int open_of(int fd, const unsigned char *theirs, uint32_t request)
 {
     union gs_wire_message message;
 
-    gs_wire_start(&message, GS_WIRE_OPEN, request);
-    memcpy(message.open.ipc_handle, theirs, sizeof message.open.ipc_handle);
-    message.open.want_fd = 1;
-    cr_assert_eq(gs_wire_send(fd, &message, -1), 0);
-    return next_of(fd);
+    cr_assert_eq(say(fd, message_open(theirs, request, GS_OPEN_WANTS)), 0);
+    return hear(fd, &message);
 }
 
 /* An importer that is asked more often than it holds something listens no more
@@ -455,6 +332,7 @@ static int open_of(int fd, const unsigned char *theirs, uint32_t request)
 Test(share_hostile, who_was_refused_is_not_asked_again_for_what_he_holds)
 {
     unsigned char theirs[GS_IPC_HANDLE_SIZE];
+    union gs_wire_message message;
     int fd, newer;
 
     begin_in_anothers_folder();
@@ -463,7 +341,7 @@ Test(share_hostile, who_was_refused_is_not_asked_again_for_what_he_holds)
     fd = side_connect_by_hand(dir, theirs);
     cr_assert_eq(open_of(fd, theirs, 1), GS_WIRE_GRANT);
     cr_assert(!other_withdraws(&other));
-    cr_assert_eq(next_of(fd), GS_WIRE_RECALL);
+    cr_assert_eq(hear(fd, &message), GS_WIRE_RECALL);
     cr_assert_str_eq(other_ask(&other, "nofile 20"), "ok");
     fly_descriptors(40);
     cr_assert_eq(open_of(fd, theirs, 2), GS_WIRE_REFUSE, "there was room, and this proves nothing");
@@ -471,18 +349,8 @@ Test(share_hostile, who_was_refused_is_not_asked_again_for_what_he_holds)
     cr_assert(!other_withdraws(&other), "what it was granted before is lost");
     newer = side_connect_by_hand(dir, theirs);
     cr_assert_eq(open_of(newer, theirs, 1), GS_WIRE_GRANT);
-    cr_assert_eq(next_of(newer), GS_WIRE_RECALL, "who came last is asked");
+    cr_assert_eq(hear(newer, &message), GS_WIRE_RECALL, "who came last is asked");
     cr_assert_eq(poll(&(struct pollfd){.fd = fd, .events = POLLIN}, 1, 0), 0);
     close(newer);
     close(fd);
-}
-
-Test(share_hostile, a_driver_that_does_not_export_is_passed_on)
-{
-    unsigned long address;
-
-    memdriver_fail_export(CUDA_ERROR_NOT_PERMITTED);
-    cr_assert_eq(other_open(&other, ipc_handle, &address), (gs_status)CUDA_ERROR_NOT_PERMITTED);
-    memdriver_fail_export(CUDA_SUCCESS);
-    assert_serves();
 }

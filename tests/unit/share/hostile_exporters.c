@@ -1,290 +1,309 @@
 /* Exporters that do everything wrong, in the suite of hostile.c. */
 #include <criterion/criterion.h>
 
-#include "core/share/directory.h"
-#include "core/share/internal.h"
+#include "by_hand.h"
 #include "scene.h"
-#include "tests/children.h"
 #include "tests/system.h"
 
-enum lie {
-    HONEST,
-    OTHER_BLOCK,
-    OTHER_CHUNK,
-    ODD_CHUNK,
-    HUGE_CHUNK,
-    WRONG_CHUNK,
-    BEYOND,
-    OVERFLOW,
-    OTHER_SIZE,
-    NO_FD,
-    NOT_MEMORY,
-    GARBAGE,
-    SILENCE,
-    HANG_UP,
-    LATE,
-    OTHER_VERSION,
-    ODD_HOST,
-    HOST_UNSEALED,
-    HOST_SMALL,
-    HOST_ODD_OFFSET,
-    HOST_FAR_OFFSET,
-    HOST_ENDS_NEVER,
-    HOST_INSIDE,
-    HOST_PIECES,
-    OFFSET_OF_NO_HOST,
-    LIES
+#define PIECE (2 * MIB)
+
+/* What an exporter by hand is asked for. */
+enum asked {
+    BLOCK,   /* in a chunk */
+    OF_HOST, /* memory of the host */
+    STRIP,   /* of three pieces, of which the first comes with the grant */
+    FETCHED, /* the other two */
+    ASKED
 };
 
-/* Memory of the host that would do, but for the lie. */
-static void lie_of_host(enum lie lie, struct gs_wire_grant *grant, int memory)
+enum manner { SAYS, IS_LATE, SAYS_ONCE, RECALLS, IS_SILENT, HANGS_UP };
+
+/* What is added to a field of the answer that would do. */
+struct change {
+    size_t at, size;
+    uint64_t by;
+};
+
+struct lie {
+    const char *name;
+    enum asked asked;
+    struct change changes[3];
+    int fds;         /* more of them, or fewer */
+    bool gives_back; /* the importer does, what it was granted */
+    bool no_memory;  /* the last descriptor is something else, */
+    bool unsealed;   /* may get smaller, */
+    bool large;      /* or larger than is said */
+    enum manner manner;
+};
+
+#define CHANGE(field, by)                                                             \
+    {offsetof(union gs_wire_message, field), sizeof((union gs_wire_message){}.field), \
+     (uint64_t)(by)}
+#define HUGE_SIZE (UINT64_MAX & ~(PIECE - 1))
+
+/* clang-format off */
+static const struct lie honest = {"nothing", BLOCK, .gives_back = true}, lies[] = {
+    {"another block", BLOCK, {CHANGE(grant.block_id, 1)}},
+    {"another chunk", BLOCK, {CHANGE(grant.chunk_id, 1)}},
+    {"an odd chunk", BLOCK, {CHANGE(grant.chunk_size, 1), CHANGE(grant.batch.sizes[0], 1)}, .gives_back = true},
+    {"a huge chunk", BLOCK, {CHANGE(grant.chunk_size, HUGE_SIZE - PIECE), CHANGE(grant.batch.sizes[0], HUGE_SIZE - PIECE)}},
+    {"a chunk of another size", BLOCK, {CHANGE(grant.chunk_size, PIECE), CHANGE(grant.batch.sizes[0], PIECE)}, .gives_back = true},
+    {"a block beyond its chunk", BLOCK, {CHANGE(grant.offset, PIECE - 511)}, .gives_back = true},
+    {"a place that overflows", BLOCK, {CHANGE(grant.offset, -9)}},
+    {"another size", BLOCK, {CHANGE(grant.size, -1)}},
+    {"no descriptor", BLOCK, .fds = -1, .gives_back = true},
+    {"a descriptor of no memory", BLOCK, .no_memory = true, .gives_back = true},
+    {"garbage", BLOCK, {CHANGE(head.magic, 1)}},
+    {"silence", BLOCK, .manner = IS_SILENT},
+    {"a hang-up", BLOCK, .manner = HANGS_UP},
+    {"an answer that comes late", BLOCK, .manner = IS_LATE, .gives_back = true},
+    {"another version", BLOCK, {CHANGE(head.version, 1)}},
+    {"a place in a file that is not of the host", BLOCK, {CHANGE(grant.fd_offset, 4096)}},
+    {"more than a host", OF_HOST, {CHANGE(grant.host, 1)}},
+    {"a file that may get smaller", OF_HOST, .unsealed = true},
+    {"a file that is too small", OF_HOST, {CHANGE(grant.fd_offset, PIECE)}},
+    {"an odd place in a file", OF_HOST, {CHANGE(grant.fd_offset, 8)}},
+    {"a far place in a file", OF_HOST, {CHANGE(grant.fd_offset, UINT64_MAX & ~UINT64_C(4095))}},
+    {"host memory that never goes", OF_HOST, {CHANGE(grant.ends, -1)}},
+    {"a block inside of host memory", OF_HOST, {CHANGE(grant.offset, 4096)}},
+    {"host memory in pieces", OF_HOST, {CHANGE(grant.chunk_size, PIECE), CHANGE(grant.pieces, 1)}},
+    {"pieces without room", STRIP, {CHANGE(grant.pieces, 1)}, .gives_back = true},
+    {"no piece", STRIP, {CHANGE(grant.pieces, -3)}, .gives_back = true},
+    {"an odd place", STRIP, {CHANGE(grant.offset, 4096 - PIECE)}, .gives_back = true},
+    {"a place behind the end", STRIP, {CHANGE(grant.offset, 2 * PIECE)}, .gives_back = true},
+    {"a strip that never goes", STRIP, {CHANGE(grant.ends, -1)}, .gives_back = true},
+    {"nothing with the grant", STRIP, {CHANGE(grant.batch.count, -1)}, .fds = -1, .gives_back = true},
+    {"two for one", STRIP, .fds = 1, .gives_back = true},
+    {"a first piece of all and more", STRIP, {CHANGE(grant.batch.sizes[0], 3 * PIECE)}, .gives_back = true},
+    {"more than its own", STRIP, {CHANGE(grant.own, 1)}, .gives_back = true},
+    {"pieces of another block", FETCHED, {CHANGE(grant.block_id, 1)}, .gives_back = true},
+    {"other pieces", FETCHED, {CHANGE(grant.batch.first, 1)}, .gives_back = true},
+    {"none of the pieces", FETCHED, {CHANGE(grant.batch.count, -2)}, .fds = -2, .gives_back = true},
+    {"a piece too many", FETCHED, {CHANGE(grant.batch.count, 1)}, .fds = 1, .gives_back = true},
+    {"a descriptor less", FETCHED, .fds = -1, .gives_back = true},
+    {"a piece of nothing", FETCHED, {CHANGE(grant.batch.sizes[0], -PIECE)}, .gives_back = true},
+    {"an odd piece", FETCHED, {CHANGE(grant.batch.sizes[0], 4096)}, .gives_back = true},
+    {"pieces that overflow", FETCHED, {CHANGE(grant.batch.sizes[0], HUGE_SIZE - PIECE), CHANGE(grant.batch.sizes[1], 2 * PIECE)}, .gives_back = true},
+    {"pieces that end too early", FETCHED, {CHANGE(grant.batch.count, -1)}, .fds = -1, .manner = SAYS_ONCE, .gives_back = true},
+    {"pieces of other memory", FETCHED, .large = true, .gives_back = true},
+    {"a piece of no memory", FETCHED, .no_memory = true, .gives_back = true},
+    {"a piece that went meanwhile", FETCHED, .manner = RECALLS, .gives_back = true},
+    {"a hang-up between pieces", FETCHED, .manner = HANGS_UP},
+    {"silence between pieces", FETCHED, .manner = IS_SILENT, .gives_back = true},
+};
+/* clang-format on */
+
+static const uint64_t sizes[ASKED] = {
+    [BLOCK] = 512, [OF_HOST] = 4096, [STRIP] = 3 * PIECE, [FETCHED] = 3 * PIECE};
+
+/* What would do for what is asked, and its descriptors. */
+static union gs_wire_message grant(enum asked asked, const struct gs_wire_open *open,
+                                   unsigned *ret_fds)
 {
-    grant->host = 1 + (lie == ODD_HOST);
-    grant->ends = lie != HOST_ENDS_NEVER;
-    grant->fd_offset = lie == HOST_ODD_OFFSET   ? 8
-                       : lie == HOST_FAR_OFFSET ? UINT64_MAX & ~UINT64_C(4095)
-                       : lie == HOST_SMALL      ? 2 * MIB
-                                                : 0;
-    grant->offset = lie == HOST_INSIDE ? 4096 : 0;
-    grant->chunk_size <<= lie == HOST_PIECES;
-    if (lie != HOST_UNSEALED && fcntl(memory, F_ADD_SEALS, F_SEAL_SHRINK) != 0)
+    struct gs_ipc_handle of;
+    union gs_wire_message message = MESSAGE(GRANT, open->head.request);
+    struct gs_wire_batch *batch = &message.grant.batch;
+
+    gs_ipc_handle_read(open->ipc_handle, &of);
+    message.grant.block_id = of.block_id;
+    message.grant.chunk_id = of.chunk_id;
+    message.grant.size = of.size;
+    message.grant.chunk_size = asked < STRIP ? PIECE : of.size;
+    message.grant.host = asked == OF_HOST;
+    message.grant.ends = asked != BLOCK;
+    message.grant.own = asked >= STRIP;
+    message.grant.offset = asked >= STRIP ? PIECE : 0;
+    message.grant.pieces = asked >= STRIP ? 3 : 1;
+    *batch = (struct gs_wire_batch){.first = open->first, .count = asked == FETCHED ? 2 : 1};
+    for (unsigned i = 0; i < batch->count; i++)
+        batch->sizes[i] = PIECE;
+    *ret_fds = batch->count;
+    return message;
+}
+
+static void say_grant(int fd, const struct lie *lie, enum asked asked,
+                      const struct gs_wire_open *open)
+{
+    int memory = memfd_create("evil", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    struct gs_wire_fds fds = {.fd = {memory, memory, memory}};
+    union gs_wire_message message = grant(asked, open, &fds.count);
+
+    if (ftruncate(memory, lie->large ? 2 * PIECE : PIECE) != 0 ||
+        (!lie->unsealed && fcntl(memory, F_ADD_SEALS, F_SEAL_SHRINK) != 0))
         _exit(1);
+    for (unsigned i = 0; i < 3; i++) {
+        const struct change *change = &lie->changes[i];
+        uint64_t value = 0;
+
+        memcpy(&value, (char *)&message + change->at, change->size);
+        value += change->by;
+        memcpy((char *)&message + change->at, &value, change->size);
+    }
+    fds.count += (unsigned)lie->fds;
+    if (lie->no_memory)
+        fds.fd[fds.count - 1] = fd;
+    gs_wire_send_all(fd, &message, &fds);
+    close(memory);
 }
 
 static int late[2]; /* a pipe: its answer goes when that is told */
 
-static void lie_once(int fd, enum lie lie, const struct gs_ipc_handle *asked, uint32_t request)
+/* False: it has hung up. */
+static bool answers(int fd, const struct lie *lie, const struct gs_wire_open *open)
 {
-    union gs_wire_message message;
-    int memory = memfd_create("evil", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    enum asked asked = open->first > 0 ? FETCHED : lie->asked == FETCHED ? STRIP : lie->asked;
     char go;
 
-    if (ftruncate(memory, 2 * MIB) != 0)
-        _exit(1);
-    gs_wire_start(&message, GS_WIRE_GRANT, request);
-    message.grant.block_id = asked->block_id + (lie == OTHER_BLOCK);
-    message.grant.chunk_id = asked->chunk_id + (lie == OTHER_CHUNK);
-    message.grant.chunk_size = 2 * MIB;
-    message.grant.size = asked->size;
-    switch (lie) {
-    case ODD_CHUNK:
-        message.grant.chunk_size++;
-        break;
-    case HUGE_CHUNK:
-        message.grant.chunk_size = UINT64_MAX & ~(2 * MIB - 1);
-        break;
-    case WRONG_CHUNK:
-        message.grant.chunk_size = 4 * MIB;
-        break;
-    case BEYOND:
-        message.grant.offset = 2 * MIB - 511;
-        break;
-    case OVERFLOW:
-        message.grant.offset = UINT64_MAX - 8;
-        break;
-    case OTHER_SIZE:
-        message.grant.size--;
-        break;
-    case GARBAGE:
-        message.head.magic = 0;
-        break;
-    case OTHER_VERSION:
-        message.head.version++;
-        break;
-    case NOT_MEMORY:
-        dup2(fd, memory);
-        break;
-    case OFFSET_OF_NO_HOST:
-        message.grant.fd_offset = 4096;
-        break;
-    default:
-        if (lie > OTHER_VERSION)
-            lie_of_host(lie, &message.grant, memory);
-        break;
+    if (lie->asked != asked) {
+        say_grant(fd, &honest, asked, open);
+        return true;
     }
-    message.grant.pieces = 1 + (lie == HOST_PIECES);
-    message.grant.batch.count = 1;
-    message.grant.batch.sizes[0] = message.grant.chunk_size >> (lie == HOST_PIECES);
-    if (lie == LATE && read(late[0], &go, 1) != 1)
+    if (lie->manner == IS_LATE && read(late[0], &go, 1) != 1)
         _exit(1);
-    if (lie != SILENCE && lie != HANG_UP)
-        gs_wire_send(fd, &message, lie == NO_FD ? -1 : memory);
-    close(memory);
+    if (lie->manner == RECALLS) {
+        say_of_block(fd, GS_WIRE_RECALL, 0, 5);
+        say(fd, MESSAGE(REFUSE, open->head.request, .refuse = {.reason = GS_REFUSED_HANDLE}));
+    } else if (lie->manner < RECALLS && (lie->manner != SAYS_ONCE || open->first == 1)) {
+        say_grant(fd, lie, asked, open);
+    }
+    return lie->manner != HANGS_UP;
 }
 
-/* A process that listens at the handle's exporter's place: its pid, and 0 in it. */
-static pid_t exporter_fork(const unsigned char *at, int *ret_listener)
+/* Lies to the first that says something; exit status 42 if a CLOSE came back. */
+static void liar(int listener, void *lie)
 {
-    struct sockaddr_un address;
-    pid_t child;
+    union gs_wire_message message;
+    bool spoken = false;
+    int fd = -1;
 
-    side_path_of(dir, at, &address);
-    *ret_listener = side_listen(address.sun_path);
-    cr_assert_geq(*ret_listener, 0);
-    child = fork_child();
-    if (child == 0)
-        alarm(2 * SIDE_PATIENCE_MS / 1000);
-    else
-        close(*ret_listener);
-    return child;
-}
-
-/* An exporter by hand, which lies to the first that says something; exit status 42 if a CLOSE came
- * back. */
-static pid_t liar(enum lie lie, const unsigned char *at)
-{
-    int listener;
-    pid_t child = exporter_fork(at, &listener);
-
-    if (child == 0) {
-        union gs_wire_message message;
-        bool spoken = false, closed = false;
-        int fd = -1;
-
-        while (!closed) {
-            struct gs_ipc_handle asked;
-
-            if (fd < 0)
-                fd = accept(listener, NULL, NULL);
-            if (recv(fd, &message, sizeof message, 0) <= 0) {
-                if (spoken)
-                    break;
-                close(fd); /* whoever shares looks who lives */
-                fd = -1;
-                continue;
-            }
+    for (;;) {
+        if (fd < 0)
+            fd = accept(listener, NULL, NULL);
+        if (recv(fd, &message, sizeof message, 0) > 0) {
             spoken = true;
-            closed = message.head.type == GS_WIRE_CLOSE;
-            if (message.head.type != GS_WIRE_OPEN)
-                continue;
-            gs_ipc_handle_read(message.open.ipc_handle, &asked);
-            lie_once(fd, lie, &asked, message.head.request);
-            if (lie == HANG_UP)
-                break;
+            if (message.head.type == GS_WIRE_CLOSE)
+                _exit(42);
+            if (message.head.type == GS_WIRE_OPEN && !answers(fd, lie, &message.open))
+                _exit(0);
+        } else if (spoken) {
+            _exit(0);
+        } else {
+            close(fd); /* whoever shares looks who lives */
+            fd = -1;
         }
-        _exit(closed ? 42 : 0);
     }
-    return child;
 }
 
-static void make_ipc_handle(unsigned char *ret, unsigned char instance, uint64_t size)
+static void beside_a_liar(const struct lie *lie, unsigned char instance)
 {
-    struct gs_ipc_handle made = {.block_id = 5, .chunk_id = 6, .size = size};
+    /* Some of it the driver alone can see. */
+    const bool is_honest = !lie->name, drivers = lie->asked < STRIP || lie->large;
+    unsigned char asked[GS_IPC_HANDLE_SIZE];
+    int alive = memdriver_alive(), fds = side_open_fds(), exit_status = -1;
+    struct gs_share_options quick = options;
+    CUdeviceptr opened = 7;
+    struct player player;
+    struct side victim;
+    size_t said;
+    gs_status status;
 
-    memset(made.instance, instance, sizeof made.instance);
-    gs_ipc_handle_write(&made, ret);
+    quick.idle_ns = 0;
+    if (lie->manner != SAYS && lie->manner != RECALLS) /* who has hung up may listen again */
+        quick.timeout_ns = 200 * MS;
+    ipc_handle_by_hand(instance, 5, sizes[lie->asked], asked);
+    player_start_for(&player, dir, asked, liar, (void *)lie);
+    side_start(&victim, &quick);
+    said = strlen(side_logged());
+    status = gs_share_open(victim.share, asked, SIDE_CONTEXT, 0, &opened);
+    if (is_honest) {
+        cr_assert_eq(status, GS_OK, "the lies prove nothing: %d", status);
+        cr_assert_eq(gs_share_close(victim.share, opened), GS_OK);
+    } else {
+        cr_assert_gt(strlen(side_logged()), said, "nothing is said of %s", lie->name);
+        cr_assert(lie->manner == RECALLS ? status == GS_STALE
+                                         : status == GS_UNREACHABLE || (drivers && status > 0),
+                  "%s: %d", lie->name, status);
+        cr_assert_eq(opened, 7);
+    }
+    if (lie->manner == IS_LATE) /* the answer comes, and the thread returns it */
+        cr_assert_eq(write(late[1], "", 1), 1);
+    if (is_honest || lie->manner == IS_LATE)
+        exit_status = player_wait(&player);
+    side_stop(&victim);
+    if (exit_status < 0)
+        exit_status = player_wait(&player);
+    if (lie->gives_back)
+        cr_assert_eq(exit_status, 42, "%s", lie->name);
+    cr_assert_eq(memdriver_alive(), alive, "%s", lie->name);
+    cr_assert(SIDE_WAIT(side_open_fds() <= fds), "%s", lie->name);
 }
 
 Test(share_hostile, an_exporter_that_lies_is_refused_and_nothing_is_left)
 {
-    cr_assert_eq(pipe2(late, O_CLOEXEC), 0);
-    for (int lie = HONEST; lie < LIES; lie++) {
-        unsigned char asked[GS_IPC_HANDLE_SIZE];
-        int alive = memdriver_alive(), fds = side_open_fds(), exit_status;
-        struct gs_share_options quick = options;
-        struct sockaddr_un address;
-        CUdeviceptr opened = 7;
-        struct side victim;
-        size_t said;
-        gs_status status;
-        pid_t child;
+    unsigned char instance = 0x80;
 
-        if (lie == SILENCE || lie == LATE || lie == HANG_UP) /* who has hung up may listen again */
-            quick.timeout_ns = 200 * MS;
-        make_ipc_handle(asked, (unsigned char)(0x80 + lie), lie > OTHER_VERSION ? 4096 : 512);
-        child = liar(lie, asked);
-        side_start(&victim, &quick);
-        said = strlen(side_logged());
-        status = gs_share_open(victim.share, asked, SIDE_CONTEXT, 0, &opened);
-        cr_assert(lie == HONEST || strlen(side_logged()) > said, "nothing is said of lie %d", lie);
-        if (lie == HONEST)
-            cr_assert_eq(status, GS_OK, "the lies prove nothing: %d", status);
-        else
-            cr_assert(status == GS_UNREACHABLE || status > 0, "lie %d: %d", lie, status);
-        cr_assert_eq(opened == 7, lie != HONEST);
-        if (lie == LATE) { /* the answer comes, and the thread returns it */
-            cr_assert_eq(write(late[1], "", 1), 1);
-            waitpid(child, &exit_status, 0);
-        }
-        side_stop(&victim);
-        if (lie != LATE)
-            waitpid(child, &exit_status, 0);
-        /* What was granted was given back. */
-        if (lie == HONEST || lie == LATE || lie == ODD_CHUNK || lie == NOT_MEMORY ||
-            lie == WRONG_CHUNK || lie == NO_FD || lie == BEYOND)
-            cr_assert_eq(WEXITSTATUS(exit_status), 42, "lie %d", lie);
-        if (lie == OTHER_VERSION)
-            cr_assert_not_null(strstr(side_logged(), "has another version of this library"));
-        cr_assert_eq(memdriver_alive(), alive, "lie %d", lie);
-        cr_assert(SIDE_WAIT(side_open_fds() <= fds), "lie %d", lie);
-        side_path_of(dir, asked, &address);
-        unlink(address.sun_path);
-    }
+    cr_assert_eq(pipe2(late, O_CLOEXEC), 0);
+    for (enum asked asked = BLOCK; asked < ASKED; asked++)
+        if (asked != OF_HOST)
+            beside_a_liar(&(struct lie){NULL, asked, .gives_back = true}, instance++);
+    for (size_t i = 0; i < sizeof lies / sizeof *lies; i++)
+        beside_a_liar(&lies[i], instance++);
+    cr_assert_not_null(strstr(side_logged(), "has another version of this library"));
 }
 
 /* An honest exporter by hand. Exit status 43 where it heard of a fork before it was asked for
  * anything, 42 afterwards. */
-static pid_t hearer(const unsigned char *at)
+static void hears_of_a_fork(int listener, void *arg)
 {
-    int listener;
-    pid_t child = exporter_fork(at, &listener);
+    int fd = accept(listener, NULL, NULL), heard = 0, asks = 0;
+    union gs_wire_message message;
 
-    if (child == 0) {
-        int fd = accept(listener, NULL, NULL), heard = 0, asks = 0;
-        union gs_wire_message message;
-        struct gs_ipc_handle asked;
-
-        while (recv(fd, &message, sizeof message, 0) > 0) {
-            if (message.head.type == GS_WIRE_FORKED)
-                heard = asks ? 42 : 43;
-            if (message.head.type != GS_WIRE_OPEN)
-                continue;
-            asks++;
-            gs_ipc_handle_read(message.open.ipc_handle, &asked);
-            lie_once(fd, HONEST, &asked, message.head.request);
-        }
-        _exit(heard);
+    while (recv(fd, &message, sizeof message, 0) > 0) {
+        if (message.head.type == GS_WIRE_FORKED)
+            heard = asks ? 42 : 43;
+        if (message.head.type != GS_WIRE_OPEN)
+            continue;
+        asks++;
+        say_grant(fd, &honest, BLOCK, &message.open);
     }
-    return child;
+    _exit(heard);
 }
 
 /* Whoever forks says so to those whose memory he has, and from then on to each before he asks. */
 Test(share_hostile, who_has_forked_says_so)
 {
-    struct sockaddr_un at[2];
+    struct player exporters[2];
     struct side victim;
-    pid_t exporters[2];
 
     side_start(&victim, &options);
     for (int i = 0; i < 2; i++) {
         unsigned char asked[GS_IPC_HANDLE_SIZE];
         CUdeviceptr opened;
 
-        make_ipc_handle(asked, (unsigned char)(0x70 + i), 512);
-        side_path_of(dir, asked, &at[i]);
-        exporters[i] = hearer(asked);
+        ipc_handle_by_hand((unsigned char)(0x70 + i), 5, 512, asked);
+        player_start_for(&exporters[i], dir, asked, hears_of_a_fork, NULL);
         cr_assert_eq(gs_share_open(victim.share, asked, SIDE_CONTEXT, 0, &opened), GS_OK);
         gs_share_forking(victim.share);
     }
     side_stop(&victim);
-    for (int i = 0; i < 2; i++) {
-        int status;
-
-        cr_assert_eq(waitpid(exporters[i], &status, 0), exporters[i]);
-        cr_assert_eq(WEXITSTATUS(status), 42 + i, "%d", i);
-        unlink(at[i].sun_path);
-    }
+    for (int i = 0; i < 2; i++)
+        cr_assert_eq(player_wait(&exporters[i]), 42 + i, "%d", i);
 }
 
+struct talk {
+    enum gs_wire_type type;
+    uint64_t id;
+};
+
 /* Says the same again and again; 42 when nobody reads it any more, 0 when all of it was read. */
-static int say_for_ever(int fd, enum gs_wire_type type, uint64_t id)
+static int say_for_ever(int fd, const struct talk *talk)
 {
     struct pollfd room = {.fd = fd, .events = POLLOUT};
     union gs_wire_message message;
     int said = 0, error = 0;
 
-    gs_wire_start(&message, type, type == GS_WIRE_RECALL ? 1 : 0);
-    message.recall.block_id = id;
+    gs_wire_start(&message, talk->type, talk->type == GS_WIRE_RECALL ? 1 : 0);
+    message.recall.block_id = talk->id;
     while (said < 20000 && (error == 0 || (error == -EAGAIN && poll(&room, 1, 1000) == 1))) {
         error = gs_wire_send(fd, &message, -1);
         said += error == 0;
@@ -292,53 +311,35 @@ static int say_for_ever(int fd, enum gs_wire_type type, uint64_t id)
     return error == -EAGAIN ? 42 : 0;
 }
 
-/* An exporter by hand that grants what it is asked for, and then talks on. */
-static pid_t talker(enum gs_wire_type type, uint64_t id, const unsigned char *at)
+/* Grants what it is asked for, and then talks on. */
+static void talks(int listener, void *talk)
 {
-    int listener;
-    pid_t child = exporter_fork(at, &listener);
+    union gs_wire_message message;
+    int fd = accept(listener, NULL, NULL);
 
-    if (child == 0) {
-        union gs_wire_message message;
-        struct gs_ipc_handle asked;
-        int fd;
-
-        fd = accept(listener, NULL, NULL);
-        while (recv(fd, &message, sizeof message, 0) > 0 && message.head.type != GS_WIRE_OPEN)
-            continue;
-        gs_ipc_handle_read(message.open.ipc_handle, &asked);
-        lie_once(fd, HONEST, &asked, message.head.request);
-        _exit(say_for_ever(fd, type, id));
-    }
-    return child;
+    while (recv(fd, &message, sizeof message, 0) > 0 && message.head.type != GS_WIRE_OPEN)
+        continue;
+    say_grant(fd, &honest, BLOCK, &message.open);
+    _exit(say_for_ever(fd, talk));
 }
 
 Test(share_hostile, an_exporter_that_talks_without_end_is_not_listened_to)
 {
-    static const struct {
-        enum gs_wire_type type;
-        uint64_t id;
-    } says[] = {{GS_WIRE_RECALL, UINT64_MAX}, {GS_WIRE_GRANT, UINT64_MAX},
-                {GS_WIRE_REFUSE, UINT64_MAX}, {GS_WIRE_HELLO, UINT64_MAX},
-                {GS_WIRE_FLUSH, UINT64_MAX},  {GS_WIRE_RECALL, 5}}; /* the last: of what is open */
+    static const struct talk said[] = {{GS_WIRE_RECALL, UINT64_MAX}, {GS_WIRE_GRANT, UINT64_MAX},
+                                       {GS_WIRE_REFUSE, UINT64_MAX}, {GS_WIRE_HELLO, UINT64_MAX},
+                                       {GS_WIRE_FLUSH, UINT64_MAX},  {GS_WIRE_RECALL, 5}};
 
     usleep(100000); /* whoever shares has connected to all there are */
-    for (size_t i = 0; i < sizeof says / sizeof *says; i++) {
+    for (size_t i = 0; i < sizeof said / sizeof *said; i++) {
         unsigned char asked[GS_IPC_HANDLE_SIZE];
-        struct sockaddr_un address;
+        struct player player;
         CUdeviceptr opened;
-        int exit_status;
-        pid_t child;
 
-        make_ipc_handle(asked, (unsigned char)(0x50 + i), 512);
-        child = talker(says[i].type, says[i].id, asked);
+        ipc_handle_by_hand((unsigned char)(0x50 + i), 5, 512, asked);
+        player_start_for(&player, dir, asked, talks, (void *)&said[i]);
         cr_assert_eq(gs_share_open(side.share, asked, SIDE_CONTEXT, 0, &opened), GS_OK);
-        cr_assert_eq(waitpid(child, &exit_status, 0), child);
-        cr_assert(WIFEXITED(exit_status) && WEXITSTATUS(exit_status) == 42,
-                  "type %d of %llu is read for ever", (int)says[i].type,
-                  (unsigned long long)says[i].id);
+        cr_assert_eq(player_wait(&player), 42, "type %d of %llu is read for ever", said[i].type,
+                     (unsigned long long)said[i].id);
         cr_assert_eq(gs_share_close(side.share, opened), GS_OK);
-        side_path_of(dir, asked, &address);
-        unlink(address.sun_path);
     }
 }
