@@ -3,8 +3,7 @@
 #include <ctype.h>
 
 #include "core/share/conn.h"
-#include "core/share/wire.h"
-#include "side.h"
+#include "by_hand.h"
 #include "tests/system.h"
 
 static int pair[2];
@@ -53,23 +52,6 @@ static void send_raw(const void *bytes, size_t size, int fd, unsigned count)
     cr_assert_eq(sendmsg(pair[0], &header, 0), (ssize_t)size);
 }
 
-Test(share_wire, every_type_arrives_as_sent)
-{
-    for (int type = GS_WIRE_HELLO; type < GS_WIRE_TYPES; type++) {
-        union gs_wire_message sent, got;
-        int fd;
-
-        if (!is_type(type))
-            continue;
-        gs_wire_start(&sent, type, 77);
-        memset((char *)&sent + sizeof sent.head, type, sent.head.size - sizeof sent.head);
-        cr_assert_eq(gs_wire_send(pair[0], &sent, -1), 0);
-        cr_assert_eq(gs_wire_receive(pair[1], &got, &fd), 0);
-        cr_assert_eq(fd, -1);
-        cr_assert_eq(memcmp(&sent, &got, sent.head.size), 0);
-    }
-}
-
 Test(share_wire, any_other_length_is_refused)
 {
     for (int type = GS_WIRE_HELLO; type < GS_WIRE_TYPES; type++) {
@@ -106,10 +88,9 @@ Test(share_wire, foreign_heads_are_refused)
 
 Test(share_wire, a_descriptor_travels_and_is_close_on_exec)
 {
-    union gs_wire_message message;
+    union gs_wire_message message = MESSAGE(SHARE, 1);
     int before = side_open_fds(), fd;
 
-    gs_wire_start(&message, GS_WIRE_SHARE, 1);
     cr_assert_eq(gs_wire_send(pair[0], &message, pair[1]), 0);
     cr_assert_eq(gs_wire_receive(pair[1], &message, &fd), 0);
     cr_assert_geq(fd, 0);
@@ -118,28 +99,13 @@ Test(share_wire, a_descriptor_travels_and_is_close_on_exec)
     cr_assert_eq(side_open_fds(), before);
 }
 
-Test(share_wire, too_many_descriptors_are_closed_and_refused)
-{
-    union gs_wire_message message, got;
-    int before = side_open_fds(), fd;
-
-    gs_wire_start(&message, GS_WIRE_SHARE, 1);
-    for (unsigned count = 2; count < 8; count++) {
-        send_raw(&message, message.head.size, pair[1], count);
-        cr_assert_lt(gs_wire_receive(pair[1], &got, &fd), 0);
-        cr_assert_eq(fd, -1);
-        cr_assert(SIDE_WAIT(side_open_fds() == before));
-    }
-}
-
-/* As many as are allowed, and to nobody but who expects them. */
+/* As many as are allowed come to who expects them. */
 Test(share_wire, pieces_bring_several_descriptors)
 {
-    union gs_wire_message message, got;
+    union gs_wire_message message = MESSAGE(GRANT, 1), got;
     struct gs_wire_fds sent = {.count = GS_PIECES_MAX}, fds;
-    int before = side_open_fds(), fd;
+    int before = side_open_fds();
 
-    gs_wire_start(&message, GS_WIRE_GRANT, 1);
     for (unsigned i = 0; i < sent.count; i++)
         sent.fd[i] = pair[i % 2];
     cr_assert_eq(gs_wire_send_all(pair[0], &message, &sent), 0);
@@ -150,42 +116,47 @@ Test(share_wire, pieces_bring_several_descriptors)
         close(fds.fd[i]);
     }
     cr_assert_eq(side_open_fds(), before);
-    cr_assert_eq(gs_wire_send_all(pair[0], &message, &sent), 0);
-    cr_assert_eq(gs_wire_receive(pair[1], &got, &fd), 0);
-    cr_assert_eq(fd, -1);
-    cr_assert(SIDE_WAIT(side_open_fds() == before));
-    gs_wire_start(&message, GS_WIRE_SHARE, 1);
-    cr_assert_eq(gs_wire_send_all(pair[0], &message, &sent), 0);
-    cr_assert_eq(gs_wire_receive_all(pair[1], &got, &fds), -EPROTO);
-    cr_assert_eq(fds.count, 0);
-    cr_assert(SIDE_WAIT(side_open_fds() == before));
 }
 
-Test(share_wire, more_pieces_than_there_may_be_are_refused)
+/* What may bring several brings none to who waits for no such message any more. */
+Test(share_wire, descriptors_that_nobody_expects_are_closed)
 {
-    union gs_wire_message message, got;
-    struct gs_wire_fds fds;
+    static const struct {
+        enum gs_wire_type type; /* or so many bytes that are none: */
+        size_t junk;
+        unsigned sent;
+        bool expects; /* several */
+        int error;
+    } cases[] = {
+        {GS_WIRE_SHARE, 0, 2, false, -EPROTO},
+        {GS_WIRE_SHARE, 0, 7, false, -EPROTO},
+        {GS_WIRE_SHARE, 0, GS_PIECES_MAX, true, -EPROTO},
+        {GS_WIRE_GRANT, 0, 2, false, 0},
+        {GS_WIRE_GRANT, 0, GS_PIECES_MAX, false, 0},
+        {GS_WIRE_GRANT, 0, GS_PIECES_MAX + 1, true, -EPROTO},
+        {0, 1, 1, false, -EPROTO},
+        {0, 4096, 1, false, -EPROTO},
+    };
+    static const char junk[4096] = "x";
     int before = side_open_fds();
 
-    gs_wire_start(&message, GS_WIRE_GRANT, 1);
-    send_raw(&message, message.head.size, pair[1], GS_PIECES_MAX + 1);
-    cr_assert_eq(gs_wire_receive_all(pair[1], &got, &fds), -EPROTO);
-    cr_assert_eq(fds.count, 0);
-    cr_assert(SIDE_WAIT(side_open_fds() == before));
-}
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        union gs_wire_message message = message_of(cases[i].type, 1, (union gs_wire_message){}),
+                              got;
+        struct gs_wire_fds fds = {.count = 0};
+        int fd = -1;
 
-Test(share_wire, garbage_and_its_descriptor_are_dropped)
-{
-    union gs_wire_message got;
-    char junk[4096];
-    int before = side_open_fds(), fd;
-
-    memset(junk, 'x', sizeof junk);
-    send_raw(junk, 1, pair[1], 1);
-    cr_assert_eq(gs_wire_receive(pair[1], &got, &fd), -EPROTO);
-    send_raw(junk, sizeof junk, pair[1], 1);
-    cr_assert_eq(gs_wire_receive(pair[1], &got, &fd), -EPROTO);
-    cr_assert(SIDE_WAIT(side_open_fds() == before));
+        if (cases[i].junk)
+            send_raw(junk, cases[i].junk, pair[1], cases[i].sent);
+        else
+            send_raw(&message, message.head.size, pair[1], cases[i].sent);
+        cr_assert_eq(cases[i].expects ? gs_wire_receive_all(pair[1], &got, &fds)
+                                      : gs_wire_receive(pair[1], &got, &fd),
+                     cases[i].error, "%zu", i);
+        cr_assert_eq(fd, -1, "%zu", i);
+        cr_assert_eq(fds.count, 0, "%zu", i);
+        cr_assert(SIDE_WAIT(side_open_fds() == before), "%zu", i);
+    }
 }
 
 Test(share_wire, another_version_is_told_from_garbage)
@@ -251,9 +222,8 @@ Test(share_wire, the_head_and_the_refusal_are_those_of_all_versions)
 {
     const unsigned char old[] = {0x68, 0x73, 0x70, 0x67, 1, 0, 4, 0, 24, 0, 0, 0,
                                  7,    0,    0,    0,    9, 0, 0, 0, 3,  0, 0, 0};
-    union gs_wire_message message;
+    union gs_wire_message message = MESSAGE(REFUSE, 7);
 
-    gs_wire_start(&message, GS_WIRE_REFUSE, 7);
     message.head.version = 1;
     message.refuse.reason = GS_REFUSED_VERSION;
     message.refuse.driver_error = 3;
@@ -265,10 +235,9 @@ Test(share_wire, the_head_and_the_refusal_are_those_of_all_versions)
 /* They stay where they are: the kernel would close what it drops. */
 Test(share_wire, descriptors_that_nobody_wants_are_not_taken)
 {
-    union gs_wire_message message, got;
+    union gs_wire_message message = MESSAGE(HELLO, 1), got;
     int before = side_open_fds(), fd;
 
-    gs_wire_start(&message, GS_WIRE_HELLO, 1);
     send_raw(&message, message.head.size, pair[1], 7);
     for (int i = 0; i < 2; i++)
         cr_assert_eq(gs_wire_receive(pair[1], &got, NULL), -EPROTO);
@@ -278,32 +247,12 @@ Test(share_wire, descriptors_that_nobody_wants_are_not_taken)
     cr_assert(SIDE_WAIT(side_open_fds() == before));
 }
 
-/* Nobody waits for what may bring several: whoever takes it for what it says has none of them. */
-Test(share_wire, what_comes_too_late_brings_nothing)
-{
-    union gs_wire_message message, got;
-    struct gs_wire_fds fds = {2, {pair[0], pair[1]}}, came;
-    int before = side_open_fds(), fd;
-
-    gs_wire_start(&message, GS_WIRE_GRANT, 1);
-    cr_assert_eq(gs_wire_send_all(pair[0], &message, &fds), 0);
-    cr_assert_eq(gs_wire_receive(pair[1], &got, &fd), 0);
-    cr_assert_eq(fd, -1);
-    cr_assert(SIDE_WAIT(side_open_fds() == before));
-    cr_assert_eq(gs_wire_send_all(pair[0], &message, &fds), 0);
-    cr_assert_eq(gs_wire_receive_all(pair[1], &got, &came), 0);
-    cr_assert_eq(came.count, 2);
-    close(came.fd[0]);
-    close(came.fd[1]);
-}
-
 Test(share_wire, without_room_for_its_descriptor_a_message_comes_again)
 {
-    union gs_wire_message message, got;
+    union gs_wire_message message = MESSAGE(SHARE, 1), got;
     struct rlimit limit, none;
     int before = side_open_fds(), fd;
 
-    gs_wire_start(&message, GS_WIRE_SHARE, 1);
     cr_assert_eq(gs_wire_send(pair[0], &message, pair[1]), 0);
     getrlimit(RLIMIT_NOFILE, &limit);
     none = (struct rlimit){0, limit.rlim_max};
@@ -351,10 +300,9 @@ Test(share_wire, hang_up_and_silence_are_told_apart)
 /* The kernel tells of that before it gives what was said. */
 Test(share_wire, what_was_said_before_a_hang_up_with_something_unread_is_received)
 {
-    union gs_wire_message message;
+    union gs_wire_message message = MESSAGE(RECALL, 0);
     int fd;
 
-    gs_wire_start(&message, GS_WIRE_RECALL, 0);
     cr_assert_eq(gs_wire_send(pair[1], &message, -1), 0);
     gs_wire_start(&message, GS_WIRE_CLOSE, 0);
     cr_assert_eq(gs_wire_send(pair[0], &message, -1), 0);
