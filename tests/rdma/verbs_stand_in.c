@@ -10,8 +10,7 @@
  * several. Whenever it is called, it looks whether a live registration covers memory that has gone,
  * and at a deregistration whether that came too late; each is counted as wrong.
  *
- * Environment: STAND_IN_REPORT=PATH appends a line of counts at exit. STAND_IN_FAIL=N:ERRNO fails
- * every N-th registration. STAND_IN_ROOM=N holds N registrations, beyond that ENOMEM.
+ * Environment: STAND_IN_REPORT=PATH appends a line of counts at exit.
  *
  * As the real library does, ibv_reg_mr calls ibv_reg_mr_iova2 by its exported name.
  */
@@ -89,17 +88,12 @@ static void report(void)
 
 static void start_locked(void)
 {
-    const char *kernel = getenv("STAND_IN_KERNEL"), *fail = getenv("STAND_IN_FAIL");
-    const char *room = getenv("STAND_IN_ROOM");
+    const char *kernel = getenv("STAND_IN_KERNEL");
 
     if (card.started)
         return;
     card.started = true;
     card.kernel_holds = kernel && strcmp(kernel, "dmabuf") == 0;
-    if (fail)
-        sscanf(fail, "%u:%d", &card.fail_each, &card.fail_errno);
-    if (room)
-        card.room = (unsigned)atoi(room);
     atexit(report);
 }
 
