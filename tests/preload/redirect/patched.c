@@ -1,18 +1,128 @@
 /*
- * A program in whose process a library redirects the driver's allocation calls (patcher.c): that
- * library sees what it would see natively, once each, and the calls do what they did.
+ * A program in whose process a library redirects the driver's allocation calls, as UCX and libfabric do
+ * for their caches: by a jump over the first bytes of each, whose instructions it runs elsewhere. It
+ * sees what it would see natively, once each, however the program found them, and the calls do what
+ * they did. (A jump that is taken away for each call is in tests/rdma/own_cache.c.)
  *
- * usage: patched near|far|restore|reloc [led]; led: what it redirects are the library's hooks
+ * usage: patched near|far; the shortest such jump, or the longest
  */
 #include "../../../shim/cuda_exact.h"
 #include "../check.h"
-#include "patcher.h"
+#include "tests/system.h"
 
-#include <pthread.h>
-#include <stdlib.h>
+#define JUMP_MAX 13
+#define THREADS  4
+#define ROUNDS   300
+#define OK(call) CHECK((call) == CUDA_SUCCESS, "failed")
 
-#define THREADS 4
-#define ROUNDS  300
+enum { ALLOC, FREE, ALLOC_ASYNC, FREE_ASYNC, TARGETS };
+static const char *const names[TARGETS] = {"cuMemAlloc_v2", "cuMemFree_v2", "cuMemAllocAsync",
+                                           "cuMemFreeAsync"};
+static void *originals[TARGETS];
+static unsigned seen[TARGETS]; /* atomic */
+static CUdeviceptr freed;      /* what the driver said of the last one, before it went */
+static size_t freed_size;
+
+/* ---- The library that redirects --------------------------------------------------------------- */
+
+static void *note(int which)
+{
+    __atomic_fetch_add(&seen[which], 1, __ATOMIC_SEQ_CST);
+    return originals[which];
+}
+
+/* A cache that is told of a free asks how far the block goes. */
+static void look(CUdeviceptr dptr)
+{
+    CUdeviceptr base = 0;
+    size_t size = 0;
+
+    cuMemGetAddressRange_v2(&base, &size, dptr);
+    __atomic_store_n(&freed, base, __ATOMIC_SEQ_CST);
+    __atomic_store_n(&freed_size, size, __ATOMIC_SEQ_CST);
+}
+
+static CUresult on_alloc(CUdeviceptr *dptr, size_t bytesize)
+{
+    return ((__typeof__(&cuMemAlloc_v2))note(ALLOC))(dptr, bytesize);
+}
+
+static CUresult on_free(CUdeviceptr dptr)
+{
+    look(dptr);
+    return ((__typeof__(&cuMemFree_v2))note(FREE))(dptr);
+}
+
+static CUresult on_alloc_async(CUdeviceptr *dptr, size_t bytesize, CUstream hStream)
+{
+    return ((__typeof__(&cuMemAllocAsync))note(ALLOC_ASYNC))(dptr, bytesize, hStream);
+}
+
+static CUresult on_free_async(CUdeviceptr dptr, CUstream hStream)
+{
+    look(dptr);
+    return ((__typeof__(&cuMemFreeAsync))note(FREE_ASYNC))(dptr, hStream);
+}
+
+/* The length of an instruction that may be run elsewhere, as far as such libraries know one; 0 for
+ * all others. */
+static size_t movable(const unsigned char *at)
+{
+    size_t rex = at[0] >= 0x40 && at[0] <= 0x4f ? 1 : 0;
+    unsigned char opcode = at[rex];
+
+    if (opcode >= 0x50 && opcode <= 0x57 && (!rex || at[0] == 0x41)) /* push */
+        return rex + 1;
+    if (!rex && opcode >= 0xb8 && opcode <= 0xbf) /* mov $imm32, %reg */
+        return 5;
+    if (at[0] == 0x48 && at[1] == 0x81 && at[2] == 0xec) /* sub $imm32, %rsp */
+        return 7;
+    if (at[0] == 0x48 && at[1] == 0x89 && at[2] == 0xe5) /* mov %rsp, %rbp */
+        return 3;
+    return 0;
+}
+
+/* The instructions that a jump of `length` covers, and a jump to what follows them. */
+static void *move_start(const unsigned char *at, size_t length)
+{
+    static const unsigned char jump[] = {0xff, 0x25, 0, 0, 0, 0}; /* to the address after it */
+    unsigned char *code =
+        mmap(NULL, 64, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    const unsigned char *next = at;
+
+    while (next < at + length) {
+        size_t one = movable(next);
+
+        CHECK(one > 0, "its first instructions cannot be moved");
+        next += one;
+    }
+    memcpy(code, at, (size_t)(next - at));
+    memcpy(code + (next - at), jump, sizeof jump);
+    memcpy(code + (next - at) + sizeof jump, &next, sizeof next);
+    CHECK(mprotect(code, 64, PROT_READ | PROT_EXEC) == 0, "mprotect");
+    return code;
+}
+
+static void redirect(int which, void *hook, bool is_near)
+{
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    unsigned char near[5] = {0xe9}, far[JUMP_MAX] = {0x49, 0xbb, [10] = 0x41, 0xff, 0xe3};
+    const size_t length = is_near ? sizeof near : sizeof far;
+    unsigned char *at = dlsym(RTLD_DEFAULT, names[which]);
+    ptrdiff_t distance = (unsigned char *)hook - (at + sizeof near);
+    int32_t short_distance = (int32_t)distance;
+    void *from = (void *)((uintptr_t)at & ~(page - 1));
+
+    CHECK(!is_near || distance == short_distance, "the function is too far away");
+    originals[which] = move_start(at, length);
+    memcpy(near + 1, &short_distance, sizeof short_distance);
+    memcpy(far + 2, &hook, sizeof hook);
+    CHECK(mprotect(from, 2 * page, PROT_READ | PROT_WRITE | PROT_EXEC) == 0, "mprotect");
+    memcpy(at, is_near ? near : far, length);
+    CHECK(mprotect(from, 2 * page, PROT_READ | PROT_EXEC) == 0, "mprotect");
+}
+
+/* ---- The program ------------------------------------------------------------------------------ */
 
 struct way {
     const char *name;
@@ -24,117 +134,87 @@ struct way {
 
 static CUcontext context;
 
-/* Each through its slot at every call. */
-static CUresult linked_alloc(CUdeviceptr *dptr, size_t bytesize)
-{
-    return cuMemAlloc_v2(dptr, bytesize);
-}
-
-static CUresult linked_free(CUdeviceptr dptr)
-{
-    return cuMemFree_v2(dptr);
-}
-
-static CUresult linked_alloc_async(CUdeviceptr *dptr, size_t bytesize, CUstream hStream)
-{
-    return cuMemAllocAsync(dptr, bytesize, hStream);
-}
-
-static CUresult linked_free_async(CUdeviceptr dptr, CUstream hStream)
-{
-    return cuMemFreeAsync(dptr, hStream);
-}
-
-static void *ask(const char *name, int version)
+static void *ask(const char *name)
 {
     void *function = NULL;
 
-    CHECK(cuGetProcAddress_v2(name, &function, version, 0, NULL) == CUDA_SUCCESS && function, "%s",
+    CHECK(cuGetProcAddress_v2(name, &function, 12000, 0, NULL) == CUDA_SUCCESS && function, "%s",
           name);
     return function;
 }
 
-static void one_round(const struct way *way, size_t size, bool counted)
+static void was_seen(const struct way *way, int alloc, unsigned times, CUdeviceptr ptr, size_t size)
 {
-    struct patcher_seen was = patcher_seen(), is;
+    CHECK(seen[alloc] == times && seen[alloc + 1] == times, "%s: %u allocations and %u frees seen",
+          way->name, seen[alloc], seen[alloc + 1]);
+    CHECK(freed == ptr && freed_size == size, "%s: seen 0x%llx, %zu bytes", way->name, freed,
+          freed_size);
+}
+
+static void one_round(const struct way *way, size_t size)
+{
+    static unsigned round;
     CUdeviceptr ptr = 0;
 
-    CHECK(way->alloc(&ptr, size) == CUDA_SUCCESS, "%s", way->name);
-    CHECK(cuMemsetD8_v2(ptr, 7, size) == CUDA_SUCCESS, "%s", way->name);
-    CHECK(way->free(ptr) == CUDA_SUCCESS, "%s", way->name);
-    is = patcher_seen();
-    CHECK(is.allocs - was.allocs == counted && is.frees - was.frees == counted,
-          "%s: %d allocations and %d frees seen", way->name, is.allocs - was.allocs,
-          is.frees - was.frees);
-    CHECK(!counted || (is.address == ptr && is.size == size), "%s: seen 0x%llx, %zu bytes",
-          way->name, is.address, is.size);
-    CHECK(way->free(ptr) == CUDA_ERROR_INVALID_VALUE, "%s: freed twice", way->name);
-    was = patcher_seen();
-    CHECK(way->alloc_async(&ptr, size, NULL) == CUDA_SUCCESS, "%s", way->name);
-    CHECK(way->free_async(ptr, NULL) == CUDA_SUCCESS, "%s", way->name);
-    is = patcher_seen();
-    CHECK(is.async_allocs - was.async_allocs == counted &&
-              is.async_frees - was.async_frees == counted,
-          "%s: %d allocations and %d frees in stream order seen", way->name,
-          is.async_allocs - was.async_allocs, is.async_frees - was.async_frees);
-    CHECK(!counted || (is.address == ptr && is.size == size), "%s: seen 0x%llx, %zu bytes",
-          way->name, is.address, is.size);
-    CHECK(cuStreamSynchronize(NULL) == CUDA_SUCCESS, "%s", way->name);
+    round++;
+    OK(way->alloc(&ptr, size));
+    OK(cuMemsetD8_v2(ptr, 7, size));
+    OK(way->free(ptr));
+    was_seen(way, ALLOC, round, ptr, size);
+    OK(way->alloc_async(&ptr, size, NULL));
+    OK(way->free_async(ptr, NULL));
+    was_seen(way, ALLOC_ASYNC, round, ptr, size);
+    OK(cuStreamSynchronize(NULL));
 }
 
 static void *rounds(void *arg)
 {
-    CHECK(cuCtxSetCurrent(context) == CUDA_SUCCESS, "cuCtxSetCurrent");
+    OK(cuCtxSetCurrent(context));
     for (int i = 0; i < ROUNDS; i++) {
         CUdeviceptr ptr = 0;
 
-        CHECK(cuMemAlloc_v2(&ptr, 512 << i % 8) == CUDA_SUCCESS, "cuMemAlloc");
-        CHECK(cuMemFree_v2(ptr) == CUDA_SUCCESS, "cuMemFree");
+        OK(cuMemAlloc_v2(&ptr, 512 << i % 8));
+        OK(cuMemFree_v2(ptr));
     }
     return arg;
 }
 
-int main(int argc, char **argv)
+__attribute__((visibility("default"))) int patched(int argc, char **argv);
+int patched(int argc, char **argv)
 {
-    static const char *const words[] = {"near", "far", "restore", "reloc"};
     static const size_t sizes[] = {1000, 3 << 20};
-    struct way ways[3] = {
-        {"linked", linked_alloc, linked_free, linked_alloc_async, linked_free_async}};
-    struct patcher_seen before;
+    struct way ways[3];
     pthread_t thread[THREADS];
-    int how = 0;
-    const char *fault;
+    const bool is_near = argc == 2 && strcmp(argv[1], "near") == 0;
+    unsigned before;
 
-    while (argc > 1 && how < 4 && strcmp(argv[1], words[how]) != 0)
-        how++;
-    CHECK(argc > 1 && how < 4, "usage: patched near|far|restore|reloc [led]");
+    CHECK(argc == 2, "usage: patched near|far");
     CHECK(cuInit(0) == CUDA_SUCCESS && cuDevicePrimaryCtxRetain(&context, 0) == CUDA_SUCCESS &&
               cuCtxSetCurrent(context) == CUDA_SUCCESS,
           "no context");
     /* Found before the functions are redirected. */
+    ways[0] = (struct way){"linked", cuMemAlloc_v2, cuMemFree_v2, cuMemAllocAsync, cuMemFreeAsync};
     ways[1] =
-        (struct way){"dlsym", dlsym(RTLD_DEFAULT, "cuMemAlloc_v2"),
-                     dlsym(RTLD_DEFAULT, "cuMemFree_v2"), dlsym(RTLD_DEFAULT, "cuMemAllocAsync"),
-                     dlsym(RTLD_DEFAULT, "cuMemFreeAsync")};
-    ways[2] = (struct way){"cuGetProcAddress", ask("cuMemAlloc", 12000), ask("cuMemFree", 12000),
-                           ask("cuMemAllocAsync", 12000), ask("cuMemFreeAsync", 12000)};
-    for (int w = 1; argc > 2 && w < 3; w++)
+        (struct way){"dlsym", dlsym(RTLD_DEFAULT, names[ALLOC]), dlsym(RTLD_DEFAULT, names[FREE]),
+                     dlsym(RTLD_DEFAULT, names[ALLOC_ASYNC]),
+                     dlsym(RTLD_DEFAULT, names[FREE_ASYNC])};
+    ways[2] = (struct way){"cuGetProcAddress", ask("cuMemAlloc"), ask("cuMemFree"),
+                           ask("cuMemAllocAsync"), ask("cuMemFreeAsync")};
+    for (int w = 0; w < 3; w++)
         CHECK(is_hook((void *)ways[w].free), "%s: the one in %s", ways[w].name,
               object_of((void *)ways[w].free));
-    fault = patcher_install((enum patcher_way)how);
-    CHECK(!fault, "%s", fault);
+    redirect(ALLOC, (void *)on_alloc, is_near);
+    redirect(FREE, (void *)on_free, is_near);
+    redirect(ALLOC_ASYNC, (void *)on_alloc_async, is_near);
+    redirect(FREE_ASYNC, (void *)on_free_async, is_near);
     for (int w = 0; w < 3; w++)
         for (int i = 0; i < 2; i++)
-            /* What a program looked up goes past the slots. */
-            one_round(&ways[w], sizes[i], how != PATCHER_RELOC || w == 0);
-    if (how == PATCHER_RESTORE)
-        return 0; /* no two threads in a function that changes */
-    before = patcher_seen();
+            one_round(&ways[w], sizes[i]);
+    before = seen[FREE];
     for (int i = 0; i < THREADS; i++)
         CHECK(pthread_create(&thread[i], NULL, rounds, NULL) == 0, "no thread");
     for (int i = 0; i < THREADS; i++)
         pthread_join(thread[i], NULL);
-    CHECK(patcher_seen().frees - before.frees == THREADS * ROUNDS, "%d frees",
-          patcher_seen().frees - before.frees);
+    CHECK(seen[FREE] - before == THREADS * ROUNDS, "%u frees", seen[FREE] - before);
     return 0;
 }
