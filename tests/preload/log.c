@@ -65,31 +65,6 @@ static void levels(void)
           "the log is\n%s", contents());
 }
 
-static void say_now(char time_text[40])
-{
-    struct timespec now;
-    struct tm parts;
-
-    clock_gettime(CLOCK_REALTIME, &now); /* time(NULL) is up to a tick behind it */
-    strftime(time_text, 40, "%Y-%m-%dT%H:%M:%S", gmtime_r(&now.tv_sec, &parts));
-}
-
-/* The day and the hour are those that libc's own calendar says. */
-static void time_of_a_line(void)
-{
-    char before[40], after[40];
-
-    say_now(before);
-    gs_log(GS_LOG_INFO, "what time it is");
-    say_now(after);
-    const char *line = strstr(contents(), "what time it is");
-    while (line && line > contents() && line[-1] != '\n')
-        line--;
-    CHECK(line && strncmp(line, before, strlen(before)) >= 0 &&
-              strncmp(line, after, strlen(after)) <= 0,
-          "between %s and %s: %.24s", before, after, line ? line : "nothing");
-}
-
 static time_t fixed; /* what CLOCK_REALTIME says; 0: the time */
 
 int __real_clock_gettime(clockid_t clock, struct timespec *ret_time);
@@ -505,7 +480,6 @@ int main(int argc, char **argv)
     gs_log(GS_LOG_DEBUG, "not shown by default");
     levels();
     dup2(saved, 2); /* from here on a failed check is seen */
-    time_of_a_line();
     dates();
     threads();
     repeats();
