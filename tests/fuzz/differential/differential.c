@@ -1,11 +1,11 @@
 /*
  * Does what a seed says, on whatever driver is there, and prints what can be seen of it:
  *
- *   differential SEED [--steps N] [--devices N] [--only LIST] [--with-two]
+ *   differential SEED [--steps N] [--devices N] [--only LIST]
  *
- * LIST names the steps that are made, such as 0-5,9 (all by default); --with-two lets some of them
- * share memory with another process. run.py compares two such prints. See world.h for what a
- * program is.
+ * LIST names the steps that are made, such as 0-5,9 (all by default). run.py compares two such prints.
+ * See world.h for what a program is. What calls are refused for whatever came before is asked by the
+ * conformance suite, and what several processes share by tests/chaos.
  */
 #include "world.h"
 #include "tests/system.h"
@@ -14,16 +14,14 @@
 
 struct world world;
 
-const char *const kind_names[KINDS] = {"plain",   "pitched", "async",      "pooled", "vmm",
-                                       "managed", "host",    "registered", "opened"};
+const char *const kind_names[KINDS] = {"plain", "pitched", "async", "pooled",
+                                       "vmm",   "managed", "host",  "registered"};
 
 const char *const limit_texts[LIMITS] = {
     [LIMIT_IPC_OF_ALL] = "Stream-ordered memory has IPC handles",
     [LIMIT_IPC_OF_OWN] = "Memory that a program makes and maps itself",
     [LIMIT_FAR] = "Stream-ordered memory is reached from another GPU",
     [LIMIT_USED] = "does not count stream-ordered memory that `cudaFree` freed",
-    [LIMIT_OPENED] =
-        "Memory opened from another process is filled, and has an address range, in every context",
     [LIMIT_RDMA] = "is said to be capable of GPUDirect RDMA",
 };
 
@@ -102,65 +100,49 @@ static const struct {
     const char *name;
     step_fn *step;
     unsigned weight;
-    bool two; /* of two processes */
 } steps[] = {
-    {"alloc", step_alloc, 30, false},
-    {"stream", step_stream, 6, false},
-    {"free", step_free, 20, false},
-    {"bad_alloc", step_bad_alloc, 3, false},
-    {"bad_free", step_bad_free, 3, false},
-    {"range", step_range, 4, false},
-    {"attributes", step_attributes, 6, false},
-    {"attribute_set", step_attribute_set, 2, false},
-    {"host", step_host, 4, false},
-    {"info", step_info, 1, false},
-    {"fill", step_fill, 15, false},
-    {"copy", step_copy, 15, false},
-    {"copy_2d", step_copy_2d, 5, false},
-    {"host_copy", step_host_copy, 10, false},
-    {"launch", step_launch, 12, false},
-    {"read", step_read, 15, false},
-    {"past_end", step_past_end, 6, false},
-    {"host_function", step_host_function, 2, false},
-    {"batch", step_batch, 2, false},
-    {"context", step_context, 2, false},
-    {"current", step_current, 4, false},
-    {"primary", step_primary, 1, false},
-    {"event", step_event, 6, false},
-    {"wait", step_wait, 3, false},
-    {"sync", step_sync, 4, false},
-    {"pool", step_pool, 3, false},
-    {"pool_figures", step_pool_figures, 2, false},
-    {"peer", step_peer, 2, false},
-    {"storm", step_storm, 1, false},
-    {"capture", step_capture, 6, false},
-    {"graph_launch", step_graph_launch, 6, false},
-    {"graph_by_hand", step_graph_by_hand, 4, false},
-    {"vmm", step_vmm, 4, false},
-    {"bad_vmm", step_bad_vmm, 2, false},
-    {"their_memory", step_their_memory, 12, true},
-    {"import", step_import, 8, true},
-    {"export", step_export, 8, true},
-    {"close", step_close, 6, true},
-    {"bad_ipc", step_bad_ipc, 3, true},
-    {"kill", step_kill, 1, true},
+    {"alloc", step_alloc, 30},
+    {"stream", step_stream, 6},
+    {"free", step_free, 20},
+    {"range", step_range, 4},
+    {"attributes", step_attributes, 6},
+    {"attribute_set", step_attribute_set, 2},
+    {"host", step_host, 4},
+    {"fill", step_fill, 15},
+    {"copy", step_copy, 15},
+    {"copy_2d", step_copy_2d, 5},
+    {"host_copy", step_host_copy, 10},
+    {"launch", step_launch, 12},
+    {"read", step_read, 15},
+    {"past_end", step_past_end, 6},
+    {"host_function", step_host_function, 2},
+    {"batch", step_batch, 2},
+    {"context", step_context, 2},
+    {"current", step_current, 4},
+    {"primary", step_primary, 1},
+    {"event", step_event, 6},
+    {"wait", step_wait, 3},
+    {"sync", step_sync, 4},
+    {"pool", step_pool, 3},
+    {"pool_figures", step_pool_figures, 2},
+    {"peer", step_peer, 2},
+    {"capture", step_capture, 6},
+    {"graph_launch", step_graph_launch, 6},
+    {"graph_by_hand", step_graph_by_hand, 4},
+    {"vmm", step_vmm, 4},
 };
 #define STEPS (sizeof steps / sizeof *steps)
 enum { ALLOC_STEP = 0, STREAM_STEP = 1 };
 
-static unsigned choose(bool two)
+static unsigned choose(void)
 {
-    unsigned all = 0, at;
+    unsigned all = 0, at, i = 0;
 
-    for (unsigned i = 0; i < STEPS; i++)
-        all += steps[i].two && !two ? 0 : steps[i].weight;
-    at = pick(all);
-    for (unsigned i = 0;; i++) {
-        unsigned weight = steps[i].two && !two ? 0 : steps[i].weight;
-        if (at < weight)
-            return i;
-        at -= weight;
-    }
+    for (unsigned k = 0; k < STEPS; k++)
+        all += steps[k].weight;
+    for (at = pick(all); at >= steps[i].weight; i++)
+        at -= steps[i].weight;
+    return i;
 }
 
 /* ---- A second thread, which makes some of the steps while the first waits ---- */
@@ -257,13 +239,13 @@ static void second_begins(void)
 
 #define FIRST 24 /* steps, of which many make what the others use */
 
-static void make(uint64_t seed, unsigned i, bool two)
+static void make(uint64_t seed, unsigned i)
 {
     unsigned which;
 
     random_state = seed * 0xD1342543DE82EF95u + i * 0x9E3779B97F4A7C15u;
     random_next();
-    which = choose(two);
+    which = choose();
     if (i < FIRST && one_in(2))
         which = one_in(4) ? STREAM_STEP : ALLOC_STEP;
     printf("%u %s", i, steps[which].name);
@@ -294,14 +276,12 @@ static void end(void)
             CALL(cuCtxSetCurrent, world.context[i].handle);
             CALL(cuCtxSynchronize);
         }
-    other_end();
     say("\n");
 }
 
 static int usage(void)
 {
-    fprintf(stderr, "usage: differential SEED [--steps N] [--devices N] [--only LIST] "
-                    "[--with-two]\n");
+    fprintf(stderr, "usage: differential SEED [--steps N] [--devices N] [--only LIST]\n");
     return 2;
 }
 
@@ -309,26 +289,19 @@ int main(int argc, char **argv)
 {
     unsigned count = 300, devices = 1;
     const char *only = NULL;
-    bool two = false;
     pthread_t thread;
     uint64_t seed;
 
-    if (argc == 3 && !strcmp(argv[1], "--other"))
-        return other_main(atoi(argv[2]));
-    if (argc < 2)
+    if (argc < 2 || argc % 2)
         return usage();
     seed = strtoull(argv[1], NULL, 10);
-    for (int i = 2; i < argc; i++) {
-        if (!strcmp(argv[i], "--with-two"))
-            two = true;
-        else if (i + 1 == argc)
-            return usage();
-        else if (!strcmp(argv[i], "--steps"))
-            count = strtoul(argv[++i], NULL, 10);
+    for (int i = 2; i < argc; i += 2) {
+        if (!strcmp(argv[i], "--steps"))
+            count = strtoul(argv[i + 1], NULL, 10);
         else if (!strcmp(argv[i], "--devices"))
-            devices = strtoul(argv[++i], NULL, 10);
+            devices = strtoul(argv[i + 1], NULL, 10);
         else if (!strcmp(argv[i], "--only"))
-            only = argv[++i];
+            only = argv[i + 1];
         else
             return usage();
     }
@@ -341,7 +314,7 @@ int main(int argc, char **argv)
     say("\n");
     for (unsigned i = 0; i < count; i++)
         if (named(only, i))
-            make(seed, i, two);
+            make(seed, i);
     end();
     for (int i = 0; i < LIMITS; i++)
         printf("~%d %s\n", i, limit_texts[i]);

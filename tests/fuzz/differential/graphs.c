@@ -227,7 +227,7 @@ static CUDA_MEMCPY3D row_copy(CUdeviceptr to, CUdeviceptr from, size_t size)
 /* Nodes without an edge between them run in any order, so each is behind the one before. */
 void step_graph_by_hand(void)
 {
-    int to = any_block(DEVICE_KINDS & ~(1u << OPENED)), from = any_block(1u << PLAIN);
+    int to = any_block(DEVICE_KINDS), from = any_block(1u << PLAIN);
     struct block *block = &world.block[to < 0 ? 0 : to];
     CUDA_MEMSET_NODE_PARAMS fill = {.elementSize = 1, .height = 1};
     CUcontext context = one_in(3) ? NULL : context_handle(current_context());

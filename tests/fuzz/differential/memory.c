@@ -173,9 +173,6 @@ CUresult block_free(int slot, int stream)
     CUresult result = CUDA_SUCCESS;
 
     switch (block->kind) {
-    case OPENED:
-        result = CALL(cuIpcCloseMemHandle, block->ptr);
-        break;
     case VMM:
         if (world_settle(slot))
             result = vmm_free(block);
@@ -206,11 +203,11 @@ CUresult block_free(int slot, int stream)
  * ended. */
 void step_free(void)
 {
-    int slot = any_block(ALL_KINDS & ~(1u << OPENED)), stream = one_in(4) ? -1 : any_stream();
+    int slot = any_block(ALL_KINDS), stream = one_in(4) ? -1 : any_stream();
     struct block *block = &world.block[slot < 0 ? 0 : slot];
     bool of_stream = block->kind == ASYNC || block->kind == POOLED;
 
-    if (slot < 0 || (block->shared && block->size < 2 * MIB))
+    if (slot < 0)
         return;
     say(" b%d", slot);
     if (current_context() < 0 ||
@@ -227,79 +224,9 @@ void step_free(void)
     block_free(slot, stream);
 }
 
-static const size_t too_much[] = {0, (size_t)1 << 50, SIZE_MAX, SIZE_MAX - 100};
-
-void step_bad_alloc(void)
-{
-    size_t bytes = too_much[pick(4)], pitch = 77;
-    int stream = any_stream();
-    CUdeviceptr ptr = 77;
-
-    say(" %zu", bytes);
-    switch (pick(6)) {
-    case 0:
-        CALL(cuMemAlloc, &ptr, bytes);
-        break;
-    case 1:
-        CALL(cuMemAlloc, NULL, bytes);
-        break;
-    case 2:
-        if (CALL(cuMemAllocAsync, &ptr, bytes, stream_handle(stream)) == CUDA_SUCCESS)
-            say(" %llx", (unsigned long long)ptr);
-        break;
-    case 3:
-        CALL(cuMemAllocAsync, NULL, 10, stream_handle(stream));
-        break;
-    case 4: {
-        static const size_t sides[] = {
-            0, 1, 100, (size_t)1 << 40, SIZE_MAX / 2, SIZE_MAX - 511, SIZE_MAX - 510};
-        size_t width = sides[pick(7)], height = width > MIB ? 1 + pick(4) : 0;
-        unsigned element = pick(18);
-        if (width == SIZE_MAX / 2 && height == 3) /* natively a block of less than its rows */
-            height = 4;
-        say(" %zux%zu %u", width, height, element);
-        CALL(cuMemAllocPitch, &ptr, &pitch, width, height, element);
-        say(" %zu", pitch);
-        break;
-    }
-    default:
-        CALL(cuMemAllocFromPoolAsync, &ptr, 100, NULL, stream_handle(stream));
-    }
-}
-
-void step_bad_free(void)
-{
-    int slot = any_block(1u << PLAIN | 1u << PITCH | 1u << ASYNC | 1u << POOLED);
-    CUdeviceptr nowhere = 0x1234000;
-    int stream = any_stream();
-
-    switch (pick(6)) {
-    case 0:
-        CALL(cuMemFree, 0);
-        break;
-    case 1:
-        CALL(cuMemFree, nowhere);
-        break;
-    case 2:
-        CALL(cuMemFreeAsync, nowhere, stream_handle(stream));
-        break;
-    case 3:
-        CALL(cuMemFreeAsync, 0, stream_handle(stream));
-        break;
-    default:
-        if (slot >= 0 && world.block[slot].size > 4) {
-            say(" b%d", slot);
-            if (one_in(2))
-                CALL(cuMemFree, world.block[slot].ptr + 1);
-            else
-                CALL(cuMemFreeAsync, world.block[slot].ptr + 1, stream_handle(stream));
-        }
-    }
-}
-
 void step_range(void)
 {
-    int slot = any_block(DEVICE_KINDS & ~(1u << OPENED));
+    int slot = any_block(DEVICE_KINDS);
     const struct block *block = &world.block[slot < 0 ? 0 : slot];
     size_t offset, size = 77;
     CUdeviceptr base = 77;
@@ -446,7 +373,7 @@ void step_attributes(void)
                                                CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE,
                                                (CUpointer_attribute)0,
                                                (CUpointer_attribute)999};
-    int slot = any_block(ALL_KINDS & ~(1u << OPENED));
+    int slot = any_block(ALL_KINDS);
     struct block *block = &world.block[slot < 0 ? 0 : slot];
 
     if (slot < 0)
@@ -496,12 +423,4 @@ void step_host(void)
         say_bytes(block->host, block->size);
     if (one_in(3))
         CALL(cuMemFree, block->ptr);
-}
-
-void step_info(void)
-{
-    size_t free_bytes = 0, total = 0;
-
-    if (CALL(cuMemGetInfo, one_in(2) ? &free_bytes : NULL, &total) == CUDA_SUCCESS)
-        say(" %d", free_bytes <= total);
 }

@@ -1,8 +1,6 @@
-/* Steps on contexts, streams, events and pools, and one with several threads at once. */
+/* Steps on contexts, streams, events and pools. */
 #include "world.h"
 #include "tests/system.h"
-
-#include <stdatomic.h>
 
 /* The context is about to go: its work is done, and what does not go with it by itself goes before.
  * So do graphs of other contexts that copy its memory: the driver (580.159.04, an H200) takes a
@@ -86,7 +84,6 @@ void step_current(void)
         say(" %d", device);
     if (slot < 0 && one_in(2)) { /* some calls without one */
         step_range();
-        step_bad_alloc();
         step_free();
     }
     if (slot < 0 || one_in(2)) {
@@ -306,51 +303,4 @@ void step_peer(void)
         CALL(cuCtxEnablePeerAccess, peer, one_in(6));
     else
         CALL(cuCtxDisablePeerAccess, peer);
-}
-
-/* ---- Threads at once ---- */
-
-#define THREADS 4
-#define ROUNDS  25
-
-/* Nothing is printed here: the order would be the threads'. */
-static void *storm(void *arg)
-{
-    uintptr_t me = (uintptr_t)arg;
-    unsigned wrong = 0;
-    CUstream stream;
-
-    if (cuCtxSetCurrent(context_handle(0)) || cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING))
-        return (void *)1;
-    for (unsigned i = 0; i < ROUNDS; i++) {
-        unsigned want = (unsigned)(me * 1000 + i), got = 0;
-        size_t size = (size_t)4096 << (i % 10);
-        bool async = i & 1;
-        CUdeviceptr ptr;
-
-        if ((async ? cuMemAllocAsync(&ptr, size, stream) : cuMemAlloc(&ptr, size)) ||
-            cuMemsetD32Async(ptr, want, size / 4, stream) ||
-            cuMemcpyDtoHAsync(&got, ptr + size - 4, 4, stream) || cuStreamSynchronize(stream) ||
-            (async ? cuMemFreeAsync(ptr, stream) : cuMemFree(ptr)))
-            wrong += 1000;
-        wrong += got != want;
-    }
-    wrong += cuStreamSynchronize(stream) != CUDA_SUCCESS;
-    wrong += cuStreamDestroy(stream) != CUDA_SUCCESS;
-    return (void *)(uintptr_t)wrong;
-}
-
-void step_storm(void)
-{
-    pthread_t threads[THREADS];
-    uintptr_t made = 0, wrong = 0;
-    void *result;
-
-    while (made < THREADS && pthread_create(&threads[made], NULL, storm, (void *)made) == 0)
-        made++;
-    for (uintptr_t i = 0; i < made; i++) {
-        pthread_join(threads[i], &result);
-        wrong += (uintptr_t)result;
-    }
-    say(" %d threads %llu wrong", (int)made, (unsigned long long)wrong);
 }

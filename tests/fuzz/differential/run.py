@@ -1,13 +1,10 @@
 """Programs of the differential fuzzer, two ways each, compared line by line:
 
     run.py [--seconds N] [--seeds A-B] [--left SIDE] [--right SIDE] [--steps N] [--jobs N]
-    run.py record A-B [--left SIDE] > FILE
-    run.py --against FILE [--right SIDE]
 
 A SIDE is native or shim, and :software or :gpu, such as shim:gpu; the default is native:software
 against shim:software. Where there is no build folder, all is taken from the bundle that
-tests/gpu/bundle.sh made. --against takes what record wrote, on another machine maybe, for the left
-side. A seed that differs is tried with fewer steps until none can be left out; the steps that
+tests/gpu/bundle.sh made. A seed that differs is tried with fewer steps until none can be left out; the steps that
 remain and both sides' lines are printed, and the exit status is 1. One that crashes or hangs is such
 a difference. What the limits in shim/README.md name is not compared: the program prints ~N in its
 place, and the words of the limit at its end, which that page must have.
@@ -92,11 +89,8 @@ class Side:
 
 
 def options_of(seed, arguments):
-    """Two processes in every second program, on a GPU, where one takes long to start, in every fourth;
-    two devices in half of them where there are."""
+    """Two devices in half of them where there are."""
     options = ['--steps', str(arguments.steps)]
-    if seed % (4 if arguments.gpu else 2) == 1:
-        options.append('--with-two')
     if arguments.devices > 1 and seed % 4 >= 2:
         options += ['--devices', '2']
     return options
@@ -240,35 +234,6 @@ def compare(arguments, left, right):
     return 1 if bad or not made else 0
 
 
-def record(arguments, side):
-    first, last = seeds_of(arguments.of)
-    print(f'steps {arguments.steps} devices {arguments.devices} gpu {int(arguments.gpu)}')
-    for seed in range(first, last + 1):
-        print(f'seed {seed}')
-        print('\n'.join(side.run(seed, options_of(seed, arguments))[0]))
-    return 0
-
-
-def against(arguments, right):
-    """What another machine printed, and what this one does; nothing is left out of a program."""
-    bad = made = 0
-    with open(arguments.against, encoding='utf-8') as file:
-        words = file.readline().split()
-        arguments.steps, arguments.devices = int(words[1]), int(words[3])
-        arguments.gpu = bool(int(words[5]))
-        programs = file.read().split('seed ')[1:]
-    for program in programs:
-        lines = program.splitlines()
-        seed = int(lines[0])
-        got, said = right.run(seed, options_of(seed, arguments))
-        made += 1
-        if first_difference(lines[1:], got) is not None:
-            bad += 1
-            report(seed, options_of(seed, arguments), lines[1:], got, ('record', right.name), said)
-    print(f'differential: {made} programs of {arguments.steps} steps, {bad} differ')
-    return 1 if bad or not made else 0
-
-
 def gpus():
     listed = subprocess.run(['nvidia-smi', '-L'], capture_output=True, text=True, check=True).stdout
     return sum(line.startswith('GPU') for line in listed.splitlines())
@@ -277,13 +242,10 @@ def gpus():
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument('what', nargs='?', choices=['record'])
-    parser.add_argument('of', nargs='?')
     parser.add_argument('--seconds', type=float)
     parser.add_argument('--seeds', default='1-1000000')
     parser.add_argument('--left', default='native:software')
     parser.add_argument('--right', default='shim:software')
-    parser.add_argument('--against')
     parser.add_argument('--steps', type=int, help='300 each, on a GPU 200')
     parser.add_argument('--devices', type=int,
                         help='2, on a GPU machine as many of them as there are')
@@ -303,12 +265,7 @@ def main():
     with tempfile.TemporaryDirectory(prefix='differential-') as folder:
         scratch = pathlib.Path(folder) / 'share'
         scratch.mkdir(mode=0o700)
-        if arguments.what:
-            return record(arguments, Side(arguments.left, program, scratch))
-        right = Side(arguments.right, program, scratch)
-        if arguments.against:
-            return against(arguments, right)
-        return compare(arguments, Side(arguments.left, program, scratch), right)
+        return compare(arguments, Side(arguments.left, program, scratch), Side(arguments.right, program, scratch))
 
 
 if __name__ == '__main__':

@@ -1,4 +1,4 @@
-/* Steps with the program's own virtual memory, beside and against that of cuMemAlloc. */
+/* Steps with the program's own virtual memory. */
 #include "world.h"
 
 #include <string.h>
@@ -38,44 +38,4 @@ void step_vmm(void)
         CALL(cuMemUnmap, second, block->size);
     }
     CALL(cuMemAddressFree, second, block->size);
-}
-
-/* Calls that memory of the other kinds, or no memory, is not for. */
-void step_bad_vmm(void)
-{
-    int slot = any_block(1u << PLAIN | 1u << PITCH);
-    CUdeviceptr ptr = slot < 0 ? 0x1234000 : world.block[slot].ptr, base = ptr & ~(2 * MIB - 1);
-    CUmemGenericAllocationHandle handle = 0;
-    CUmemAllocationProp prop;
-    CUdeviceptr range;
-    size_t size = 0;
-
-    memset(&prop, 0, sizeof prop);
-    prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-    prop.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-    say(" b%d", slot);
-    switch (pick(7)) {
-    case 0:
-        CALL(cuMemRetainAllocationHandle, &handle, (void *)ptr);
-        break;
-    case 1:
-        CALL(cuMemUnmap, base, 2 * MIB);
-        break;
-    case 2:
-        CALL(cuMemAddressFree, base, 2 * MIB);
-        break;
-    case 3:
-        CALL(cuMemCreate, &handle, MIB, &prop, 0);
-        break;
-    case 4:
-        CALL(cuMemCreate, &handle, (size_t)1 << 50, &prop, 0);
-        break;
-    case 5:
-        CALL(cuMemAddressReserve, &range, 2 * MIB + 1, 0, 0, 0);
-        break;
-    default:
-        if (CALL(cuMemGetAllocationGranularity, &size, &prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM) ==
-            CUDA_SUCCESS)
-            say(" %zu", size);
-    }
 }

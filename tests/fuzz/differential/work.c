@@ -27,11 +27,6 @@ void step_fill(void)
 
     if (slot < 0 || !place(slot, &stream))
         return;
-    if (block->kind == OPENED && (current_context() || order_of(stream).context)) {
-        /* Not in the context that opened it: the fill would be made on one side alone. */
-        LIMIT(LIMIT_OPENED, cuMemGetAddressRange, NULL, &size, block->ptr);
-        return;
-    }
     size = pick_part(block, 8 * KIB, &offset);
     at = block->ptr + offset;
     width = at % 4 == 0 && size % 4 == 0 ? 4 : at % 2 == 0 && size % 2 == 0 ? 2 : 1;
@@ -159,7 +154,7 @@ void step_host_copy(void)
 
 void step_launch(void)
 {
-    const unsigned kinds = 1u << PLAIN | 1u << ASYNC | 1u << POOLED | 1u << VMM | 1u << OPENED;
+    const unsigned kinds = 1u << PLAIN | 1u << ASYNC | 1u << POOLED | 1u << VMM;
     int slot = any_block(kinds), other = any_block(kinds), stream, context;
     const struct block *block = &world.block[slot < 0 ? 0 : slot];
     size_t offset, from_offset, size;

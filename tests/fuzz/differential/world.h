@@ -30,11 +30,10 @@ enum {
     BLOCKS = 20,
     POOLS = 2,
     GRAPHS = 3,
-    THEIRS = 6, /* blocks of the other process */
     KERNELS = 3
 };
 
-enum kind { PLAIN, PITCH, ASYNC, POOLED, VMM, MANAGED, HOST, REGISTERED, OPENED, KINDS };
+enum kind { PLAIN, PITCH, ASYNC, POOLED, VMM, MANAGED, HOST, REGISTERED, KINDS };
 extern const char *const kind_names[KINDS];
 
 /* A place in the order of work; on a per-thread default stream nothing is done. */
@@ -75,9 +74,7 @@ struct block {
     size_t pitch, width; /* PITCH */
     int context;         /* where it was made */
     int device;
-    int pool;    /* POOLED: its slot, -1 when that pool was destroyed */
-    int theirs;  /* OPENED: of which slot of the other process, -1 when that process has ended */
-    bool shared; /* the other process has it open */
+    int pool; /* POOLED: its slot, -1 when that pool was destroyed */
     struct order last;
     void *host;                          /* HOST, REGISTERED */
     CUmemGenericAllocationHandle handle; /* VMM */
@@ -142,15 +139,7 @@ CUresult not_compared(CUresult result, unsigned limit);
  * limit. */
 #define LIMIT(limit, call, ...) (about(#call), not_compared(call(__VA_ARGS__), limit))
 
-enum limit {
-    LIMIT_IPC_OF_ALL,
-    LIMIT_IPC_OF_OWN,
-    LIMIT_RDMA,
-    LIMIT_FAR,
-    LIMIT_USED,
-    LIMIT_OPENED,
-    LIMITS
-};
+enum limit { LIMIT_IPC_OF_ALL, LIMIT_IPC_OF_OWN, LIMIT_RDMA, LIMIT_FAR, LIMIT_USED, LIMITS };
 extern const char *const limit_texts[LIMITS]; /* words of shim/README.md */
 
 /* Prints a hash of memory of the host. */
@@ -208,26 +197,18 @@ CUresult launch(int which, int context, CUstream stream, void **args);
 /* ---- Steps ---- */
 
 typedef void step_fn(void);
-step_fn step_alloc, step_free, step_bad_alloc, step_bad_free, step_range, step_attributes,
-    step_attribute_set, step_host, step_info;
+step_fn step_alloc, step_free, step_range, step_attributes, step_attribute_set, step_host;
 step_fn step_fill, step_copy, step_copy_2d, step_host_copy, step_launch, step_read, step_past_end,
     step_host_function, step_batch;
 step_fn step_context, step_current, step_primary, step_stream, step_event, step_wait, step_sync,
-    step_pool, step_pool_figures, step_peer, step_storm;
+    step_pool, step_pool_figures, step_peer;
 step_fn step_capture, step_graph_launch, step_graph_by_hand;
-step_fn step_vmm, step_bad_vmm;
-step_fn step_their_memory, step_import, step_export, step_close, step_bad_ipc, step_kill;
+step_fn step_vmm;
 
 /* Writes all of a new block that may be looked at, in the order of its making. */
 void block_written(int slot, struct order order);
 /* Makes one of a kind in the slot; false: it could not be made. */
 bool block_make(int slot, enum kind kind, size_t size, int stream);
 CUresult block_free(int slot, int stream);
-
-/* ---- The other process ---- */
-
-/* What main does when the program is told to be it. */
-int other_main(int fd);
-void other_end(void);
 
 #endif
