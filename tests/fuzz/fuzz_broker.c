@@ -97,13 +97,9 @@ static void start(void)
 static int dial(void)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
-    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 
     snprintf(address.sun_path, sizeof address.sun_path, "%.60s/%s", dir, side_broker_name());
-    CHECK(fd >= 0);
-    while (connect(fd, (const struct sockaddr *)&address, sizeof address) != 0)
-        CHECK(errno == EINTR);
-    return fd;
+    return fuzz_dial(&address);
 }
 
 /* One of a few handles, so that clients meet in them; the last byte is the secret's. */
@@ -236,18 +232,6 @@ static void send_one(int fd, struct fuzz_input *input, uint8_t kind)
         leave_by_hand(fd);
 }
 
-/* Waits for something to read; the fuzzer's own alarm may come in between. */
-static bool wait_readable(int fd)
-{
-    struct pollfd ready = {.fd = fd, .events = POLLIN};
-    int got;
-
-    do
-        got = poll(&ready, 1, SOON);
-    while (got < 0 && errno == EINTR);
-    return got > 0;
-}
-
 /* Reads all there is, until the other side hangs up. Returns why it refused something last; 0: it
  * did not. */
 static uint32_t drain(int fd)
@@ -257,7 +241,7 @@ static uint32_t drain(int fd)
     uint32_t refused = 0;
 
     while (error != -ENOTCONN && error != -EPIPE) {
-        CHECK(wait_readable(fd));
+        CHECK(fuzz_readable(fd, SOON));
         error = fuzz_receive(fd, &message, &got_fd);
         if (got_fd >= 0)
             close(got_fd);
@@ -334,7 +318,7 @@ static bool honest_ones(void)
         gs_ipc_handle_write(&ipc_handle, message.open.ipc_handle);
         message.open.want_fd = 1;
         send_whole(fd, &message, &none);
-        CHECK(wait_readable(fd) && fuzz_receive(fd, &message, &got_fd) == 0);
+        CHECK(fuzz_readable(fd, SOON) && fuzz_receive(fd, &message, &got_fd) == 0);
     } while (message.head.type == GS_WIRE_REFUSE && message.refuse.reason == GS_REFUSED_EARLY &&
              side_now() - left_ns < KEEP_NS);
     if (message.head.type == GS_WIRE_REFUSE)

@@ -129,16 +129,6 @@ static void start(void)
     address = fuzz_address(dir, ipc_handles[0] + offsetof(struct gs_ipc_handle, instance));
 }
 
-static int dial(void)
-{
-    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-
-    CHECK(fd >= 0);
-    while (connect(fd, (const struct sockaddr *)&address, sizeof address) != 0)
-        CHECK(errno == EINTR);
-    return fd;
-}
-
 static void write_hello(union gs_wire_message *message)
 {
     gs_wire_start(message, GS_WIRE_HELLO, 0);
@@ -155,25 +145,13 @@ static void write_open(union gs_wire_message *message, unsigned block, uint32_t 
     message->open.want_fd = want_fd;
 }
 
-/* Waits for something to read; the fuzzer's own alarm may come in between. */
-static bool wait_readable(int fd, int limit_ms)
-{
-    struct pollfd ready = {.fd = fd, .events = POLLIN};
-    int got;
-
-    do
-        got = poll(&ready, 1, limit_ms);
-    while (got < 0 && errno == EINTR);
-    return got > 0;
-}
-
 /* Reads all there is; whether the other side has hung up within `limit_ms`. */
 static bool drain(int fd, int limit_ms)
 {
     union gs_wire_message message;
     int got_fd, error;
 
-    while (wait_readable(fd, limit_ms)) {
+    while (fuzz_readable(fd, limit_ms)) {
         error = fuzz_receive(fd, &message, &got_fd);
         if (got_fd >= 0)
             close(got_fd);
@@ -252,13 +230,13 @@ static void honest_client(void)
 {
     union gs_wire_message message;
     struct fuzz_fds none = {.count = 0};
-    int fd = dial(), got_fd;
+    int fd = fuzz_dial(&address), got_fd;
 
     write_hello(&message);
     CHECK(fuzz_send(fd, &message, message.head.size, &none));
     write_open(&message, 0, 1);
     CHECK(fuzz_send(fd, &message, message.head.size, &none));
-    CHECK(wait_readable(fd, SOON) && fuzz_receive(fd, &message, &got_fd) == 0);
+    CHECK(fuzz_readable(fd, SOON) && fuzz_receive(fd, &message, &got_fd) == 0);
     CHECK(message.head.type == GS_WIRE_GRANT && got_fd >= 0);
     close(got_fd);
     gs_wire_start(&message, GS_WIRE_CLOSE, 1);
@@ -277,7 +255,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         start();
     export_again();
     frees = 0;
-    fd = dial();
+    fd = fuzz_dial(&address);
     for (unsigned i = 0; i < 64 && input.left; i++)
         send_one(fd, &input);
     shutdown(fd, SHUT_WR);

@@ -185,6 +185,27 @@ bool fuzz_send(int socket, const void *bytes, size_t size, const struct fuzz_fds
     return sendmsg(socket, &header, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)size;
 }
 
+int fuzz_dial(const struct sockaddr_un *address)
+{
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+
+    CHECK(fd >= 0);
+    while (connect(fd, (const struct sockaddr *)address, sizeof *address) != 0)
+        CHECK(errno == EINTR);
+    return fd;
+}
+
+bool fuzz_readable(int fd, int limit_ms)
+{
+    struct pollfd ready = {.fd = fd, .events = POLLIN};
+    int got;
+
+    do
+        got = poll(&ready, 1, limit_ms);
+    while (got < 0 && errno == EINTR);
+    return got > 0;
+}
+
 struct sockaddr_un fuzz_address(const char *dir, const unsigned char *instance)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};

@@ -26,6 +26,10 @@ void fuzz_fill(struct fuzz_input *input, union gs_wire_message *message);
 struct fuzz_fds fuzz_confirmed_make(struct fuzz_input *input);
 /* Sends without waiting; whether the other side took it. */
 bool fuzz_send(int socket, const void *bytes, size_t size, const struct fuzz_fds *fds);
+/* Connected to it. */
+int fuzz_dial(const struct sockaddr_un *address);
+/* Waits for something to read; the fuzzer's own alarm may come in between. */
+bool fuzz_readable(int fd, int limit_ms);
 /* The address of the exporter with that instance in the folder. */
 struct sockaddr_un fuzz_address(const char *dir, const unsigned char *instance);
 
