@@ -477,35 +477,6 @@ CUresult sd_stream_is_capturing(CUstream stream, CUstreamCaptureStatus *status)
     return result;
 }
 
-CUresult sd_stream_get_capture_info(CUstream stream, CUstreamCaptureStatus *status, cuuint64_t *id,
-                                    CUgraph *graph, const CUgraphNode **nodes,
-                                    const CUgraphEdgeData **edges, size_t *count)
-{
-    struct sd_queue *queue;
-    CUresult result = sd_queue_get(stream, &queue);
-
-    if (!result && !status)
-        result = CUDA_ERROR_INVALID_VALUE;
-    if (!result)
-        result = implicit(queue);
-    if (result)
-        return result;
-    *status = status_of(queue);
-    if (*status != CU_STREAM_CAPTURE_STATUS_ACTIVE)
-        return CUDA_SUCCESS;
-    if (id)
-        *id = queue->capture->id;
-    if (graph)
-        *graph = (CUgraph)queue->capture->graph;
-    if (nodes)
-        *nodes = (const CUgraphNode *)queue->nodes;
-    if (edges)
-        *edges = NULL; /* every edge here is a plain one */
-    if (count)
-        *count = queue->node_count;
-    return CUDA_SUCCESS;
-}
-
 CUresult sd_thread_exchange_capture_mode(CUstreamCaptureMode *mode)
 {
     CUstreamCaptureMode before = sd_thread.mode;

@@ -35,7 +35,6 @@
 CALL(cuInit, cuInit, 2000, SD_EARLY, (unsigned flags), sd_init, (flags))
 CALL(cuDriverGetVersion, cuDriverGetVersion, 2020, SD_EARLY | SD_UNLOCKED, (int *version), sd_driver_get_version, (version))
 CALL(cuGetErrorName, cuGetErrorName, 6000, SD_EARLY | SD_UNLOCKED, (CUresult e, const char **s), sd_get_error_name, (e, s))
-CALL(cuGetErrorString, cuGetErrorString, 6000, SD_EARLY | SD_UNLOCKED, (CUresult e, const char **s), sd_get_error_string, (e, s))
 ROW(cuGetProcAddress, cuGetProcAddress, 11030, SD_EARLY | SD_UNLOCKED, (const char *symbol, void **pfn, int version, cuuint64_t flags), sd_get_proc_address(symbol, pfn, version, flags, NULL))
 CALL(cuGetProcAddress, cuGetProcAddress_v2, 12000, SD_EARLY | SD_UNLOCKED, (const char *symbol, void **pfn, int version, cuuint64_t flags, CUdriverProcAddressQueryResult *status), sd_get_proc_address, (symbol, pfn, version, flags, status))
 CALL(cuGetExportTable, cuGetExportTable, 3000, SD_EARLY | SD_UNLOCKED, (const void **table, const CUuuid *id), sd_get_export_table, (table, id))
@@ -106,11 +105,9 @@ CALL(cuGreenCtxCreate, cuGreenCtxCreate, 12040, SD_PLAIN, (CUgreenCtx *green, CU
 CALL(cuGreenCtxDestroy, cuGreenCtxDestroy, 12040, SD_PLAIN, (CUgreenCtx green), sd_green_destroy, (green))
 CALL(cuCtxFromGreenCtx, cuCtxFromGreenCtx, 12040, SD_PLAIN, (CUcontext *ctx, CUgreenCtx green), sd_ctx_from_green, (ctx, green))
 CALL(cuGreenCtxGetId, cuGreenCtxGetId, 12090, SD_PLAIN, (CUgreenCtx green, unsigned long long *id), sd_green_get_id, (green, id))
-ROW(cuGreenCtxStreamCreate, cuGreenCtxStreamCreate, 12050, SD_PLAIN, (CUstream *s, CUgreenCtx green, unsigned flags, int priority), sd_green_stream_create(s, green, flags))
 
 /* -- streams -- */
 CALL(cuStreamCreate, cuStreamCreate, 2000, SD_PLAIN, (CUstream *s, unsigned flags), sd_stream_create, (s, flags))
-ROW(cuStreamCreateWithPriority, cuStreamCreateWithPriority, 5050, SD_PLAIN, (CUstream *s, unsigned flags, int priority), sd_stream_create(s, flags))
 CALL(cuStreamDestroy, cuStreamDestroy, 2000, SD_PLAIN, (CUstream s), sd_stream_destroy, (s))
 ROW(cuStreamDestroy, cuStreamDestroy_v2, 4000, SD_PLAIN, (CUstream s), sd_stream_destroy(s))
 CALLS(cuStreamQuery, cuStreamQuery, _ptsz, 2000, 7000, (CUstream s), sd_stream_query, (OWN(s)))
@@ -134,9 +131,6 @@ ROWS(cuStreamBeginCaptureToCig, cuStreamBeginCaptureToCig, _ptsz, 13010, 13010, 
 ROWS(cuStreamBeginRecaptureToGraph, cuStreamBeginRecaptureToGraph, _ptsz, 13030, 13030, (CUstream s, CUstreamCaptureMode mode, CUgraph g, CUgraphRecaptureCallback fn, void *data), sd_stream_begin_recapture(OWN(s), mode, g))
 ROWS(cuStreamEndCapture, cuStreamEndCapture, _ptsz, 10000, 10000, (CUstream s, CUgraph *g), sd_stream_end_capture(OWN(s), g))
 CALLS(cuStreamIsCapturing, cuStreamIsCapturing, _ptsz, 10000, 10000, (CUstream s, CUstreamCaptureStatus *status), sd_stream_is_capturing, (OWN(s), status))
-ROWS(cuStreamGetCaptureInfo, cuStreamGetCaptureInfo, _ptsz, 10010, 10010, (CUstream s, CUstreamCaptureStatus *status, cuuint64_t *id), sd_stream_get_capture_info(OWN(s), status, id, NULL, NULL, NULL, NULL))
-ROWS(cuStreamGetCaptureInfo, cuStreamGetCaptureInfo_v2, _ptsz, 11030, 11030, (CUstream s, CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *g, const CUgraphNode **nodes, size_t *count), sd_stream_get_capture_info(OWN(s), status, id, g, nodes, NULL, count))
-ROWS(cuStreamGetCaptureInfo, cuStreamGetCaptureInfo_v3, _ptsz, 12030, 12030, (CUstream s, CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *g, const CUgraphNode **nodes, const CUgraphEdgeData **edges, size_t *count), sd_stream_get_capture_info(OWN(s), status, id, g, nodes, edges, count))
 CALL(cuThreadExchangeStreamCaptureMode, cuThreadExchangeStreamCaptureMode, 10010, SD_PLAIN, (CUstreamCaptureMode *mode), sd_thread_exchange_capture_mode, (mode))
 
 /* -- graphs -- */

@@ -100,17 +100,6 @@ CUresult sd_green_get_id(CUgreenCtx green, unsigned long long *id)
     return CUDA_SUCCESS;
 }
 
-CUresult sd_green_stream_create(CUstream *stream, CUgreenCtx green, unsigned flags)
-{
-    struct sd_context *context = check(green);
-
-    if (!context)
-        return CUDA_ERROR_INVALID_CONTEXT;
-    if (!(flags & CU_STREAM_NON_BLOCKING))
-        return CUDA_ERROR_INVALID_VALUE;
-    return sd_stream_create_in(context, stream, flags);
-}
-
 CUresult sd_stream_get_contexts(CUstream stream, CUcontext *ctx, CUgreenCtx *green)
 {
     struct sd_context *context;

@@ -150,8 +150,6 @@ CUresult sd_stream_create_in(struct sd_context *context, CUstream *stream, unsig
 
 /* ---- green.c ---- */
 
-CUresult sd_green_stream_create(CUstream *stream, CUgreenCtx green, unsigned flags);
-
 /* ---- event.c ---- */
 
 struct sd_event {
@@ -242,9 +240,6 @@ CUresult sd_stream_begin_capture_to_graph(CUstream stream, CUgraph graph, const 
                                           size_t count, CUstreamCaptureMode mode);
 CUresult sd_stream_begin_recapture(CUstream stream, CUstreamCaptureMode mode, CUgraph graph);
 /* `with_edges`: ret_edges is given (NULL edges, as all of ours are plain). */
-CUresult sd_stream_get_capture_info(CUstream stream, CUstreamCaptureStatus *status, cuuint64_t *id,
-                                    CUgraph *graph, const CUgraphNode **nodes,
-                                    const CUgraphEdgeData **edges, size_t *count);
 
 /* ---- graph.c ---- */
 
