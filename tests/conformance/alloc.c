@@ -49,18 +49,14 @@ Test(alloc, blocks_never_overlap)
 
 Test(alloc, small_blocks_are_512_bytes_apart)
 {
-    CUdeviceptr a = 0, b = 0;
+    CUdeviceptr a = allocated(512), b = allocated(512);
     unsigned long long apart;
 
-    OK(cuMemAlloc(&a, 512));
-    OK(cuMemAlloc(&b, 512));
     apart = a < b ? b - a : a - b;
     probe("small_blocks_apart", "%llu", apart);
     cr_assert_geq(apart, 512);
     cr_assert_eq(a % 512, 0);
     cr_assert_eq(b % 512, 0);
-    OK(cuMemFree(a));
-    OK(cuMemFree(b));
 }
 
 Test(alloc, zero_bytes_are_refused)
@@ -82,17 +78,6 @@ Test(alloc, more_than_there_is_is_out_of_memory)
     probe("alloc_size_max", "%s", result_name(cuMemAlloc(&ptr, SIZE_MAX)));
     /* And nothing is broken by it. */
     OK(cuMemAlloc(&ptr, 4096));
-    OK(cuMemFree(ptr));
-}
-
-Test(alloc, no_context_is_an_error)
-{
-    CUdeviceptr ptr = 0, kept = 0;
-
-    OK(cuMemAlloc(&kept, 4096));
-    OK(cuCtxSetCurrent(NULL));
-    CHECK(CUDA_ERROR_INVALID_CONTEXT, cuMemAlloc(&ptr, 4096));
-    OK(cuMemFree(kept));
 }
 
 Test(alloc, free_of_null_is_success)
@@ -162,53 +147,6 @@ Test(alloc, a_thread_without_context_frees_or_is_refused)
         OK(cuMemFree(block.ptr));
 }
 
-static void *allocate_much(void *arg)
-{
-    uint32_t seed = (uint32_t)(uintptr_t)arg;
-    CUdeviceptr ptr[16] = {0};
-    size_t size[16] = {0};
-    const char *bad = NULL;
-
-    if (cuCtxSetCurrent(context) != CUDA_SUCCESS)
-        return (void *)(uintptr_t)"cuCtxSetCurrent";
-    for (unsigned int i = 0; i < 400 && !bad; i++) {
-        unsigned int k = (seed = seed * 1664525u + 1013904223u) >> 28;
-        if (ptr[k]) {
-            uint32_t seen = 0;
-            if (cuMemcpyDtoH(&seen, ptr[k] + size[k] - 4, 4) != CUDA_SUCCESS)
-                bad = "cuMemcpyDtoH";
-            else if (seen != (uint32_t)ptr[k])
-                bad = "a block's last word changed";
-            else if (cuMemFree(ptr[k]) != CUDA_SUCCESS)
-                bad = "cuMemFree";
-            ptr[k] = 0;
-        } else {
-            size[k] = (size_t)4 << (seed >> 8) % 20;
-            if (cuMemAlloc(&ptr[k], size[k]) != CUDA_SUCCESS)
-                bad = "cuMemAlloc";
-            else if (cuMemsetD32(ptr[k] + size[k] - 4, (uint32_t)ptr[k], 1) != CUDA_SUCCESS)
-                bad = "cuMemsetD32";
-        }
-    }
-    for (int k = 0; k < 16; k++)
-        if (ptr[k] && cuMemFree(ptr[k]) != CUDA_SUCCESS)
-            bad = "cuMemFree at the end";
-    return (void *)(uintptr_t)bad;
-}
-
-Test(alloc, threads_allocate_and_free_at_once)
-{
-    pthread_t thread[4];
-    void *bad;
-
-    for (uintptr_t i = 0; i < 4; i++)
-        cr_assert_eq(pthread_create(&thread[i], NULL, allocate_much, (void *)(i + 1)), 0);
-    for (int i = 0; i < 4; i++) {
-        pthread_join(thread[i], &bad);
-        cr_expect_null(bad, "%s", (const char *)bad);
-    }
-}
-
 /* ---- pitch ---- */
 
 Test(alloc, pitch_rounds_the_width_up)
@@ -254,7 +192,6 @@ Test(alloc, pitch_rows_hold_what_is_copied)
     for (size_t row = 0; row < HEIGHT; row++)
         OK(cuMemcpyDtoH(out + row * WIDTH, ptr + row * pitch, WIDTH));
     cr_assert_eq(memcmp(in, out, sizeof in), 0);
-    OK(cuMemFree(ptr));
 }
 
 Test(alloc, pitch_errors)
@@ -336,16 +273,14 @@ Test(alloc, address_range_is_the_block)
 
 Test(alloc, the_rest_of_a_shared_chunk_is_no_block)
 {
-    CUdeviceptr ptr = 0, base = 0;
+    CUdeviceptr ptr = allocated(512), base = 0;
     size_t size = 0;
 
-    OK(cuMemAlloc(&ptr, 512));
     probe("address_range_behind_a_small_block", "%s",
           result_name(cuMemGetAddressRange(&base, &size, ptr + 512)));
     if (under_shim() || software_driver())
         CHECK(CUDA_ERROR_NOT_FOUND, cuMemGetAddressRange(&base, &size, ptr + 512));
     CHECK(CUDA_ERROR_INVALID_VALUE, cuMemFree(ptr + 512));
-    OK(cuMemFree(ptr));
 }
 
 Test(alloc, address_range_of_other_memory_is_the_drivers)
@@ -362,7 +297,6 @@ Test(alloc, address_range_of_other_memory_is_the_drivers)
     OK(cuMemAllocHost(&host, 8192));
     probe("address_range_host", "%s",
           result_name(cuMemGetAddressRange(&base, &size, (CUdeviceptr)(uintptr_t)host)));
-    OK(cuMemFreeHost(host));
 }
 
 /* ---- past the end and after the end ---- */
@@ -453,7 +387,6 @@ Test(alloc, calls_found_by_dlsym)
                                   .range = (range_fn)dlsym(scopes[i], "cuMemGetAddressRange_v2"),
                                   .info = (info_fn)dlsym(scopes[i], "cuMemGetInfo_v2"),
                                   .share = (share_fn)dlsym(scopes[i], "cuIpcGetMemHandle")});
-    dlclose(library);
 }
 
 Test(alloc, calls_found_by_cuGetProcAddress)
@@ -496,7 +429,6 @@ Test(alloc, calls_found_as_the_runtime_does)
     OK(again("cuMemGetInfo", (void **)&way.info, 12000, 2, NULL));
     OK(again("cuIpcGetMemHandle", (void **)&way.share, 12000, 2, NULL));
     run_program(&way);
-    dlclose(library);
 }
 
 Test(alloc, lookups_of_what_is_not_there)
@@ -571,22 +503,4 @@ Test(alloc, an_exhausted_device_recovers)
     }
     OK(cuCtxSynchronize());
     cr_assert_geq(memory_free_bytes() + 2 * MIB, before);
-}
-
-Test(alloc, memory_freed_in_small_blocks_serves_a_large_one)
-{
-    enum { CAPACITY = 1 << 16 };
-    static CUdeviceptr ptr[CAPACITY];
-    CUdeviceptr large = 0;
-    size_t before, n;
-
-    if (!software_driver())
-        cr_skip_test("the device is not this test's alone");
-    before = memory_free_bytes();
-    n = fill_device(ptr, CAPACITY, 512 * KIB);
-    cr_assert_lt(n, CAPACITY);
-    while (n)
-        OK(cuMemFree(ptr[--n]));
-    OK(cuMemAlloc(&large, before / 10 * 9 / MIB * MIB));
-    OK(cuMemFree(large));
 }

@@ -129,19 +129,20 @@ Test(async, memory_of_the_default_pool)
 
 Test(async, memory_of_the_programs_own_pool_stays_there)
 {
-    CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
-                            .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0}};
     CUstream stream = new_stream();
-    CUmemoryPool pool = NULL, seen = NULL;
+    CUmemoryPool pool = new_pool(CU_MEM_HANDLE_TYPE_NONE), seen = NULL, others = NULL;
     CUdeviceptr ptr = 0;
-    cuuint64_t used = 0;
+    cuuint64_t used = 0, before = 0;
 
-    OK(cuMemPoolCreate(&pool, &props));
+    OK(cuDeviceGetDefaultMemPool(&others, device));
+    OK(cuMemPoolGetAttribute(others, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &before));
     OK(cuMemAllocFromPoolAsync(&ptr, 3 * MIB, pool, stream));
     OK(cuPointerGetAttribute(&seen, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, ptr));
     cr_assert_eq(seen, pool);
     OK(cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used));
-    cr_assert_geq(used, 3 * MIB);
+    cr_assert_eq(used, 3 * MIB);
+    OK(cuMemPoolGetAttribute(others, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used));
+    cr_assert_eq(used, before);
     OK(launch_fill(stream, ptr, 6, 3 * MIB / 4));
     OK(cuStreamSynchronize(stream));
     cr_assert_eq(words_other(ptr, 6, 3 * MIB / 4), 0);
@@ -149,19 +150,15 @@ Test(async, memory_of_the_programs_own_pool_stays_there)
     OK(cuStreamSynchronize(stream));
     OK(cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used));
     cr_assert_eq(used, 0);
-    OK(cuMemPoolDestroy(pool));
 }
 
 Test(async, a_pool_made_current_serves_the_allocations)
 {
-    CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
-                            .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0}};
     CUstream stream = new_stream();
-    CUmemoryPool pool = NULL, before = NULL, seen = NULL;
+    CUmemoryPool pool = new_pool(CU_MEM_HANDLE_TYPE_NONE), before = NULL, seen = NULL;
     CUdeviceptr ptr = 0;
 
     OK(cuDeviceGetMemPool(&before, device));
-    OK(cuMemPoolCreate(&pool, &props));
     OK(cuDeviceSetMemPool(device, pool));
     OK(cuMemAllocAsync(&ptr, 4096, stream));
     OK(cuPointerGetAttribute(&seen, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, ptr));
@@ -169,7 +166,6 @@ Test(async, a_pool_made_current_serves_the_allocations)
     OK(cuMemFreeAsync(ptr, stream));
     OK(cuStreamSynchronize(stream));
     OK(cuDeviceSetMemPool(device, before));
-    OK(cuMemPoolDestroy(pool));
 }
 
 /* ---- stream order ---- */
@@ -177,9 +173,8 @@ Test(async, a_pool_made_current_serves_the_allocations)
 Test(async, same_stream_reuse_keeps_the_order)
 {
     CUstream stream = new_stream();
-    CUdeviceptr kept = 0, a = 0, b = 0;
+    CUdeviceptr kept = allocated(MIB), a = 0, b = 0;
 
-    OK(cuMemAlloc(&kept, MIB));
     for (int i = 0; i < 50; i++) {
         size_t words = sizes[(size_t)i % 4] / 4;
 
@@ -195,28 +190,13 @@ Test(async, same_stream_reuse_keeps_the_order)
         OK(cuMemFreeAsync(b, stream));
     }
     OK(cuStreamSynchronize(stream));
-    OK(cuMemFree(kept));
 }
 
 Test(async, another_streams_block_is_never_overwritten_late)
 {
     CUstream s1 = new_stream(), s2 = new_stream();
-    CUdeviceptr a = 0, b = 0;
 
-    for (int i = 0; i < 24; i++) {
-        size_t words = sizes[(size_t)i % SIZES] / 4;
-
-        OK(cuMemAllocAsync(&a, words * 4, s1));
-        OK(launch_spin_fill(s1, a, 1, words, 5 * MILLISECOND));
-        OK(cuMemFreeAsync(a, s1));
-        OK(cuMemAllocAsync(&b, words * 4, s2));
-        OK(launch_fill(s2, b, 2, words));
-        OK(cuStreamSynchronize(s2));
-        OK(cuStreamSynchronize(s1));
-        cr_assert_eq(words_other(b, 2, words), 0, "round %d, %zu words", i, words);
-        OK(cuMemFreeAsync(b, s2));
-    }
-    OK(cuCtxSynchronize());
+    turns_over(&(struct turn){.has = s1, .works = s1, .frees = s1, .takes = s2, .fills = s2}, 24);
 }
 
 /* Used on one stream, freed on another that an event made wait: the free is behind the use. */
@@ -224,9 +204,8 @@ Test(async, a_free_on_another_stream_is_behind_what_the_stream_waits_for)
 {
     CUstream s1 = new_stream(), s2 = new_stream(), s3 = new_stream();
     CUdeviceptr a = 0, b = 0, c = 0;
-    CUevent used;
+    CUevent used = new_event();
 
-    OK(cuEventCreate(&used, CU_EVENT_DISABLE_TIMING));
     for (int i = 0; i < 16; i++) {
         size_t words = sizes[(size_t)i % SIZES] / 4;
 
@@ -251,22 +230,13 @@ Test(async, a_free_on_another_stream_is_behind_what_the_stream_waits_for)
 /* The legacy stream waits for blocking streams and they for it; a block freed there follows. */
 Test(async, the_legacy_stream_orders_blocking_streams)
 {
-    CUstream blocking;
-    CUdeviceptr a = 0, b = 0;
+    struct turn turn = {.frees = CU_STREAM_LEGACY,
+                        .takes = CU_STREAM_LEGACY,
+                        .fills = CU_STREAM_LEGACY};
 
-    OK(cuStreamCreate(&blocking, CU_STREAM_DEFAULT));
-    for (int i = 0; i < 8; i++) {
-        OK(cuMemAllocAsync(&a, 64 * KIB, blocking));
-        OK(launch_spin_fill(blocking, a, 1, 16 * KIB, 5 * MILLISECOND));
-        OK(cuMemFreeAsync(a, CU_STREAM_LEGACY));
-        OK(cuMemAllocAsync(&b, 64 * KIB, CU_STREAM_LEGACY));
-        OK(launch_fill(CU_STREAM_LEGACY, b, 2, 16 * KIB));
-        OK(cuCtxSynchronize());
-        cr_assert_eq(words_other(b, 2, 16 * KIB), 0, "round %d", i);
-        OK(cuMemFreeAsync(b, CU_STREAM_LEGACY));
-    }
-    OK(cuCtxSynchronize());
-    OK(cuStreamDestroy(blocking));
+    OK(cuStreamCreate(&turn.works, CU_STREAM_DEFAULT));
+    turn.has = turn.works;
+    turns_over(&turn, 8);
 }
 
 Test(async, a_stream_destroyed_after_its_frees)
@@ -286,7 +256,5 @@ Test(async, a_stream_destroyed_after_its_frees)
         OK(cuCtxSynchronize());
         cr_assert_eq(words_other(b, 2, words), 0, "round %d", i);
         OK(cuMemFreeAsync(b, other));
-        OK(cuStreamSynchronize(other));
-        OK(cuStreamDestroy(other));
     }
 }

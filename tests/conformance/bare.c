@@ -3,54 +3,17 @@
  * owns it, whichever is current, or none; of memory of a pool, and of the program's own mappings,
  * it is refused. What is changed stays in its context, and a copy needs none.
  */
-#include "conform.h"
+#include "nodes.h"
 
 #include <criterion/criterion.h>
 
 TestSuite(bare, .init = conform_start, .timeout = 60);
 
-#define WORDS ((size_t)256)
-#define BYTES (4 * WORDS)
-
-static CUresult by_kind(CUgraphNode *node, CUgraph graph, CUgraphNodeParams *params)
-{
-    const CUDA_MEMSET_NODE_PARAMS fill = {.dst = params->memset.dst,
-                                          .value = params->memset.value,
-                                          .elementSize = params->memset.elementSize,
-                                          .width = params->memset.width,
-                                          .height = params->memset.height};
-
-    return cuGraphAddMemsetNode(node, graph, NULL, 0, &fill, NULL);
-}
-
-typedef CUresult add_fn(CUgraphNode *, CUgraph, const CUgraphNode *, size_t, CUgraphNodeParams *);
-typedef CUresult add_edges_fn(CUgraphNode *, CUgraph, const CUgraphNode *, const CUgraphEdgeData *,
-                              size_t, CUgraphNodeParams *);
-
-/* The calls for fills and for nodes of any kind, by the version they came with; NOT_FOUND where the
- * driver has none. */
-static const int versions[] = {0, 12020, 12030, 13040};
-#define FORMS (sizeof versions / sizeof *versions)
-
-static CUresult add(size_t form, CUgraphNode *node, CUgraph graph, CUgraphNodeParams *params)
-{
-    void *function = driver_lookup("cuGraphAddNode", versions[form], 0);
-
-    if (form == 0)
-        return by_kind(node, graph, params);
-    if (!function)
-        return CUDA_ERROR_NOT_FOUND;
-    if (form == 1)
-        return ((add_fn *)function)(node, graph, NULL, 0, params);
-    return ((add_edges_fn *)function)(node, graph, NULL, NULL, 0, params);
-}
-
 /* The same by the call for fills alone, whose native answer was not measured. */
 static void change_by_kind(CUgraphExec exec, CUgraphNode node, CUdeviceptr dst, unsigned int value)
 {
-    const CUDA_MEMSET_NODE_PARAMS fill = {
-        .dst = dst, .value = value, .elementSize = 4, .width = WORDS, .height = 1};
-    CUresult r = cuGraphExecMemsetNodeSetParams(exec, node, &fill, NULL);
+    CUgraphNodeParams params = a_fill(dst, value, WORDS, NULL);
+    CUresult r = change_exec(FORM_KIND, exec, node, &params);
 
     probe("fill_changed_without_a_context", "%s", result_name(r));
     if (r != CUDA_SUCCESS && !under_shim() && !software_driver())
@@ -64,33 +27,29 @@ static void change_by_kind(CUgraphExec exec, CUgraphNode node, CUdeviceptr dst, 
 /* Adds such a fill in every form, launches it, and changes it. */
 static void fills(CUdeviceptr dst, CUcontext during)
 {
-    for (size_t form = 0; form < FORMS; form++) {
+    for (enum form form = 0; form < FORMS; form++) {
         const unsigned int value = 10 * (unsigned int)form;
         CUgraphNodeParams params = a_fill(dst, value + 1, WORDS, NULL);
         CUgraphNode node = NULL;
         CUgraphExec exec = NULL;
         CUgraph graph = NULL;
-        CUresult r;
 
+        if (!form_exists(form))
+            continue;
         OK(cuGraphCreate(&graph, 0));
         OK(cuCtxSetCurrent(during));
-        r = add(form, &node, graph, &params);
-        if (r == CUDA_ERROR_NOT_FOUND) {
-            OK(cuGraphDestroy(graph));
-            continue;
-        }
-        cr_assert_eq(r, CUDA_SUCCESS, "form %d: %s", versions[form], result_name(r));
+        OK(add(form, &node, graph, NULL, &params));
         cr_assert_null(params.memset.ctx, "what the program gave was changed");
         OK(cuCtxSetCurrent(context));
         OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
         OK(cuGraphLaunch(exec, CU_STREAM_PER_THREAD));
         OK(cuStreamSynchronize(CU_STREAM_PER_THREAD));
-        cr_assert_eq(words_other(dst, value + 1, WORDS), 0, "form %d", versions[form]);
+        cr_assert_eq(words_other(dst, value + 1, WORDS), 0, "form %d", form_versions[form]);
         params = a_fill(dst, value + 2, WORDS, NULL);
         OK(cuGraphExecNodeSetParams(exec, node, &params));
         OK(cuGraphLaunch(exec, CU_STREAM_PER_THREAD));
         OK(cuStreamSynchronize(CU_STREAM_PER_THREAD));
-        cr_assert_eq(words_other(dst, value + 2, WORDS), 0, "form %d", versions[form]);
+        cr_assert_eq(words_other(dst, value + 2, WORDS), 0, "form %d", form_versions[form]);
         cr_assert_null(params.memset.ctx, "what the program gave was changed");
         OK(cuGraphNodeSetParams(node, &params));
         change_by_kind(exec, node, dst, value + 3);
@@ -115,30 +74,24 @@ Test(bare, fills_of_plain_memory_are_done_in_its_owner)
     fills(small, second);
     fills(small, NULL);
     fills(others, NULL);
-    OK(cuMemFree(small));
-    OK(cuMemFree(large));
-    OK(cuMemFree(others));
-    OK(cuCtxDestroy(second));
 }
 
 /* It can be changed to, though not added. */
 static void is_refused(CUdeviceptr dst)
 {
-    for (size_t form = 0; form < FORMS; form++) {
+    for (enum form form = 0; form < FORMS; form++) {
         CUgraphNodeParams params = a_fill(dst, 1, WORDS, NULL), good = a_fill(dst, 1, WORDS, NULL);
         CUgraphNode node = NULL, other = NULL;
         CUgraphExec exec = NULL;
         CUgraph graph = NULL;
-        CUresult r;
 
+        if (!form_exists(form))
+            continue;
         OK(cuGraphCreate(&graph, 0));
-        r = add(form, &node, graph, &params);
-        cr_assert(r == CUDA_ERROR_INVALID_VALUE || r == CUDA_ERROR_NOT_FOUND, "form %d: %s",
-                  versions[form], result_name(r));
+        CHECK(CUDA_ERROR_INVALID_VALUE, add(form, &node, graph, NULL, &params));
         good.memset.ctx = context;
-        r = form > 0 ? add(form, &other, graph, &good) : CUDA_ERROR_NOT_FOUND;
-        if (r != CUDA_ERROR_NOT_FOUND) {
-            OK(r);
+        if (form != FORM_KIND) {
+            OK(add(form, &other, graph, NULL, &good));
             OK(cuGraphNodeSetParams(other, &params));
             OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
             OK(cuGraphExecNodeSetParams(exec, other, &params));
@@ -155,7 +108,6 @@ Test(bare, fills_of_memory_of_a_pool_are_refused)
     OK(cuMemAllocAsync(&ptr, BYTES, CU_STREAM_LEGACY));
     OK(cuCtxSynchronize());
     is_refused(ptr);
-    OK(cuMemFreeAsync(ptr, CU_STREAM_LEGACY));
 }
 
 Test(bare, fills_of_mappings_of_ones_own_are_refused)
@@ -169,9 +121,6 @@ Test(bare, fills_of_mappings_of_ones_own_are_refused)
     OK(cuMemMap(ptr, 2 * MIB, 0, handle, 0));
     access_set(ptr, 2 * MIB, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
     is_refused(ptr);
-    OK(cuMemUnmap(ptr, 2 * MIB));
-    OK(cuMemAddressFree(ptr, 2 * MIB));
-    OK(cuMemRelease(handle));
 }
 
 Test(bare, copies_need_no_context)

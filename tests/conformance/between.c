@@ -1,4 +1,4 @@
-/* Contexts of two devices: copies between them, and whose access to whose memory is enabled. */
+/* Copies between contexts of two devices. */
 #include "two.h"
 
 #include <criterion/criterion.h>
@@ -10,10 +10,9 @@ TestSuite(between, .init = conform_start, .timeout = 60);
 Test(between, copies_may_name_any_context)
 {
     CUcontext named[4] = {context, NULL, NULL, NULL}, third = NULL;
-    CUdeviceptr here = 0, there = 0;
+    CUdeviceptr here = allocated(4096), there = 0;
     const uint32_t value = 7;
 
-    OK(cuMemAlloc(&here, 4096));
     named[1] = second_device();
     OK(cuMemAlloc(&there, 4096));
     named[2] = third = context_create(device);
@@ -34,10 +33,6 @@ Test(between, copies_may_name_any_context)
         OK(cuCtxSetCurrent(named[1]));
         cr_assert_eq(words_other(there, value + (uint32_t)i, 1024), 0, "contexts %d", i);
     }
-    OK(cuCtxSetCurrent(context));
-    OK(cuMemFree(here));
-    OK(cuMemFree(there));
-    OK(cuCtxDestroy(third));
 }
 
 /* No two numbers of it are alike, so that none can stand for another. */
@@ -96,10 +91,9 @@ Test(between, boxes_of_devices_without_access_land_where_they_are_to)
                                        .WidthInBytes = 39,
                                        .Height = 7,
                                        .Depth = 1};
-    CUdeviceptr here, there;
+    CUdeviceptr here = allocated(APART_SIZE), there;
     CUcontext other;
 
-    OK(cuMemAlloc(&here, APART_SIZE));
     other = second_device();
     OK(cuMemAlloc(&there, APART_SIZE));
     OK(cuCtxSetCurrent(context));
@@ -125,9 +119,6 @@ Test(between, boxes_of_devices_without_access_land_where_they_are_to)
             cr_assert_eq(seen[i], wanted[i], "way %d, byte %zu: %#x, not %#x", way, i, seen[i],
                          wanted[i]);
     }
-    OK(cuMemFree(there));
-    OK(cuCtxSetCurrent(context));
-    OK(cuMemFree(here));
 }
 
 /* A box that is used again: of a side, only the field that its type names is read. */
@@ -172,68 +163,4 @@ Test(between, an_address_left_over_beside_host_memory_is_not_read)
         OK(cuMemcpyDtoH(to, there, sizeof to));
         cr_assert_arr_eq(to, from, sizeof to, "flat %d", flat);
     }
-    OK(cuMemFree(there));
-    OK(cuCtxSetCurrent(context));
-    OK(cuMemFree(here));
-}
-
-/* ---- peer access ---- */
-
-static CUcontext pair[2]; /* the primary contexts of two devices that reach each other */
-
-static void start(void)
-{
-    int count = 0, can = 0;
-
-    OK(cuDeviceGetCount(&count));
-    if (count > 1)
-        OK(cuDeviceCanAccessPeer(&can, 0, 1));
-    if (!can)
-        cr_skip_test("no second device that the first one reaches");
-    pair[0] = context;
-    OK(cuDevicePrimaryCtxRetain(&pair[1], 1));
-}
-
-static CUdeviceptr memory_of(CUcontext owner)
-{
-    CUdeviceptr ptr = 0;
-
-    OK(cuCtxSetCurrent(owner));
-    OK(cuMemAlloc(&ptr, 4096));
-    return ptr;
-}
-
-/* Whether a fill is let in, and the copy that always is. */
-static bool may_fill(CUcontext who, CUdeviceptr ptr)
-{
-    unsigned int flags = 77;
-    CUresult r;
-
-    OK(cuCtxSetCurrent(who));
-    r = cuMemsetD8(ptr, 1, 16);
-    cr_assert(r == CUDA_SUCCESS || r == CUDA_ERROR_INVALID_VALUE, "%s", result_name(r));
-    OK(cuCtxSynchronize()); /* access that is taken away under it would be a fault */
-    OK(cuPointerGetAttribute(&flags, CU_POINTER_ATTRIBUTE_ACCESS_FLAGS, ptr));
-    probe("access_flags_of_another_devices_memory", "%s %u", result_name(r), flags);
-    if (under_shim() || software_driver())
-        cr_assert_eq(flags != 0, r == CUDA_SUCCESS, "flags %u, fill %s", flags, result_name(r));
-    return r == CUDA_SUCCESS;
-}
-
-Test(between, peer_access_lets_fills_in_and_a_copy_does_not)
-{
-    CUdeviceptr there, here;
-
-    start();
-    there = memory_of(pair[1]);
-    here = memory_of(pair[0]);
-    cr_assert(!may_fill(pair[0], there));
-    OK(cuMemcpyDtoD(here, there, 16));
-    OK(cuCtxSynchronize());
-    cr_assert(!may_fill(pair[0], there), "a copy lets fills in");
-    OK(cuCtxEnablePeerAccess(pair[1], 0));
-    cr_assert(may_fill(pair[0], there));
-    CHECK(CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED, cuCtxEnablePeerAccess(pair[1], 0));
-    OK(cuMemFree(there));
-    OK(cuMemFree(here));
 }

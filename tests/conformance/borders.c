@@ -54,8 +54,6 @@ Test(borders, nodes_added_by_hand_pass_them)
         cr_assert_eq(words_other(other + 4 * words, SEED, sizes[i] / 4 - words), 0);
         cr_assert_eq(words_other(other + sizes[i], 0, (LARGEST - sizes[i]) / 4), 0);
     }
-    OK(cuMemFree(other));
-    blocks_end(block);
 }
 
 /* Memory that a graph allocates is the driver's. */
@@ -88,7 +86,6 @@ Test(borders, nodes_copy_to_and_from_memory_of_the_graphs_own)
         cr_assert_eq(words_other(block[SIZES - 1], SEED + (unsigned)i, size / 4), 0);
         cr_assert_eq(words_other(block[SIZES - 1] + size, 0, (LARGEST - size) / 4), 0);
     }
-    blocks_end(block);
 }
 
 /* Kernels, fills and copies of a stream that captures; the graph is launched twice. */
@@ -126,9 +123,6 @@ Test(borders, what_was_captured_passes_them)
         OK(cuGraphExecDestroy(exec));
         OK(cuGraphDestroy(graph));
     }
-    OK(cuMemFree(other));
-    OK(cuStreamDestroy(stream));
-    blocks_end(block);
 }
 
 Test(borders, batches_of_copies_pass_them)
@@ -158,8 +152,6 @@ Test(borders, batches_of_copies_pass_them)
             OK(cuStreamDestroy(stream));
         }
     }
-    OK(cuMemFree(other));
-    blocks_end(block);
 }
 
 /* ---- Peers ----------------------------------------------------------------------------------- */
@@ -188,8 +180,6 @@ Test(borders, copies_between_devices_pass_them)
         OK(cuCtxSynchronize());
         cr_assert_eq(words_other(block[i], SEED + (unsigned)i, words), 0);
     }
-    OK(cuMemFree(there));
-    blocks_end(block);
 }
 
 /* Blocks of the other device, some from before the access was given and some from later. */
@@ -216,10 +206,6 @@ Test(borders, peer_access_is_to_all_of_a_block)
         cr_assert_eq(words_other(before[i], SEED + (unsigned)i, sizes[i] / 4), 0);
         cr_assert_eq(words_other(later[i], (unsigned)i, sizes[i] / 4 - 1), 0);
     }
-    OK(cuCtxSetCurrent(second));
-    blocks_end(before);
-    blocks_end(later);
-    OK(cuCtxSetCurrent(context));
 }
 
 /* ---- A pool ---------------------------------------------------------------------------------- */
@@ -278,6 +264,4 @@ Test(borders, a_pool_lets_a_peer_into_all_of_a_block)
         cr_assert_eq(words_other(before[i], SEED + (unsigned)i, sizes[i] / 4), 0);
         cr_assert_eq(words_other(later[i], (unsigned)i, sizes[i] / 4), 0);
     }
-    blocks_end_of(MEMORY_ASYNC, before);
-    blocks_end_of(MEMORY_ASYNC, later);
 }

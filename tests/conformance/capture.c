@@ -119,7 +119,6 @@ Test(capture, allocation_on_the_capturing_thread)
         if (ptr)
             OK(cuMemFree(ptr));
     }
-    OK(cuMemFree(target));
 }
 
 Test(capture, allocation_on_another_thread)
@@ -145,7 +144,6 @@ Test(capture, allocation_on_another_thread)
         if (e.ptr)
             OK(cuMemFree(e.ptr));
     }
-    OK(cuMemFree(target));
 }
 
 static bool free_waits(void)
@@ -194,7 +192,6 @@ Test(capture, frees_during_a_capture)
             OK(cuMemFree(e.to_free));
         }
     }
-    OK(cuMemFree(target));
 }
 
 /* Many allocations and frees in a row: the moment at which an arena would close an epoch or
@@ -221,7 +218,6 @@ Test(capture, a_storm_of_allocations_during_a_capture)
         OK(cuMemAlloc(&ptr[i], 4 * MIB));
     for (int i = 0; i < 64; i++)
         OK(cuMemFree(ptr[i]));
-    OK(cuMemFree(target));
 }
 
 Test(capture, questions_during_a_capture)
@@ -246,21 +242,19 @@ Test(capture, questions_during_a_capture)
         probe("questions_in_capture", "%s: info %s share %s then end %s", mode_names[m],
               result_name(info), result_name(share), result_name(end(stream)));
     }
-    OK(cuMemFree(target));
 }
 
 Test(capture, the_calls_by_which_a_capture_begins_and_ends_in_every_form)
 {
     typedef CUresult (*begin_fn)(CUstream, CUstreamCaptureMode);
     typedef CUresult (*end_fn)(CUstream, CUgraph *);
-    static const cuuint64_t flags[] = {CU_GET_PROC_ADDRESS_LEGACY_STREAM,
-                                       CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM};
     CUstream stream = new_stream();
     CUdeviceptr target = filled(WORDS * 4, 0);
 
     for (int i = 0; i < 2; i++) {
-        begin_fn begin_form = (begin_fn)driver_lookup("cuStreamBeginCapture", 12000, flags[i]);
-        end_fn end_form = (end_fn)driver_lookup("cuStreamEndCapture", 12000, flags[i]);
+        begin_fn begin_form =
+            (begin_fn)driver_lookup("cuStreamBeginCapture", 12000, default_streams[i]);
+        end_fn end_form = (end_fn)driver_lookup("cuStreamEndCapture", 12000, default_streams[i]);
         CUgraph graph = NULL;
         CUdeviceptr ptr = 0;
 
@@ -282,7 +276,6 @@ Test(capture, the_calls_by_which_a_capture_begins_and_ends_in_every_form)
         if (!under_shim())
             OK(cuMemFree(ptr));
     }
-    OK(cuMemFree(target));
 }
 
 /* What comes and goes while a capture is open: enough for the arena to want events. */
@@ -302,16 +295,14 @@ typedef CUresult again_fn(CUstream, CUstreamCaptureMode, CUgraph, void *, void *
 /* Into a graph that is there, and once more over what was captured, by drivers that can. */
 Test(capture, into_a_graph_and_over_it_again)
 {
-    static const cuuint64_t flags[] = {CU_GET_PROC_ADDRESS_LEGACY_STREAM,
-                                       CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM};
     CUstream stream = new_stream();
     CUdeviceptr target = filled(WORDS * 4, 0);
 
     for (int i = 0; i < 2; i++) {
         to_graph_fn *to_graph =
-            (to_graph_fn *)driver_lookup("cuStreamBeginCaptureToGraph", 12030, flags[i]);
+            (to_graph_fn *)driver_lookup("cuStreamBeginCaptureToGraph", 12030, default_streams[i]);
         again_fn *again =
-            (again_fn *)driver_lookup("cuStreamBeginRecaptureToGraph", 13030, flags[i]);
+            (again_fn *)driver_lookup("cuStreamBeginRecaptureToGraph", 13030, default_streams[i]);
         CUgraph graph = NULL, ended = NULL;
 
         if (!to_graph)
@@ -330,7 +321,6 @@ Test(capture, into_a_graph_and_over_it_again)
         }
         OK(cuGraphDestroy(graph));
     }
-    OK(cuMemFree(target));
 }
 
 /* Captures for a graphics API take a context that was made for one. */
@@ -383,7 +373,6 @@ Test(capture, a_capture_abandoned_with_its_stream)
         OK(fill_now(ptr, 1, 16));
         OK(cuMemFree(ptr));
     }
-    OK(cuMemFree(target));
 }
 
 /* ---- graph memory nodes ---- */
@@ -412,9 +401,6 @@ Test(capture, async_memory_of_a_capturing_stream_belongs_to_the_graph)
         OK(cuStreamSynchronize(stream));
         cr_assert_eq(words_other(out, 123, WORDS), 0, "launch %d", i);
     }
-    OK(cuGraphExecDestroy(exec));
-    OK(cuGraphDestroy(graph));
-    OK(cuMemFree(out));
 }
 
 Test(capture, graph_memory_that_outlives_its_graph_is_freed_by_either_call)
@@ -489,20 +475,6 @@ Test(capture, memory_of_a_node_added_by_hand_is_freed_in_and_out_of_the_graph)
     }
 }
 
-Test(capture, a_graph_works_on_plain_memory_that_stays)
-{
-    CUstream stream = new_stream();
-    CUdeviceptr target = 0, other = 0;
-
-    OK(cuMemAlloc(&target, WORDS * 4));
-    OK(cuMemAlloc(&other, WORDS * 4));
-    OK(fill_now(target, 0, WORDS));
-    begin(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, target, 31);
-    end_and_run(stream, target, 31);
-    OK(cuMemFree(other));
-    OK(cuMemFree(target));
-}
-
 Test(capture, async_memory_beside_a_capture)
 {
     CUstream stream = new_stream(), beside = new_stream();
@@ -527,7 +499,6 @@ Test(capture, async_memory_beside_a_capture)
             OK(cuMemFreeAsync(ptr, beside));
         OK(cuStreamSynchronize(beside));
     }
-    OK(cuMemFree(target));
 }
 
 /* ---- what the driver says to events: the same with the shim, which passes these on ---- */
@@ -551,7 +522,6 @@ Test(capture, a_context_event_breaks_a_capture)
         CHECK(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, end(stream));
         OK(cuEventDestroy(event));
     }
-    OK(cuMemFree(target));
 }
 
 /* Whether the event was there neither before the work before it nor as late as the work after. */
@@ -589,17 +559,14 @@ Test(capture, a_context_event_covers_all_work_before_it)
     for (int i = 0; i < BUSY_TRIES && !between; i++)
         between = event_is_between(record, event, ptr);
     cr_assert(between);
-    OK(cuEventDestroy(event));
-    OK(cuMemFree(ptr));
 }
 
 Test(capture, event_queries_and_records_beside_a_capture)
 {
     CUstream stream = new_stream(), beside = new_stream();
     CUdeviceptr target = filled(WORDS * 4, 0);
-    CUevent event;
+    CUevent event = new_event();
 
-    OK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
     OK(cuEventRecord(event, beside));
     OK(cuEventSynchronize(event));
     begin(stream, CU_STREAM_CAPTURE_MODE_GLOBAL, target, 1);
@@ -608,8 +575,6 @@ Test(capture, event_queries_and_records_beside_a_capture)
     begin(stream, CU_STREAM_CAPTURE_MODE_RELAXED, target, 32);
     OK(cuEventRecord(event, beside));
     end_and_run(stream, target, 32);
-    OK(cuEventDestroy(event));
-    OK(cuMemFree(target));
 }
 
 static CUevent passed;
@@ -702,8 +667,6 @@ Test(capture, what_may_be_asked_in_which_mode)
                      asked.relaxed, result_name(asked.result));
         CHECK(passes ? CUDA_SUCCESS : CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, end(stream));
     }
-    OK(cuEventDestroy(passed));
-    OK(cuMemFree(target));
 }
 
 /* In another thread: the end of its capture is refused, and memory is used. */
@@ -739,7 +702,6 @@ Test(capture, one_whose_end_is_refused_has_ended)
     CHECK(CUDA_ERROR_ILLEGAL_STATE, end(capturing));
     begin(capturing, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, target, 8);
     end_and_run(capturing, target, 8);
-    OK(cuMemFree(target));
 }
 
 /* Told to put the graph nowhere. */
@@ -756,5 +718,4 @@ Test(capture, one_whose_graph_goes_nowhere_has_ended)
     churn();
     begin(stream, CU_STREAM_CAPTURE_MODE_RELAXED, target, 8);
     end_and_run(stream, target, 8);
-    OK(cuMemFree(target));
 }

@@ -119,6 +119,28 @@ CUstream new_stream(void)
     return stream;
 }
 
+CUevent new_event(void)
+{
+    CUevent event = NULL;
+
+    OK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+    return event;
+}
+
+CUmemoryPool new_pool(CUmemAllocationHandleType types)
+{
+    const CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                  .handleTypes = types,
+                                  .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device}};
+    CUmemoryPool pool = NULL;
+
+    OK(cuMemPoolCreate(&pool, &props));
+    return pool;
+}
+
+const cuuint64_t default_streams[2] = {CU_GET_PROC_ADDRESS_LEGACY_STREAM,
+                                       CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM};
+
 void end_capture(CUstream stream)
 {
     CUgraph graph = NULL;
@@ -376,9 +398,7 @@ CUresult physical_memory(size_t size)
     CUmemGenericAllocationHandle handle = 0;
     CUresult r = cuMemCreate(&handle, size, &prop, 0);
 
-    if (r == CUDA_SUCCESS)
-        OK(cuMemRelease(handle));
-    return r;
+    return r ? r : cuMemRelease(handle);
 }
 
 CUcontext second_device(void)
@@ -440,4 +460,54 @@ void run_graph(CUgraph graph, CUstream stream)
     OK(cuGraphLaunch(exec, stream));
     OK(cuStreamSynchronize(stream));
     OK(cuGraphExecDestroy(exec));
+}
+
+static void in_context(CUcontext which)
+{
+    OK(cuCtxSetCurrent(which ? which : context));
+}
+
+static CUresult have(CUstream stream, CUdeviceptr *ret_ptr, size_t size)
+{
+    return stream == PLAINLY ? cuMemAlloc(ret_ptr, size) : cuMemAllocAsync(ret_ptr, size, stream);
+}
+
+static CUresult give(CUstream stream, CUdeviceptr ptr)
+{
+    return stream == PLAINLY ? cuMemFree(ptr) : cuMemFreeAsync(ptr, stream);
+}
+
+void turn_over(const struct turn *turn, size_t size)
+{
+    CUdeviceptr old = 0, fresh = 0;
+
+    in_context(turn->owner);
+    OK(have(turn->has, &old, size));
+    in_context(turn->worker);
+    OK(launch_spin_fill(turn->works, old, 0x01d01d01, size / 4, 5 * MILLISECOND));
+    if (turn->destroys)
+        OK(cuStreamDestroy(turn->works));
+    in_context(turn->freer);
+    OK(give(turn->frees, old));
+    in_context(turn->taker);
+    OK(have(turn->takes, &fresh, size));
+    OK(launch_fill(turn->fills, fresh, 0x2e2e2e2e, size / 4));
+    OK(cuStreamSynchronize(turn->fills));
+    in_context(turn->worker);
+    OK(cuCtxSynchronize());
+    in_context(NULL);
+    cr_assert_eq(words_other(fresh, 0x2e2e2e2e, size / 4), 0, "%zu bytes%s", size,
+                 old == fresh ? ", the same block" : "");
+    in_context(turn->taker);
+    OK(give(turn->takes, fresh));
+    OK(cuStreamSynchronize(turn->fills));
+    in_context(NULL);
+}
+
+void turns_over(const struct turn *turn, int rounds)
+{
+    static const size_t sizes[] = {512, 64 * KIB, MIB, 2 * MIB, 6 * MIB};
+
+    for (int i = 0; i < rounds; i++)
+        turn_over(turn, sizes[i % 5]);
 }

@@ -9,7 +9,8 @@
  * native answer is not documented or measured, a test prints a probe and asserts only what is sure.
  *
  * Nothing here may be called from a forked child, and CHECK, OK and FAILS only on the test's own
- * thread: Criterion ends a test with longjmp.
+ * thread: Criterion ends a test with longjmp. Each test is a process: what it has made goes with it,
+ * and is given back only where that is to be seen.
  */
 #ifndef CONFORMANCE_CONFORM_H
 #define CONFORMANCE_CONFORM_H
@@ -88,6 +89,13 @@ CUresult physical_memory(size_t size);
 /* A non-blocking stream of the current context. Fails the test where there is none. */
 CUstream new_stream(void);
 
+/* An event without timing; a pool of the program's own of device 0. They fail the test likewise. */
+CUevent new_event(void);
+CUmemoryPool new_pool(CUmemAllocationHandleType types);
+
+/* What cuGetProcAddress is asked with for either kind of default streams. */
+extern const cuuint64_t default_streams[2];
+
 /* Ends a capture whose graph nobody wants. Fails the test where that does not work. */
 void end_capture(CUstream stream);
 
@@ -128,6 +136,19 @@ CUresult launch_copy(CUstream stream, CUdeviceptr dst, CUdeviceptr src, size_t w
  * place for the index; ret_fail is 77 then. NOT_FOUND where the driver has no such form. */
 CUresult copy_batch(int form, CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *sizes, size_t *ret_fail,
                     CUstream stream);
+
+/* Memory changes its owner behind late work: it is had, worked on, freed, and had by the next one, each
+ * in a context (NULL: the test's) and, but for PLAINLY, in the order of a stream. */
+#define PLAINLY ((CUstream)(uintptr_t)-1)
+struct turn {
+    CUcontext owner, worker, freer, taker;
+    CUstream has, works, frees, takes, fills; /* the last: where the next owner fills it */
+    bool destroys;                            /* the stream that works, before the free */
+};
+/* What the next one filled it with is there when all work is done. */
+void turn_over(const struct turn *turn, size_t size);
+/* Of every size, so many rounds. */
+void turns_over(const struct turn *turn, int rounds);
 
 /* An instance of the graph runs in the stream, to its end, and goes. */
 void run_graph(CUgraph graph, CUstream stream);

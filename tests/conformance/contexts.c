@@ -22,9 +22,6 @@ Test(contexts, memory_belongs_to_the_context_that_was_current)
     cr_assert_eq(owner, context);
     OK(cuPointerGetAttribute(&owner, CU_POINTER_ATTRIBUTE_CONTEXT, ptr + 100));
     cr_assert_eq(owner, second);
-    OK(cuMemFree(ptr));
-    OK(cuMemFree(first));
-    OK(cuCtxDestroy(second));
 }
 
 Test(contexts, another_context_may_free)
@@ -45,50 +42,11 @@ Test(contexts, another_context_may_free)
 /* The free covers the owner's work even where another context is current. */
 Test(contexts, a_free_from_another_context_still_waits_for_the_owners_kernels)
 {
-    CUcontext second = context_create(device);
-    CUstream user = new_stream(), filler;
-    CUdeviceptr old = 0, fresh = 0;
+    struct turn turn = {.has = PLAINLY, .frees = PLAINLY, .takes = PLAINLY, .fills = new_stream()};
 
-    OK(cuCtxSetCurrent(context));
-    filler = new_stream();
-    OK(launch_spin(filler, 1));
-    for (int i = 0; i < 12; i++) {
-        size_t size = i % 2 ? 64 * KIB : 2 * MIB;
-
-        OK(cuCtxSetCurrent(second));
-        OK(cuMemAlloc(&old, size));
-        OK(launch_spin_fill(user, old, 1, size / 4, 5 * MILLISECOND));
-        OK(cuCtxSetCurrent(context));
-        OK(cuMemFree(old));
-        OK(cuMemAlloc(&fresh, size));
-        OK(launch_fill(filler, fresh, 2, size / 4));
-        OK(cuCtxSynchronize());
-        OK(cuCtxSetCurrent(second));
-        OK(cuCtxSynchronize());
-        OK(cuCtxSetCurrent(context));
-        cr_assert_eq(words_other(fresh, 2, size / 4), 0, "round %d", i);
-        OK(cuMemFree(fresh));
-    }
-    OK(cuCtxDestroy(second));
-}
-
-/* cuMemAlloc memory of one context used by another: the free must be behind both. */
-Test(contexts, memory_used_by_two_contexts)
-{
-    CUcontext second = context_create(device);
-    CUstream user = new_stream();
-    CUdeviceptr shared = 0;
-
-    OK(cuCtxSetCurrent(context));
-    shared = filled(MIB, 7);
-    OK(cuCtxSetCurrent(second));
-    OK(launch_spin_fill(user, shared, 8, MIB / 4, MILLISECOND));
-    OK(cuStreamSynchronize(user));
-    cr_assert_eq(words_other(shared, 8, MIB / 4), 0);
-    OK(cuCtxSetCurrent(context));
-    cr_assert_eq(words_other(shared, 8, MIB / 4), 0);
-    OK(cuMemFree(shared));
-    OK(cuCtxDestroy(second));
+    turn.owner = turn.worker = context_create(device);
+    turn.works = new_stream();
+    turns_over(&turn, 12);
 }
 
 static void check_gone(CUdeviceptr ptr, const char *how)
@@ -129,7 +87,6 @@ Test(contexts, destroying_a_context_takes_its_memory)
             cr_assert_geq(memory_free_bytes() + 8 * MIB, before, "round %d", i);
         cr_assert_eq(words_other(kept, 3, 1024), 0, "another context's memory changed");
     }
-    OK(cuMemFree(kept));
 }
 
 Test(contexts, destroying_a_context_with_work_under_way)
@@ -160,77 +117,53 @@ Test(contexts, destroying_a_context_with_work_under_way)
     }
 }
 
-Test(contexts, reset_of_the_primary_context_takes_its_memory)
+/* The forms without a version end memory just the same. */
+Test(contexts, a_reset_and_the_last_release_of_the_primary_context_take_its_memory)
 {
-    CUdeviceptr large = 0, small = 0, fresh = 0;
+    static const struct {
+        const char *name;
+        int version;
+    } calls[] = {{"cuDevicePrimaryCtxRelease", 11000},
+                 {"cuDevicePrimaryCtxRelease", 7000},
+                 {"cuDevicePrimaryCtxReset", 11000},
+                 {"cuDevicePrimaryCtxReset", 7000}};
 
-    OK(cuMemAlloc(&large, 8 * MIB));
-    OK(cuMemAlloc(&small, 512));
-    OK(fill_now(large, 1, 2 * MIB));
-    kernels_forget();
-    OK(cuDevicePrimaryCtxReset(device));
-    OK(cuDevicePrimaryCtxRetain(&context, device));
-    OK(cuCtxSetCurrent(context));
-    check_gone(large, "reset");
-    check_gone(small, "reset");
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 4; i++) {
+        CUresult (*call)(CUdevice) =
+            (CUresult (*)(CUdevice))driver_lookup(calls[i].name, calls[i].version, 0);
+        CUdeviceptr large = filled(8 * MIB, 1), small = allocated(512), fresh;
+
+        cr_assert(call, "%s is missing", calls[i].name);
+        kernels_forget();
+        OK(call(device));
+        OK(cuDevicePrimaryCtxRetain(&context, device));
+        OK(cuCtxSetCurrent(context));
+        check_gone(large, calls[i].name);
+        check_gone(small, calls[i].name);
         fresh = filled(8 * MIB, 9);
         cr_assert_eq(words_other(fresh, 9, 2 * MIB), 0);
         OK(cuMemFree(fresh));
     }
 }
 
-Test(contexts, the_last_release_of_the_primary_context_takes_its_memory)
+Test(contexts, older_forms_of_the_destroy)
 {
-    CUdeviceptr ptr = 0, fresh = 0;
+    static const char *const names[] = {"cuCtxDestroy", "cuCtxDetach"};
 
-    ptr = filled(8 * MIB, 1);
-    kernels_forget();
-    OK(cuDevicePrimaryCtxRelease(device));
-    OK(cuDevicePrimaryCtxRetain(&context, device));
-    OK(cuCtxSetCurrent(context));
-    check_gone(ptr, "released");
-    fresh = filled(8 * MIB, 9);
-    cr_assert_eq(words_other(fresh, 9, 2 * MIB), 0);
-    OK(cuMemFree(fresh));
-}
+    for (int i = 0; i < 2; i++) {
+        CUresult (*destroy)(CUcontext) = (CUresult (*)(CUcontext))driver_lookup(names[i], 2000, 0);
+        CUcontext second;
+        CUdeviceptr ptr;
 
-/* The forms without a version end memory just the same. */
-static void older_primary_call(const char *name)
-{
-    CUresult (*call)(CUdevice) = (CUresult (*)(CUdevice))driver_lookup(name, 7000, 0);
-    CUdeviceptr ptr = 0;
-
-    cr_assert(call, "%s is missing", name);
-    OK(cuMemAlloc(&ptr, 8 * MIB));
-    OK(call(device));
-    OK(cuDevicePrimaryCtxRetain(&context, device));
-    OK(cuCtxSetCurrent(context));
-    check_gone(ptr, name);
-}
-
-Test(contexts, older_form_of_the_reset)
-{
-    older_primary_call("cuDevicePrimaryCtxReset");
-}
-
-Test(contexts, older_form_of_the_release)
-{
-    older_primary_call("cuDevicePrimaryCtxRelease");
-}
-
-Test(contexts, older_form_of_the_destroy)
-{
-    CUresult (*destroy)(CUcontext) =
-        (CUresult (*)(CUcontext))driver_lookup("cuCtxDestroy", 2000, 0);
-    CUcontext second = context_create(device);
-    CUdeviceptr ptr = 0;
-
-    cr_assert(destroy, "cuCtxDestroy is missing");
-    OK(cuMemAlloc(&ptr, 8 * MIB));
-    OK(destroy(second));
-    OK(cuCtxSetCurrent(context));
-    check_gone(ptr, "cuCtxDestroy");
+        if (!destroy && i)
+            cr_skip_test("the driver detaches no contexts");
+        cr_assert(destroy, "cuCtxDestroy is missing");
+        second = context_create(device);
+        ptr = allocated(8 * MIB);
+        OK(destroy(second));
+        OK(cuCtxSetCurrent(context));
+        check_gone(ptr, names[i]);
+    }
 }
 
 Test(contexts, a_release_that_is_not_the_last_takes_nothing)
@@ -243,7 +176,6 @@ Test(contexts, a_release_that_is_not_the_last_takes_nothing)
     ptr = filled(8 * MIB, 4);
     OK(cuDevicePrimaryCtxRelease(device));
     cr_assert_eq(words_other(ptr, 4, 2 * MIB), 0);
-    OK(cuMemFree(ptr));
 }
 
 /* ---- several devices ---- */
@@ -287,8 +219,6 @@ Test(contexts, free_memory_is_counted_per_device)
     cr_assert_leq(memory_free_bytes(), here - 64 * MIB);
     OK(cuCtxSetCurrent(second));
     cr_assert_eq(memory_free_bytes(), there);
-    OK(cuMemFree(ptr));
-    OK(cuCtxSetCurrent(context));
 }
 
 /* On the software driver what is asked for is counted, and on a GPU it shows in what is free. */
@@ -303,7 +233,6 @@ Test(contexts, to_ask_for_free_memory_takes_none)
     there = memory_free_bytes();
     cr_assert_eq(memory_free_bytes(), there);
     cr_assert_eq(driver ? driver->calls("cuMemCreate") : 0, before);
-    OK(cuCtxSetCurrent(context));
 }
 
 /* A free does not wait for another device's kernels, with or without the shim. */
@@ -329,28 +258,6 @@ Test(contexts, a_free_does_not_wait_for_another_device)
         OK(cuCtxSynchronize());
     }
     cr_assert(busy, "the free ends with the kernel");
-}
-
-Test(contexts, copies_between_devices)
-{
-    CUcontext second = second_device();
-    CUdeviceptr there = filled(MIB, 2), here;
-    CUresult plain;
-
-    OK(cuCtxSetCurrent(context));
-    here = filled(MIB, 1);
-    OK(cuCtxSetCurrent(second));
-    OK(cuMemcpyPeer(there, second, here, context, MIB));
-    OK(cuCtxSynchronize());
-    cr_assert_eq(words_other(there, 1, MIB / 4), 0);
-    OK(fill_now(there, 3, MIB / 4));
-    OK(cuCtxSetCurrent(context));
-    plain = cuMemcpyDtoD(here, there, MIB);
-    probe("copy_from_another_device_without_peer_access", "%s", result_name(plain));
-    CHECK(CUDA_SUCCESS, plain);
-    cr_assert_eq(words_other(here, 3, MIB / 4), 0);
-    OK(cuMemFree(here));
-    OK(cuMemFree(there));
 }
 
 /* ---- green contexts: some of a device's processors, and the memory of its primary context ---- */
@@ -472,8 +379,6 @@ Test(contexts, one_that_another_thread_destroyed_is_said_to_be)
     OK(cuCtxSynchronize());
     have_one_ended();
     CHECK(CUDA_ERROR_CONTEXT_IS_DESTROYED, cuMemFreeAsync(async, NULL));
-    OK(cuCtxSetCurrent(context));
-    OK(cuMemFreeAsync(async, NULL));
 }
 
 Test(contexts, memory_of_a_green_context_is_the_primary_ones)
@@ -502,45 +407,33 @@ Test(contexts, memory_of_a_green_context_is_the_primary_ones)
     OK(green_destroy(green));
     OK(cuCtxSetCurrent(context));
     cr_assert_eq(words_other(there, 2, MIB / 4), 0, "gone with the green context");
-    OK(cuMemFree(there));
 }
 
 /* A free waits for work of both, whichever of them allocated. */
 Test(contexts, memory_used_by_a_green_context_and_the_primary_one)
 {
     CUgreenCtx green = NULL;
-    CUcontext made = green_create(&green), of[2] = {context, made};
+    CUcontext of[2] = {context, green_create(&green)};
     CUstream user[2];
-    CUdeviceptr old = 0, fresh = 0;
 
     for (int i = 0; i < 2; i++) {
         OK(cuCtxSetCurrent(of[i]));
         user[i] = new_stream();
-        OK(launch_spin(user[i], 1));
-        OK(cuCtxSynchronize());
     }
-    for (int i = 0; i < 24; i++) {
-        size_t size = i % 2 ? 64 * KIB : 2 * MIB;
-        int allocates = i / 2 % 2, works = i / 4 % 2;
+    for (int i = 0; i < 4; i++) {
+        CUcontext allocates = of[i % 2];
 
-        OK(cuCtxSetCurrent(of[allocates]));
-        OK(cuMemAlloc(&old, size));
-        OK(cuCtxSetCurrent(of[works]));
-        OK(launch_spin_fill(user[works], old, 1, size / 4, 5 * MILLISECOND));
-        OK(cuCtxSetCurrent(of[allocates]));
-        OK(cuMemFree(old));
-        OK(cuMemAlloc(&fresh, size));
-        OK(launch_fill(user[allocates], fresh, 2, size / 4));
-        OK(cuStreamSynchronize(user[allocates]));
-        OK(cuCtxSetCurrent(of[works]));
-        OK(cuStreamSynchronize(user[works]));
-        OK(cuCtxSetCurrent(context));
-        cr_assert_eq(words_other(fresh, 2, size / 4), 0, "round %d", i);
-        OK(cuMemFree(fresh));
+        turns_over(&(struct turn){.owner = allocates,
+                                  .worker = of[i / 2],
+                                  .freer = allocates,
+                                  .taker = allocates,
+                                  .has = PLAINLY,
+                                  .works = user[i / 2],
+                                  .frees = PLAINLY,
+                                  .takes = PLAINLY,
+                                  .fills = user[i % 2]},
+                   6);
     }
-    OK(cuStreamDestroy(user[0]));
-    OK(cuStreamDestroy(user[1]));
-    OK(green_destroy(green));
 }
 
 /* Freed in the order of its stream, memory is free for others when the stream gets there. */
@@ -549,104 +442,67 @@ Test(contexts, async_memory_of_a_green_contexts_stream)
     CUgreenCtx green = NULL;
     CUcontext made = green_create(&green);
     CUstream there, here = new_stream();
-    CUdeviceptr old = 0, fresh = 0;
 
-    OK(launch_spin(here, 1));
     OK(cuCtxSetCurrent(made));
     there = new_stream();
-    OK(launch_spin(there, 1));
-    OK(cuCtxSynchronize());
-    for (int i = 0; i < 8; i++) {
-        size_t size = i % 2 ? 64 * KIB : 2 * MIB;
-
-        OK(cuCtxSetCurrent(i % 4 < 2 ? context : made));
-        OK(cuMemAllocAsync(&old, size, there));
-        OK(cuCtxSetCurrent(made));
-        OK(launch_spin_fill(there, old, 1, size / 4, 5 * MILLISECOND));
-        OK(cuMemFreeAsync(old, there));
-        OK(cuCtxSetCurrent(context));
-        OK(cuMemAllocAsync(&fresh, size, here));
-        OK(launch_fill(here, fresh, 2, size / 4));
-        OK(cuStreamSynchronize(here));
-        OK(cuStreamSynchronize(there));
-        cr_assert_eq(words_other(fresh, 2, size / 4), 0, "round %d", i);
-        OK(cuMemFreeAsync(fresh, here));
-        OK(cuStreamSynchronize(here));
-    }
-    OK(cuStreamDestroy(there));
-    OK(cuStreamDestroy(here));
-    OK(green_destroy(green));
+    for (int i = 0; i < 2; i++)
+        turns_over(&(struct turn){.owner = i ? made : context,
+                                  .worker = made,
+                                  .freer = made,
+                                  .has = there,
+                                  .works = there,
+                                  .frees = there,
+                                  .takes = here,
+                                  .fills = here},
+                   5);
 }
 
-/* Its default stream is its own, beside the primary context's. */
+/* Its default stream is its own, beside the primary context's; it has none for threads. */
 Test(contexts, async_memory_of_a_green_contexts_default_stream)
 {
     CUgreenCtx green = NULL;
     CUcontext made = green_create(&green);
-    CUdeviceptr old = 0, fresh = 0;
+    CUdeviceptr ptr = 0, other = 0;
 
-    for (int i = 0; i < 8; i++) {
-        CUcontext frees = i % 2 ? context : made, allocates = i % 2 ? made : context;
-        CUstream stream = i % 4 < 2 ? NULL : CU_STREAM_LEGACY;
-        size_t size = i < 4 ? 64 * KIB : 2 * MIB;
+    OK(cuCtxSetCurrent(made));
+    OK(cuMemAllocAsync(&ptr, 64 * KIB, NULL));
+    CHECK(CUDA_ERROR_INVALID_HANDLE, cuMemFreeAsync(ptr, CU_STREAM_PER_THREAD));
+    CHECK(CUDA_ERROR_INVALID_HANDLE, cuMemAllocAsync(&other, 64 * KIB, CU_STREAM_PER_THREAD));
+    OK(cuMemFreeAsync(ptr, NULL));
+    for (int i = 0; i < 4; i++) {
+        CUcontext frees = i % 2 ? context : made;
+        CUstream stream = i < 2 ? NULL : CU_STREAM_LEGACY;
 
-        OK(cuCtxSetCurrent(frees));
-        OK(cuMemAllocAsync(&old, size, stream));
-        OK(launch_spin_fill(stream, old, 1, size / 4, 5 * MILLISECOND));
-        if (frees == made) { /* which has none for threads */
-            CHECK(CUDA_ERROR_INVALID_HANDLE, cuMemFreeAsync(old, CU_STREAM_PER_THREAD));
-            CHECK(CUDA_ERROR_INVALID_HANDLE, cuMemAllocAsync(&fresh, size, CU_STREAM_PER_THREAD));
-        }
-        OK(cuMemFreeAsync(old, stream));
-        OK(cuCtxSetCurrent(allocates));
-        OK(cuMemAllocAsync(&fresh, size, stream));
-        OK(launch_fill(stream, fresh, 2, size / 4));
-        OK(cuStreamSynchronize(stream));
-        OK(cuCtxSetCurrent(frees));
-        OK(cuStreamSynchronize(stream));
-        OK(cuCtxSetCurrent(context));
-        cr_assert_eq(words_other(fresh, 2, size / 4), 0, "round %d", i);
-        OK(cuCtxSetCurrent(allocates));
-        OK(cuMemFreeAsync(fresh, stream));
-        OK(cuStreamSynchronize(stream));
+        turns_over(&(struct turn){.owner = frees,
+                                  .worker = frees,
+                                  .freer = frees,
+                                  .taker = i % 2 ? made : context,
+                                  .has = stream,
+                                  .works = stream,
+                                  .frees = stream,
+                                  .takes = stream,
+                                  .fills = stream},
+                   4);
     }
-    OK(cuCtxSetCurrent(context));
-    OK(green_destroy(green));
 }
 
 /* From CUDA 13.4 on it may have none. */
 Test(contexts, memory_of_a_green_context_without_a_default_stream)
 {
+    struct turn turn = {.works = new_stream(), .has = PLAINLY, .frees = PLAINLY, .takes = PLAINLY};
     CUgreenCtx green = NULL;
-    CUcontext made = green_create_with(0, &green), owner = NULL;
-    CUstream there, here = new_stream();
-    CUdeviceptr old = 0, fresh = 0;
+    CUcontext owner = NULL;
+    CUdeviceptr ptr = 0;
 
-    OK(cuCtxSetCurrent(made));
-    there = new_stream();
-    OK(launch_spin(there, 1));
-    OK(cuStreamSynchronize(there));
-    for (int i = 0; i < 4; i++) {
-        OK(cuCtxSetCurrent(made));
-        OK(cuMemAlloc(&old, MIB));
-        OK(cuPointerGetAttribute(&owner, CU_POINTER_ATTRIBUTE_CONTEXT, old));
-        if (under_shim() || software_driver())
-            cr_assert_eq(owner, context);
-        OK(cuCtxSetCurrent(context));
-        OK(launch_spin_fill(here, old, 1, MIB / 4, 5 * MILLISECOND));
-        OK(cuCtxSetCurrent(made));
-        OK(cuMemFree(old));
-        OK(cuMemAlloc(&fresh, MIB));
-        OK(launch_fill(there, fresh, 2, MIB / 4));
-        OK(cuStreamSynchronize(there));
-        OK(cuCtxSetCurrent(context));
-        OK(cuStreamSynchronize(here));
-        cr_assert_eq(words_other(fresh, 2, MIB / 4), 0, "round %d", i);
-        OK(cuMemFree(fresh));
-    }
-    OK(cuStreamDestroy(there));
-    OK(cuStreamDestroy(here));
-    OK(green_destroy(green));
+    turn.owner = turn.freer = turn.taker = green_create_with(0, &green);
+    OK(cuCtxSetCurrent(turn.owner));
+    turn.fills = new_stream();
+    OK(cuMemAlloc(&ptr, MIB));
+    OK(cuPointerGetAttribute(&owner, CU_POINTER_ATTRIBUTE_CONTEXT, ptr));
+    if (under_shim() || software_driver())
+        cr_assert_eq(owner, context);
+    OK(cuMemFree(ptr));
+    turns_over(&turn, 5);
 }
 
 /* It retains the primary context, whose memory goes with the last of those that do. */
@@ -673,7 +529,6 @@ Test(contexts, the_end_of_a_green_context_may_end_the_primary_one)
     else
         check_gone(ptr, "green");
     ptr = filled(4 * MIB, 1);
-    OK(cuMemFree(ptr));
 }
 
 struct beginning {
@@ -714,7 +569,6 @@ Test(contexts, a_reset_takes_memory_though_another_thread_begins_anew)
     OK((CUresult)(uintptr_t)result);
     OK(cuCtxSetCurrent(context));
     check_gone(ptr, "reset, and active again");
-    OK(green_destroy(beginning.green));
 }
 
 Test(contexts, memory_of_another_is_not_freed_in_one_that_has_ended)

@@ -65,7 +65,6 @@ Test(external, a_mapped_memfd_is_registered_at_its_own_address)
     cr_assert_eq(((uint32_t *)memory)[5], 8);
     OK(cuMemHostUnregister(memory));
     FAILS(cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address));
-    munmap(memory, SIZE);
 }
 
 Test(external, registering_for_reading)
@@ -95,8 +94,6 @@ Test(external, registering_for_reading)
         OK(cuMemFree(block));
         OK(cuMemHostUnregister(memory));
     }
-    munmap(memory, SIZE);
-    close(fd);
 }
 
 /* Which of its calls the driver has for it, if any, and what it says. */
@@ -121,7 +118,6 @@ Test(external, a_dma_buf_is_imported_where_the_driver_can)
         else
             close(desc.handle.fd);
     }
-    OK(cuMemFree(block));
 }
 
 /* ---- Under the shim -------------------------------------------------------------------------- */
@@ -211,8 +207,6 @@ Test(external, what_cuda_exported_is_attached_and_shared)
     find_functions();
     fd = exported_new(&handle);
     is_shared(external_of(fd, false));
-    OK(cuMemRelease(handle));
-    close(fd);
 }
 
 /* The driver has no memory for its page tables. */
@@ -240,8 +234,6 @@ Test(external, what_a_peer_may_not_touch_is_not_attached)
     cr_assert_eq(detach(address, LONG), 0);
     cr_assert_eq(__atomic_load_n(&deleted, __ATOMIC_SEQ_CST), 1,
                  "once, by the one that was attached");
-    OK(cuMemRelease(handle));
-    close(external.fd);
 }
 
 Test(external, a_memfd_is_attached_and_shared)
@@ -253,7 +245,6 @@ Test(external, a_memfd_is_attached_and_shared)
     is_shared(external_of(fd, true));
     cr_assert_eq(word_in(fd, 0), 5);
     cr_assert_eq(word_in(fd, WORDS - 1), 5);
-    close(fd);
 }
 
 /* A dma-buf of a device's memory is one more descriptor to it: the driver's import says. A refusal
@@ -267,10 +258,10 @@ Test(external, a_dma_buf_is_attached_where_the_driver_imports_it)
     uint64_t address = 0;
     CUdeviceptr base;
     CUresult result;
-    int fd, dma_buf = -1, error;
+    int dma_buf = -1, error;
 
     find_functions();
-    fd = exported_new(&handle);
+    exported_new(&handle);
     OK(cuMemAddressReserve(&base, SIZE, 0, 0, 0));
     OK(cuMemMap(base, SIZE, 0, handle, 0));
     OK(cuMemSetAccess(base, SIZE, &access, 1));
@@ -289,10 +280,6 @@ Test(external, a_dma_buf_is_attached_where_the_driver_imports_it)
         cr_assert_eq(__atomic_load_n(&deleted, __ATOMIC_SEQ_CST), error == 0);
         close(dma_buf);
     }
-    OK(cuMemUnmap(base, SIZE));
-    OK(cuMemAddressFree(base, SIZE));
-    OK(cuMemRelease(handle));
-    close(fd);
 }
 
 /* A holder that is killed holds no longer than its process lives; one that stays keeps what it
@@ -312,7 +299,6 @@ Test(external, importers_that_end_let_it_go)
     peer_kill(peer);
     cr_assert(detach(address, LONG) == 0 || __atomic_load_n(&deleted, __ATOMIC_SEQ_CST) == 1);
     cr_assert_eq(__atomic_load_n(&deleted, __ATOMIC_SEQ_CST), 1);
-    close(external.fd);
 }
 
 /* Where the GPU takes host memory for reading alone. */
@@ -349,9 +335,6 @@ Test(external, it_is_attached_for_reading)
     memfd = memfd_new();
     is_for_reading(external_of(fd, false));
     is_for_reading(external_of(memfd, true));
-    OK(cuMemRelease(handle));
-    close(fd);
-    close(memfd);
 }
 
 Test(external, memory_of_the_programs_own_is_attached_where_it_is)
@@ -378,7 +361,6 @@ Test(external, memory_of_the_programs_own_is_attached_where_it_is)
     cr_assert_eq(attach(&external, &address), 0);
     cr_assert_eq(detach(address, LONG), 0);
     cr_assert_eq(__atomic_load_n(&deleted, __ATOMIC_SEQ_CST), 2);
-    OK(cuMemFree(managed));
 }
 
 Test(external, it_ends_with_its_context)
@@ -398,7 +380,6 @@ Test(external, it_ends_with_its_context)
     cr_assert(detach(address, LONG) != EBUSY);
     cr_assert_eq(__atomic_load_n(&deleted, __ATOMIC_SEQ_CST), 1);
     cr_assert_eq(deleted_in, context, "not in the primary context");
-    close(fd);
 }
 
 Test(external, what_does_not_fit_is_refused)
@@ -419,6 +400,4 @@ Test(external, what_does_not_fit_is_refused)
     probe("attach_what_cuda_exported_as_a_memfd", "%d", attach(&external, &address));
     cr_assert_eq(attach(&external, &address), EINVAL);
     cr_assert_eq(address, 1);
-    OK(cuMemRelease(handle));
-    close(fd);
 }

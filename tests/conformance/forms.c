@@ -1,11 +1,9 @@
 /*
  * Every form of the calls that copy and fill, for the legacy and for the per-thread default stream,
  * as a program's look-up finds it: it does its work inside one allocation and is refused past its
- * end. And the rarer ways in which contexts end and captures are left alone.
+ * end.
  */
 #include "crossing.h"
-
-#include <pthread.h>
 
 TestSuite(forms, .init = conform_start, .timeout = 60);
 
@@ -97,26 +95,19 @@ static void past_the_end(size_t i, void *function, CUdeviceptr ptr, CUdeviceptr 
 
 Test(forms, every_copy_and_fill_works_inside_and_is_refused_past_the_end)
 {
-    static const cuuint64_t flags[] = {CU_GET_PROC_ADDRESS_LEGACY_STREAM,
-                                       CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM};
-    CUdeviceptr ptr = 0, neighbour = 0, other = 0;
+    CUdeviceptr ptr = allocated(BYTES), neighbour = allocated(BYTES), other = 0;
 
-    OK(cuMemAlloc(&ptr, BYTES));
-    OK(cuMemAlloc(&neighbour, BYTES));
     other = filled(MIB, WORD);
     OK(fill_now(neighbour, 1, BYTES / 4));
     for (size_t i = 0; i < FORMS; i++)
         for (int k = 0; k < 2; k++) {
-            void *function = driver_lookup(forms[i].name, 12000, flags[k]);
+            void *function = driver_lookup(forms[i].name, 12000, default_streams[k]);
 
             cr_assert(function, "%s is not found", forms[i].name);
             one_form(i, function, ptr, other);
             past_the_end(i, function, ptr, other);
         }
     cr_assert_eq(words_other(neighbour, 1, BYTES / 4), 0);
-    OK(cuMemFree(ptr));
-    OK(cuMemFree(neighbour));
-    OK(cuMemFree(other));
 }
 
 /* Wherever the driver's allocations may begin that a block lies in, from and to there. */
@@ -137,17 +128,13 @@ Test(forms, every_copy_and_fill_passes_every_border)
             past_the_end(i, function, block[k] + sizes[k] - BYTES, other);
         }
     }
-    OK(cuMemFree(other));
-    blocks_end(block);
 }
 
 /* Whatever the driver says: it is its answer, and nothing is touched. */
 Test(forms, without_a_current_context_every_copy_and_fill_is_refused)
 {
-    CUdeviceptr ptr = 0, other = 0;
+    CUdeviceptr ptr = allocated(BYTES), other = allocated(MIB);
 
-    OK(cuMemAlloc(&ptr, BYTES));
-    OK(cuMemAlloc(&other, MIB));
     OK(fill_now(ptr, 3, BYTES / 4));
     OK(cuCtxSetCurrent(NULL));
     for (size_t i = 0; i < FORMS; i++) {
@@ -165,67 +152,4 @@ Test(forms, without_a_current_context_every_copy_and_fill_is_refused)
     OK(cuCtxSynchronize());
     if (software_driver())
         cr_assert_eq(words_other(ptr, 3, BYTES / 4), 0);
-    OK(cuMemFree(ptr));
-    OK(cuMemFree(other));
-}
-
-/* ---- contexts and captures ---- */
-
-Test(forms, detaching_a_context_for_the_last_time_takes_its_memory)
-{
-    CUresult (*detach)(CUcontext) = (CUresult (*)(CUcontext))driver_lookup("cuCtxDetach", 2000, 0);
-    CUdeviceptr ptr = 0;
-    CUcontext made;
-
-    if (!detach)
-        cr_skip_test("the driver detaches no contexts");
-#if CUDA_VERSION >= 13000
-    OK(cuCtxCreate(&made, NULL, 0, device));
-#else
-    OK(cuCtxCreate(&made, 0, device));
-#endif
-    OK(cuMemAlloc(&ptr, 4 * MIB));
-    OK(detach(made));
-    OK(cuCtxSetCurrent(context));
-    CHECK(CUDA_ERROR_INVALID_VALUE, cuMemFree(ptr));
-    OK(cuMemAlloc(&ptr, 4 * MIB));
-    OK(cuMemFree(ptr));
-}
-
-static void *allocate_relaxed(void *arg)
-{
-    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-    CUresult *result = arg;
-    CUdeviceptr ptr = 0;
-
-    *result = cuCtxSetCurrent(context);
-    if (*result == CUDA_SUCCESS)
-        *result = cuThreadExchangeStreamCaptureMode(&mode);
-    if (*result == CUDA_SUCCESS)
-        *result = cuMemAlloc(&ptr, MIB);
-    if (*result == CUDA_SUCCESS)
-        *result = cuMemFree(ptr);
-    return NULL;
-}
-
-/* A thread that leaves captures alone may allocate beside one that forbids it to others. */
-Test(forms, a_thread_that_exchanged_its_capture_mode_allocates)
-{
-    CUstream stream = new_stream();
-    CUdeviceptr target = 0;
-    CUgraph graph = NULL;
-    CUresult result;
-    pthread_t thread;
-
-    target = filled(BYTES, 0); /* loads the kernels, which a capture forbids */
-    OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
-    OK(launch_fill(stream, target, 1, BYTES / 4));
-    cr_assert_eq(pthread_create(&thread, NULL, allocate_relaxed, &result), 0);
-    pthread_join(thread, NULL);
-    probe("allocation_of_a_relaxed_thread", "%s", result_name(result));
-    if (software_driver() || under_shim())
-        OK(result);
-    CHECK(CUDA_SUCCESS, cuStreamEndCapture(stream, &graph));
-    OK(cuGraphDestroy(graph));
-    OK(cuMemFree(target));
 }

@@ -238,7 +238,6 @@ Test(info, attributes_of_pitched_memory)
     OK(cuMemGetAddressRange(NULL, &size, ptr));
     check_plain_attributes(ptr + 1024, ptr, size);
     probe_attributes("attributes_pitch", ptr);
-    OK(cuMemFree(ptr));
 }
 
 Test(info, attributes_of_async_memory)
@@ -265,9 +264,6 @@ Test(info, attributes_of_async_memory)
     rdma = value_of(CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE, ptr);
     if (under_shim_with_events())
         cr_assert_eq(rdma, value_of(CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE, plain));
-    OK(cuMemFree(plain));
-    OK(cuMemFreeAsync(ptr, CU_STREAM_LEGACY));
-    OK(cuStreamSynchronize(CU_STREAM_LEGACY));
 }
 
 Test(info, attributes_of_host_memory)
@@ -281,7 +277,6 @@ Test(info, attributes_of_host_memory)
     cr_assert_eq(value_of(CU_POINTER_ATTRIBUTE_HOST_POINTER, ptr), ptr);
     cr_assert_eq(value_of(CU_POINTER_ATTRIBUTE_CONTEXT, ptr), (uintptr_t)context);
     probe_attributes("attributes_host", ptr);
-    OK(cuMemFreeHost(host));
 }
 
 Test(info, attributes_of_managed_memory)
@@ -293,7 +288,6 @@ Test(info, attributes_of_managed_memory)
     cr_assert_eq(value_of(CU_POINTER_ATTRIBUTE_CONTEXT, ptr), (uintptr_t)context);
     cr_assert_eq(memops(ptr), 1);
     probe_attributes("attributes_managed", ptr);
-    OK(cuMemFree(ptr));
 }
 
 Test(info, attributes_of_no_memory)
@@ -325,7 +319,6 @@ Test(info, bad_attribute_calls)
     CHECK(CUDA_ERROR_INVALID_VALUE, attribute((CUpointer_attribute)0, ptr, &value));
     CHECK(CUDA_ERROR_INVALID_VALUE,
           cuPointerGetAttribute(NULL, CU_POINTER_ATTRIBUTE_BUFFER_ID, ptr));
-    OK(cuMemFree(ptr));
 }
 
 Test(info, every_allocation_has_its_own_buffer_id)
@@ -345,10 +338,8 @@ Test(info, every_allocation_has_its_own_buffer_id)
 
 Test(info, blocks_that_live_together_have_their_own_buffer_ids)
 {
-    CUdeviceptr plain = 0, other = 0, async = 0, managed = 0;
+    CUdeviceptr plain = allocated(512), other = allocated(512), async = 0, managed = 0;
 
-    OK(cuMemAlloc(&plain, 512));
-    OK(cuMemAlloc(&other, 512));
     OK(cuMemAllocAsync(&async, 512, CU_STREAM_LEGACY));
     OK(cuMemAllocManaged(&managed, 512, CU_MEM_ATTACH_GLOBAL));
     cr_assert_neq(value_of(CU_POINTER_ATTRIBUTE_BUFFER_ID, plain),
@@ -357,10 +348,6 @@ Test(info, blocks_that_live_together_have_their_own_buffer_ids)
                   value_of(CU_POINTER_ATTRIBUTE_BUFFER_ID, async));
     cr_assert_neq(value_of(CU_POINTER_ATTRIBUTE_BUFFER_ID, plain),
                   value_of(CU_POINTER_ATTRIBUTE_BUFFER_ID, managed));
-    OK(cuMemFree(managed));
-    OK(cuMemFreeAsync(async, CU_STREAM_LEGACY));
-    OK(cuMemFree(other));
-    OK(cuMemFree(plain));
 }
 
 /* ---- the plural form ---- */
@@ -446,7 +433,6 @@ Test(info, several_attributes_of_plain_memory)
     cr_assert_eq(s.legacy & 0xff, 1);
     cr_assert_eq(s.handle_types, 0);
     cr_assert_null(s.pool);
-    OK(cuMemFree(ptr));
 }
 
 Test(info, several_attributes_of_other_memory)
@@ -478,7 +464,6 @@ Test(info, several_attributes_of_other_memory)
     cr_assert_eq(s.type, CU_MEMORYTYPE_DEVICE);
     cr_assert_not_null(s.pool);
     probe_several("several_async", CUDA_SUCCESS, &s);
-    OK(cuMemFreeAsync(ptr, CU_STREAM_LEGACY));
 }
 
 Test(info, bad_calls_for_several_attributes)
@@ -496,7 +481,6 @@ Test(info, bad_calls_for_several_attributes)
     FAILS(cuPointerGetAttributes(1, &which, NULL, ptr));
     OK(cuPointerGetAttributes(1, &which, data, ptr));
     cr_assert_eq(id, value_of(CU_POINTER_ATTRIBUTE_BUFFER_ID, ptr));
-    OK(cuMemFree(ptr));
 }
 
 /* ---- retain, sync_memops, dma-buf ---- */
@@ -504,10 +488,8 @@ Test(info, bad_calls_for_several_attributes)
 Test(info, allocation_handles_are_for_vmm_memory_only)
 {
     CUmemGenericAllocationHandle handle = 0;
-    CUdeviceptr plain = 0, large = 0, async = 0;
+    CUdeviceptr plain = allocated(4096), large = allocated(4 * MIB), async = 0;
 
-    OK(cuMemAlloc(&plain, 4096));
-    OK(cuMemAlloc(&large, 4 * MIB));
     OK(cuMemAllocAsync(&async, 4 * MIB, CU_STREAM_LEGACY));
     CHECK(CUDA_ERROR_INVALID_VALUE, cuMemRetainAllocationHandle(&handle, (void *)(uintptr_t)plain));
     CHECK(CUDA_ERROR_INVALID_VALUE,
@@ -517,7 +499,6 @@ Test(info, allocation_handles_are_for_vmm_memory_only)
     OK(cuMemFree(plain));
     OK(cuMemFree(large));
     FAILS(cuMemRetainAllocationHandle(&handle, (void *)(uintptr_t)large));
-    OK(cuMemFreeAsync(async, CU_STREAM_LEGACY));
 }
 
 Test(info, sync_memops_can_be_set)
@@ -572,7 +553,6 @@ Test(info, sync_memops_is_made_true)
     OK(cuCtxSetCurrent(context));
     OK(cuCtxGetFlags(&flags));
     cr_assert_eq(!!(flags & CU_CTX_SYNC_MEMOPS), under_shim());
-    OK(cuMemFree(ptr));
 }
 
 static CUresult export_range(CUdeviceptr ptr, size_t size)
@@ -588,11 +568,9 @@ static CUresult export_range(CUdeviceptr ptr, size_t size)
 
 Test(info, ranges_of_a_block_are_exported_and_no_neighbour_with_them)
 {
-    CUdeviceptr large = 0, small = 0, neighbour = 0;
+    CUdeviceptr large = allocated(4 * MIB), small = allocated(8192);
 
-    OK(cuMemAlloc(&large, 4 * MIB));
-    OK(cuMemAlloc(&small, 8192));
-    OK(cuMemAlloc(&neighbour, 64 * KIB));
+    allocated(64 * KIB); /* the neighbour */
     OK(export_range(large, 4 * MIB));
     OK(export_range(large + 2 * MIB, 2 * MIB));
     OK(export_range(large + 4096, 4096));
@@ -606,6 +584,4 @@ Test(info, ranges_of_a_block_are_exported_and_no_neighbour_with_them)
     }
     OK(cuMemFree(large));
     CHECK(CUDA_ERROR_INVALID_VALUE, export_range(large, 4 * MIB));
-    OK(cuMemFree(small));
-    OK(cuMemFree(neighbour));
 }

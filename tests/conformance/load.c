@@ -1,19 +1,17 @@
 /*
- * Several devices and contexts under load: threads allocate in the context that is current, free
- * from any, hand blocks to each other, share them, let each other's devices in and out, and copy
- * between them, while contexts are made and destroyed. No block ever shows another owner's stamp, no
- * call that must succeed fails, and in the end every byte is back. A plain program, so that TSan can
- * watch it too. A primary context that is reset and released meanwhile: primary.c.
+ * Several devices under load: threads allocate in the context that is current, free from any, hand
+ * blocks to each other, let each other's devices in and out, and copy between them. No block ever
+ * shows another owner's stamp, no call that must succeed fails, and in the end every byte is back. A
+ * plain program, so that TSan can watch it too. Contexts that come and go: tests/stress; a primary one
+ * that is reset and released meanwhile: primary.c; what is shared: tests/chaos.
  *
  *   load [--seconds N]
- *   load open DESCRIPTOR     the process that opens what is shared
  */
 #include "plain.h"
 #include "tests/clock.h"
 #include "tests/system.h"
 
 #include <cuda.h>
-#include <spawn.h>
 
 #define WORKERS 3
 #define DEVICES 2
@@ -27,8 +25,6 @@ struct block {
     int device;
     bool async;
 };
-
-extern char **environ;
 
 static CUcontext primary[DEVICES];
 static uint64_t end_ns;
@@ -170,123 +166,6 @@ static void *reach(void *arg)
     return arg;
 }
 
-/* ---- Contexts that come and go ---- */
-
-static CUcontext new_context(int device)
-{
-    CUcontext context;
-
-#if CUDA_VERSION >= 13000
-    OK(cuCtxCreate(&context, NULL, 0, device));
-#else
-    OK(cuCtxCreate(&context, 0, device));
-#endif
-    return context;
-}
-
-static void *come_and_go(void *arg)
-{
-    unsigned seed = 7;
-
-    while (time_left()) {
-        int device = rand_r(&seed) % DEVICES;
-        CUcontext context = new_context(device);
-        CUdeviceptr block;
-        CUstream stream;
-
-        OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-        for (int i = 0; i < 10; i++) {
-            size_t size = random_size(&seed);
-
-            if (i % 2)
-                OK(cuMemAllocAsync(&block, size, stream));
-            else
-                OK(cuMemAlloc(&block, size));
-            OK(cuMemsetD32Async(block, 0xbad, size / 4, stream));
-            /* Async memory is the device's, not the context's: all of it is freed. */
-            if (i % 2)
-                OK(rand_r(&seed) % 2 ? cuMemFree(block) : cuMemFreeAsync(block, stream));
-            else if (i % 4)
-                OK(cuMemFreeAsync(block, stream));
-        }
-        OK(cuCtxDestroy(context)); /* with what lives */
-    }
-    return arg;
-}
-
-/* ---- Sharing ---- */
-
-struct message {
-    CUipcMemHandle handle;
-    unsigned stamp;
-};
-
-static int importer_main(int fd)
-{
-    struct message message;
-
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    OK(cuInit(0));
-    OK(cuDevicePrimaryCtxRetain(&primary[0], 0));
-    OK(cuCtxSetCurrent(primary[0]));
-    while (read(fd, &message, sizeof message) == (ssize_t)sizeof message) {
-        CUdeviceptr ptr = 0;
-        unsigned word = 0;
-
-        OK(cuIpcOpenMemHandle(&ptr, message.handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
-        OK(cuMemcpyDtoH(&word, ptr, 4));
-        OK(cuIpcCloseMemHandle(ptr));
-        if (word != message.stamp)
-            FAIL("0x%x is read of what was shared as 0x%x", word, message.stamp);
-        if (write(fd, &word, 1) != 1)
-            break;
-    }
-    return 0;
-}
-
-static void *share(void *arg)
-{
-    int fd = *(int *)arg;
-    unsigned seed = 10, stamp = 0x60000000;
-
-    while (time_left()) {
-        struct message message = {.stamp = ++stamp};
-        struct block block;
-        char done;
-
-        block = make(0, &seed, stamp, false); /* natively async memory cannot be shared */
-        if (block.size < (1 << 20)) { /* natively an importer gets the small block's whole page */
-            OK(cuMemFree(block.ptr));
-            continue;
-        }
-        OK(cuIpcGetMemHandle(&message.handle, block.ptr));
-        if (write(fd, &message, sizeof message) != (ssize_t)sizeof message ||
-            read(fd, &done, 1) != 1)
-            FAIL("the importer is gone");
-        check(&block);
-        OK(cuMemFree(block.ptr));
-    }
-    return NULL;
-}
-
-static pid_t start_importer(char *self, int *ret_fd)
-{
-    char number[12], word[] = "open";
-    int ends[2];
-    pid_t pid;
-
-    if (socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends) != 0)
-        FAIL("socketpair: %s", strerror(errno));
-    fcntl(ends[0], F_SETFD, FD_CLOEXEC); /* the importer sees the hang-up */
-    snprintf(number, sizeof number, "%d", ends[1]);
-    if (posix_spawn(&pid, "/proc/self/exe", NULL, NULL, (char *[]){self, word, number, NULL},
-                    environ) != 0)
-        FAIL("posix_spawn");
-    close(ends[1]);
-    *ret_fd = ends[0];
-    return pid;
-}
-
 /* ---- The end ---- */
 
 static void free_memory(size_t *ret_free)
@@ -300,7 +179,7 @@ static void free_memory(size_t *ret_free)
     }
 }
 
-/* What was shared may have its grace; all the rest is back at once. */
+/* What is freed in the order of a stream is back a little later. */
 static void all_is_back(const size_t *before)
 {
     const struct timespec pause = {.tv_nsec = 50000000};
@@ -329,18 +208,13 @@ static void all_is_back(const size_t *before)
 
 int main(int argc, char **argv)
 {
-    void *(*const others[])(void *) = {reach, come_and_go, come_and_go, share};
     unsigned numbers[WORKERS], seed = 1;
-    pthread_t thread[WORKERS + 4];
+    pthread_t thread[WORKERS + 1];
     size_t before[DEVICES];
-    int count = 0, fd, status, seconds = 4;
-    pid_t importer;
+    int count = 0, seconds = 4;
 
-    if (argc == 3 && strcmp(argv[1], "open") == 0)
-        return importer_main(atoi(argv[2]));
     if (argc == 3 && strcmp(argv[1], "--seconds") == 0)
         seconds = atoi(argv[2]);
-    importer = start_importer(argv[0], &fd);
     OK(cuInit(0));
     OK(cuDeviceGetCount(&count));
     if (count < DEVICES) {
@@ -356,14 +230,10 @@ int main(int argc, char **argv)
         if (pthread_create(&thread[i], NULL, work, &numbers[i]) != 0)
             FAIL("no thread");
     }
-    for (unsigned i = 0; i < 4; i++)
-        if (pthread_create(&thread[WORKERS + i], NULL, others[i], &fd) != 0)
-            FAIL("no thread");
-    for (unsigned i = 0; i < WORKERS + 4; i++)
+    if (pthread_create(&thread[WORKERS], NULL, reach, NULL) != 0)
+        FAIL("no thread");
+    for (unsigned i = 0; i < WORKERS + 1; i++)
         pthread_join(thread[i], NULL);
-    close(fd);
-    if (waitpid(importer, &status, 0) != importer || status != 0)
-        FAIL("the importer's status is 0x%x", (unsigned)status);
     for (int i = 0; i < HANDED; i++)
         if (handed[i].ptr)
             drop(&handed[i], &seed);

@@ -3,86 +3,14 @@
  * hand, as batches of boxes, with attributes. They do what the plain calls do, and stay inside one
  * allocation.
  */
+#include "nodes.h"
 #include "two.h"
 
 #include <criterion/criterion.h>
 
 TestSuite(nodes, .init = conform_start, .timeout = 60);
 
-#define WORDS ((size_t)256)
-#define BYTES (4 * WORDS)
-
 /* ---- nodes ---- */
-
-/* The calls for nodes of one kind, and those for nodes of any kind, by the version they came with.
- * A program built against any cuda.h may use each. */
-enum form { FORM_KIND, FORM_12020, FORM_12030, FORM_13040, FORMS };
-static const int versions[FORMS] = {0, 12020, 12030, 13040};
-
-typedef CUresult add_fn(CUgraphNode *, CUgraph, const CUgraphNode *, size_t, CUgraphNodeParams *);
-typedef CUresult add_edges_fn(CUgraphNode *, CUgraph, const CUgraphNode *, const CUgraphEdgeData *,
-                              size_t, CUgraphNodeParams *);
-typedef CUresult set_fn(CUgraphNode, CUgraphNodeParams *);
-typedef CUresult exec_set_fn(CUgraphExec, CUgraphNode, CUgraphNodeParams *);
-
-/* Older drivers lack the newer forms. */
-static bool form_exists(enum form form)
-{
-    return form == FORM_KIND || driver_lookup("cuGraphAddNode", versions[form], 0);
-}
-
-static CUDA_MEMSET_NODE_PARAMS fill_of(const CUgraphNodeParams *params)
-{
-    return (CUDA_MEMSET_NODE_PARAMS){.dst = params->memset.dst,
-                                     .pitch = params->memset.pitch,
-                                     .value = params->memset.value,
-                                     .elementSize = params->memset.elementSize,
-                                     .width = params->memset.width,
-                                     .height = params->memset.height};
-}
-
-/* Adds a node behind `after`, or behind nothing where that is NULL. */
-static CUresult add(enum form form, CUgraphNode *node, CUgraph graph, CUgraphNode after,
-                    CUgraphNodeParams *params)
-{
-    const CUDA_MEMSET_NODE_PARAMS fill = fill_of(params);
-    void *function = driver_lookup("cuGraphAddNode", versions[form], 0);
-    size_t count = after != NULL;
-
-    if (form == FORM_12020)
-        return ((add_fn *)function)(node, graph, &after, count, params);
-    if (form != FORM_KIND)
-        return ((add_edges_fn *)function)(node, graph, &after, NULL, count, params);
-    if (params->type == CU_GRAPH_NODE_TYPE_MEMSET)
-        return cuGraphAddMemsetNode(node, graph, &after, count, &fill, params->memset.ctx);
-    return cuGraphAddMemcpyNode(node, graph, &after, count, &params->memcpy.copyParams,
-                                params->memcpy.copyCtx);
-}
-
-static CUresult change(enum form form, CUgraphNode node, CUgraphNodeParams *params)
-{
-    const CUDA_MEMSET_NODE_PARAMS fill = fill_of(params);
-
-    if (form != FORM_KIND)
-        return ((set_fn *)driver_lookup("cuGraphNodeSetParams", versions[form], 0))(node, params);
-    return params->type == CU_GRAPH_NODE_TYPE_MEMSET
-               ? cuGraphMemsetNodeSetParams(node, &fill)
-               : cuGraphMemcpyNodeSetParams(node, &params->memcpy.copyParams);
-}
-
-static CUresult change_exec(enum form form, CUgraphExec exec, CUgraphNode node,
-                            CUgraphNodeParams *params)
-{
-    const CUDA_MEMSET_NODE_PARAMS fill = fill_of(params);
-
-    if (form != FORM_KIND)
-        return ((exec_set_fn *)driver_lookup("cuGraphExecNodeSetParams", versions[form],
-                                             0))(exec, node, params);
-    return params->type == CU_GRAPH_NODE_TYPE_MEMSET
-               ? cuGraphExecMemsetNodeSetParams(exec, node, &fill, params->memset.ctx)
-               : cuGraphExecMemcpyNodeSetParams(exec, node, &params->memcpy.copyParams,
-                                                params->memcpy.copyCtx);
-}
 
 static void launch(CUgraphExec exec)
 {
@@ -128,15 +56,11 @@ static void fill_and_copy(enum form form, CUdeviceptr from, CUdeviceptr to)
 
 Test(nodes, added_by_hand_they_fill_and_copy_in_every_form)
 {
-    CUdeviceptr from = 0, to = 0;
+    CUdeviceptr from = allocated(BYTES), to = allocated(3 * BYTES);
 
-    OK(cuMemAlloc(&from, BYTES));
-    OK(cuMemAlloc(&to, 3 * BYTES));
     for (enum form form = 0; form < FORMS; form++)
         if (form_exists(form))
             fill_and_copy(form, from, to);
-    OK(cuMemFree(from));
-    OK(cuMemFree(to));
 }
 
 /* Natively such a node may be refused or taken, by what the driver makes of it. */
@@ -171,11 +95,10 @@ static void never_past(enum form form, CUgraphNodeParams *good, CUgraphNodeParam
 
 Test(nodes, they_stay_inside_one_allocation)
 {
-    CUdeviceptr small = 0, neighbour = 0, other = 0;
+    CUdeviceptr small = allocated(BYTES), other;
 
-    OK(cuMemAlloc(&small, BYTES));
-    OK(cuMemAlloc(&neighbour, BYTES));
-    OK(cuMemAlloc(&other, MIB));
+    allocated(BYTES); /* the neighbour */
+    other = allocated(MIB);
     for (enum form form = 0; form < FORMS; form++) {
         CUgraphNodeParams fill = a_fill(small, 1, WORDS, context),
                           long_fill = a_fill(small, 1, WORDS + 1, context);
@@ -195,18 +118,13 @@ Test(nodes, they_stay_inside_one_allocation)
         long_fill.memset.height = 5, long_fill.memset.width = 1;
         never_past(form, &fill, &long_fill);
     }
-    OK(cuMemFree(neighbour));
-    OK(cuMemFree(other));
-    OK(cuMemFree(small));
 }
 
 Test(nodes, freed_memory_is_not_for_them)
 {
-    CUdeviceptr freed = 0, other = 0;
+    CUdeviceptr freed = allocated(MIB), other = allocated(MIB);
     CUgraph graph = NULL;
 
-    OK(cuMemAlloc(&other, MIB));
-    OK(cuMemAlloc(&freed, MIB));
     OK(cuMemFree(freed));
     OK(cuGraphCreate(&graph, 0));
     for (enum form form = 0; form < FORMS; form++) {
@@ -219,21 +137,17 @@ Test(nodes, freed_memory_is_not_for_them)
         is_past_the_end("fill_node_of_freed_memory", add(form, &node, graph, NULL, &fill));
         is_past_the_end("copy_node_of_freed_memory", add(form, &node, graph, NULL, &copy));
     }
-    OK(cuGraphDestroy(graph));
-    OK(cuMemFree(other));
 }
 
 /* A node of two copies (CUDA 13.5), of which the second leaves its allocation. */
 Test(nodes, batches_of_copies_in_a_node_stay_inside_as_well)
 {
-    CUdeviceptr small = 0, other = 0;
+    CUdeviceptr small = allocated(BYTES), other = allocated(MIB);
     CUgraphNodeParams params;
     CUgraphNode node = NULL;
     CUgraph graph = NULL;
     CUresult r;
 
-    OK(cuMemAlloc(&small, BYTES));
-    OK(cuMemAlloc(&other, MIB));
     OK(cuGraphCreate(&graph, 0));
     for (enum form form = FORM_12020; form < FORMS; form++) {
         CUdeviceptr dsts[] = {other, small}, srcs[] = {small, other};
@@ -258,9 +172,6 @@ Test(nodes, batches_of_copies_in_a_node_stay_inside_as_well)
         if (under_shim())
             cr_assert_eq(r, CUDA_ERROR_INVALID_VALUE, "%s", result_name(r));
     }
-    OK(cuGraphDestroy(graph));
-    OK(cuMemFree(small));
-    OK(cuMemFree(other));
 }
 
 /* False: the driver does not let nodes do this, which it may natively. */
@@ -446,7 +357,6 @@ Test(nodes, fills_of_memory_of_another_device_with_peer_access)
         far_words(5, WORDS);
         OK(cuGraphExecDestroy(exec));
     }
-    OK(cuGraphDestroy(graph));
 }
 
 /* ---- boxes, and copies with attributes ---- */
@@ -506,12 +416,10 @@ static CUresult copy(enum way way, CUdeviceptr dst, CUdeviceptr also, CUdevicept
 
 Test(nodes, boxes_and_copies_with_attributes_stay_inside_one_allocation)
 {
-    CUdeviceptr small = 0, neighbour = 0, also = 0, other = 0;
+    CUdeviceptr small = allocated(BYTES), neighbour = allocated(BYTES), also = allocated(BYTES),
+                other = 0;
     CUstream stream = new_stream();
 
-    OK(cuMemAlloc(&small, BYTES));
-    OK(cuMemAlloc(&neighbour, BYTES));
-    OK(cuMemAlloc(&also, BYTES));
     other = filled(MIB, 7);
     OK(fill_now(neighbour, 3, WORDS));
     for (enum way way = 0; way < WAYS; way++) {
@@ -538,10 +446,6 @@ Test(nodes, boxes_and_copies_with_attributes_stay_inside_one_allocation)
         if (under_shim()) /* none of a batch is made where one is refused */
             cr_assert_eq(words_other(also, 0, WORDS), 0, "way %d", (int)way);
     }
-    OK(cuMemFree(small));
-    OK(cuMemFree(neighbour));
-    OK(cuMemFree(also));
-    OK(cuMemFree(other));
 }
 
 Test(nodes, boxes_may_have_room_between_their_rows_and_slices)
@@ -574,8 +478,6 @@ Test(nodes, boxes_may_have_room_between_their_rows_and_slices)
     box.dst.op.ptr.ptr += 64;
     if (under_shim() || software_driver())
         CHECK(CUDA_ERROR_INVALID_VALUE, boxes(1, &box, 0, stream));
-    OK(cuMemFree(ptr));
-    OK(cuMemFree(other));
 }
 
 Test(nodes, boxes_and_copies_with_attributes_reach_memory_of_another_device)

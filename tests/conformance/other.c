@@ -56,8 +56,6 @@ Test(other, managed_memory_is_written_by_both_sides_beside_plain_memory)
     OK(cuMemcpyDtoD(managed, plain, MIB));
     OK(cuCtxSynchronize());
     cr_assert_eq(host_words_other((const uint32_t *)(uintptr_t)managed, 3, MIB / 4), 0);
-    OK(cuMemFree(managed));
-    OK(cuMemFree(plain));
 }
 
 /* By their forms of CUDA 12.2, whatever cuda.h at hand calls them. */
@@ -91,7 +89,6 @@ Test(other, managed_memory_is_advised_prefetched_and_asked_about)
     cr_assert_eq(host_words_other((const uint32_t *)(uintptr_t)ptr, 5, MIB), 0);
     probe("attach_of_managed", "%s", result_name(attach(stream, ptr, 0, CU_MEM_ATTACH_GLOBAL)));
     OK(cuStreamSynchronize(stream));
-    OK(cuMemFree(ptr));
 }
 
 /* Memory that is not managed gets the driver's answer for its own. */
@@ -148,8 +145,6 @@ Test(other, pinned_memory_is_reached_by_the_device_and_is_no_device_memory)
     cr_assert_eq(host_words_other(pinned, 8, MIB / 4), 0);
     probe("host_pointer_of_plain", "%s",
           result_name(cuMemHostGetDevicePointer(&there, (void *)(uintptr_t)plain, 0)));
-    OK(cuMemFreeHost(pinned));
-    OK(cuMemFree(plain));
 }
 
 Test(other, the_programs_own_memory_is_registered_and_unregistered)
@@ -171,51 +166,17 @@ Test(other, the_programs_own_memory_is_registered_and_unregistered)
     OK(cuMemHostRegister(own, size, CU_MEMHOSTREGISTER_DEVICEMAP));
     OK(cuCtxSetCurrent(NULL)); /* it is of no context that must be current */
     OK(cuMemHostUnregister(own));
-    free(own);
 }
 
 /* ---- a module's memory, arrays, a pool of the program's ---- */
 
-Test(other, a_modules_variable_is_its_own)
+/* 4 KiB, called `table`, is written and read as any memory, and is no block of ours. */
+static void is_its_own(CUdeviceptr table, size_t bytes)
 {
-    static const char ptx[] = ".version 6.0\n.target sm_52\n.address_size 64\n"
-                              ".visible .global .align 16 .b8 table[4096];\n";
-    __typeof__(&cuModuleGetGlobal) get = (__typeof__(get))need("cuModuleGetGlobal", 3020);
-    CUdeviceptr table = 0, base = 0, plain = 0;
-    CUmodule module = NULL;
-    size_t bytes = 0, size = 0;
+    CUdeviceptr plain = filled(4096, 10), base = 0;
+    size_t size = 0;
 
-    OK(cuModuleLoadData(&module, ptx));
-    OK(get(&table, &bytes, module, "table"));
     cr_assert_eq(bytes, 4096);
-    OK(cuMemAlloc(&plain, 4096));
-    OK(cuMemsetD32(table, 10, 1024));
-    OK(cuMemcpyDtoD(plain, table, 4096));
-    cr_assert_eq(words_other(plain, 10, 1024), 0);
-    if (cuMemGetAddressRange(&base, &size, table + 100) == CUDA_SUCCESS)
-        cr_assert(base <= table && base + size >= table + 4096);
-    OK(cuModuleUnload(module));
-    OK(cuMemFree(plain));
-}
-
-Test(other, a_librarys_variable_is_its_own)
-{
-    static const char ptx[] = ".version 6.0\n.target sm_52\n.address_size 64\n"
-                              ".visible .global .align 16 .b8 table[4096];\n";
-    __typeof__(&cuLibraryLoadData) load = (__typeof__(load))need("cuLibraryLoadData", 12000);
-    __typeof__(&cuLibraryGetGlobal) get = (__typeof__(get))need("cuLibraryGetGlobal", 12000);
-    __typeof__(&cuLibraryUnload) unload = (__typeof__(unload))need("cuLibraryUnload", 12000);
-    CUdeviceptr table = 0, again = 0, base = 0, plain = 0, nothing = 0;
-    CUlibrary library = NULL;
-    size_t bytes = 0, size = 0;
-
-    OK(load(&library, ptx, NULL, NULL, 0, NULL, NULL, 0));
-    OK(get(&table, &bytes, library, "table"));
-    cr_assert_eq(bytes, 4096);
-    OK(get(&again, NULL, library, "table"));
-    cr_assert_eq(again, table);
-    CHECK(CUDA_ERROR_NOT_FOUND, get(&nothing, NULL, library, "no_table"));
-    plain = filled(4096, 10);
     OK(cuMemcpyDtoD(table, plain, 4096));
     OK(fill_now(table, 11, 512));
     OK(cuMemcpyDtoD(plain, table, 4096));
@@ -223,9 +184,39 @@ Test(other, a_librarys_variable_is_its_own)
     cr_assert_eq(words_other(plain + 2048, 10, 512), 0);
     if (cuMemGetAddressRange(&base, &size, table + 100) == CUDA_SUCCESS)
         cr_assert(base <= table && base + size >= table + 4096);
+}
+
+static const char with_table[] = ".version 6.0\n.target sm_52\n.address_size 64\n"
+                                 ".visible .global .align 16 .b8 table[4096];\n";
+
+Test(other, a_modules_variable_is_its_own)
+{
+    __typeof__(&cuModuleGetGlobal) get = (__typeof__(get))need("cuModuleGetGlobal", 3020);
+    CUmodule module = NULL;
+    CUdeviceptr table = 0;
+    size_t bytes = 0;
+
+    OK(cuModuleLoadData(&module, with_table));
+    OK(get(&table, &bytes, module, "table"));
+    is_its_own(table, bytes);
+}
+
+Test(other, a_librarys_variable_is_its_own)
+{
+    __typeof__(&cuLibraryLoadData) load = (__typeof__(load))need("cuLibraryLoadData", 12000);
+    __typeof__(&cuLibraryGetGlobal) get = (__typeof__(get))need("cuLibraryGetGlobal", 12000);
+    __typeof__(&cuLibraryUnload) unload = (__typeof__(unload))need("cuLibraryUnload", 12000);
+    CUdeviceptr table = 0, again = 0, nothing = 0;
+    CUlibrary library = NULL;
+    size_t bytes = 0;
+
+    OK(load(&library, with_table, NULL, NULL, 0, NULL, NULL, 0));
+    OK(get(&table, &bytes, library, "table"));
+    OK(get(&again, NULL, library, "table"));
+    cr_assert_eq(again, table);
+    CHECK(CUDA_ERROR_NOT_FOUND, get(&nothing, NULL, library, "no_table"));
+    is_its_own(table, bytes);
     OK(unload(library));
-    cr_assert_eq(words_other(plain, 11, 512), 0);
-    OK(cuMemFree(plain));
 }
 
 Test(other, arrays_are_copied_from_and_to_plain_memory)
@@ -263,15 +254,11 @@ Test(other, arrays_are_copied_from_and_to_plain_memory)
     in.Height = 33; /* one row more than there is */
     FAILS(cuMemcpy2D(&in));
     OK(destroy(array));
-    OK(cuMemFree(from));
-    OK(cuMemFree(to));
 }
 
 /* In one dimension, by the calls of before there were rectangles. */
 Test(other, rows_of_arrays_are_copied_from_and_to_plain_memory)
 {
-    static const cuuint64_t flags[] = {CU_GET_PROC_ADDRESS_LEGACY_STREAM,
-                                       CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM};
     __typeof__(&cuArrayCreate) create = (__typeof__(create))need("cuArrayCreate", 3020);
     const CUDA_ARRAY_DESCRIPTOR shape = {.Width = 256,
                                          .Height = 0,
@@ -285,9 +272,9 @@ Test(other, rows_of_arrays_are_copied_from_and_to_plain_memory)
     OK(cuMemAlloc(&to, 1024));
     for (int i = 0; i < 2; i++) {
         __typeof__(&cuMemcpyDtoA) into =
-            (__typeof__(into))driver_lookup("cuMemcpyDtoA", 12000, flags[i]);
+            (__typeof__(into))driver_lookup("cuMemcpyDtoA", 12000, default_streams[i]);
         __typeof__(&cuMemcpyAtoD) out_of =
-            (__typeof__(out_of))driver_lookup("cuMemcpyAtoD", 12000, flags[i]);
+            (__typeof__(out_of))driver_lookup("cuMemcpyAtoD", 12000, default_streams[i]);
         CUresult in, out;
 
         cr_assert(into && out_of);
@@ -305,9 +292,6 @@ Test(other, rows_of_arrays_are_copied_from_and_to_plain_memory)
             cr_assert(in == CUDA_ERROR_INVALID_VALUE && out == CUDA_ERROR_INVALID_VALUE, "%s %s",
                       result_name(in), result_name(out));
     }
-    OK(cuArrayDestroy(array));
-    OK(cuMemFree(from));
-    OK(cuMemFree(to));
 }
 
 /* A box of 16 x 8 x 4 words between an array and plain memory that is exactly as large. */
@@ -366,13 +350,11 @@ Test(other, boxes_of_arrays_are_copied_from_and_to_plain_memory)
                                      .Depth = 4,
                                      .Format = CU_AD_FORMAT_UNSIGNED_INT32,
                                      .NumChannels = 1};
-    CUdeviceptr from = 0, to = 0;
+    CUdeviceptr from = allocated(2048), to = allocated(2048);
     CUarray array = NULL, level = NULL;
     CUmipmappedArray levels = NULL;
     size_t before;
 
-    OK(cuMemAlloc(&from, 2048));
-    OK(cuMemAlloc(&to, 2048));
     OK(create(&array, &shape));
     copy_through(array, from, to, 13);
     memset(&shape, 0, sizeof shape);
@@ -394,9 +376,6 @@ Test(other, boxes_of_arrays_are_copied_from_and_to_plain_memory)
     OK(create(&array, &shape));
     if (software_driver()) /* elsewhere others use the device too */
         cr_assert_eq(before - memory_free_bytes(), 64 * MIB);
-    OK(cuArrayDestroy(array));
-    OK(cuMemFree(from));
-    OK(cuMemFree(to));
 }
 
 typedef CUresult set_pool_fn(CUmemLocation *, CUmemAllocationType, CUmemoryPool);
@@ -404,21 +383,19 @@ typedef CUresult set_pool_fn(CUmemLocation *, CUmemAllocationType, CUmemoryPool)
 Test(other, a_pool_made_current_for_a_location_serves_the_allocations)
 {
     set_pool_fn *set = (set_pool_fn *)need("cuMemSetMemPool", 13000);
-    CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
-                            .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0}};
-    CUmemoryPool pool = NULL, before = NULL, seen = NULL;
+    CUmemLocation here = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0};
+    CUmemoryPool pool = new_pool(CU_MEM_HANDLE_TYPE_NONE), before = NULL, seen = NULL;
     CUstream stream = new_stream();
     CUdeviceptr ptr = 0;
 
     OK(cuDeviceGetMemPool(&before, device));
-    OK(cuMemPoolCreate(&pool, &props));
-    OK(set(&props.location, CU_MEM_ALLOCATION_TYPE_PINNED, pool));
+    OK(set(&here, CU_MEM_ALLOCATION_TYPE_PINNED, pool));
     OK(cuMemAllocAsync(&ptr, 4096, stream));
     OK(cuPointerGetAttribute(&seen, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, ptr));
     cr_assert_eq(seen, pool);
     OK(cuMemFreeAsync(ptr, stream));
     OK(cuStreamSynchronize(stream));
-    OK(set(&props.location, CU_MEM_ALLOCATION_TYPE_PINNED, before));
+    OK(set(&here, CU_MEM_ALLOCATION_TYPE_PINNED, before));
     OK(cuMemAllocAsync(&ptr, 4096, stream));
     OK(cuPointerGetAttribute(&seen, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, ptr));
     cr_assert_eq(seen, before);
@@ -445,8 +422,6 @@ Test(other, default_pools_of_a_location_are_the_devices)
     OK(cuMemAllocFromPoolAsync(&ptr, MIB, pool, CU_STREAM_LEGACY));
     OK(cuPointerGetAttribute(&seen, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, ptr));
     cr_assert_eq(seen, default_pool);
-    OK(cuMemFreeAsync(ptr, CU_STREAM_LEGACY));
-    OK(cuStreamSynchronize(CU_STREAM_LEGACY));
 }
 
 /* A pool that may be shared is the driver's to share; a default one is not shared. */
@@ -454,15 +429,12 @@ Test(other, a_programs_own_pool_is_exported)
 {
     __typeof__(&cuMemPoolExportToShareableHandle) export =
         (__typeof__(export))need("cuMemPoolExportToShareableHandle", 11020);
-    CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
-                            .handleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
-                            .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device}};
     CUmemoryPool own = NULL, default_pool = NULL;
     CUmemPoolPtrExportData data;
     CUdeviceptr ptr = 0;
     int fd = -1;
 
-    OK(cuMemPoolCreate(&own, &props));
+    own = new_pool(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
     OK(export(&fd, own, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
     close(fd);
     OK(cuMemAllocFromPoolAsync(&ptr, MIB, own, CU_STREAM_LEGACY));
@@ -480,16 +452,13 @@ Test(other, memory_of_a_programs_own_pool_is_used_by_another_process)
 {
     __typeof__(&cuMemPoolExportToShareableHandle) export =
         (__typeof__(export))need("cuMemPoolExportToShareableHandle", 11020);
-    CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
-                            .handleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
-                            .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device}};
     struct peer *peer = peer_start(-1);
     CUdeviceptr first = 0, ptr = 0, there = 0;
     CUmemPoolPtrExportData data;
     CUmemoryPool own = NULL;
     int fd = -1;
 
-    OK(cuMemPoolCreate(&own, &props));
+    own = new_pool(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
     OK(export(&fd, own, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
     OK(cuMemAllocFromPoolAsync(&first, 4096, own, CU_STREAM_LEGACY));
     OK(cuMemAllocFromPoolAsync(&ptr, MIB, own, CU_STREAM_LEGACY));
@@ -504,10 +473,6 @@ Test(other, memory_of_a_programs_own_pool_is_used_by_another_process)
     cr_assert_eq(words_other(first, 19, 1024), 0);
     OK(peer_free(peer, MEMORY_PLAIN, there)); /* must come before the exporter's */
     cr_assert_eq(words_other(ptr, 21, MIB / 4), 0);
-    OK(cuMemFreeAsync(ptr, CU_STREAM_LEGACY));
-    OK(cuMemFreeAsync(first, CU_STREAM_LEGACY));
-    OK(cuStreamSynchronize(CU_STREAM_LEGACY));
-    OK(cuMemPoolDestroy(own));
     peer_quit(peer);
 }
 
@@ -610,15 +575,6 @@ static void share_event(struct shared_event *e)
     OK(peer_open(e->peer, &memory, &e->there));
 }
 
-static void unshare_event(struct shared_event *e)
-{
-    OK(peer_close(e->peer, e->there));
-    OK(cuStreamSynchronize(e->stream));
-    OK(cuEventDestroy(e->event));
-    OK(cuMemFree(e->ptr));
-    peer_quit(e->peer);
-}
-
 Test(other, an_event_is_waited_for_in_another_process)
 {
     struct shared_event e;
@@ -627,10 +583,10 @@ Test(other, an_event_is_waited_for_in_another_process)
     OK(cuEventQuery(e.event));
     OK(launch_spin_fill(e.stream, e.ptr, 13, MIB / 2, 300 * MILLISECOND));
     OK(cuEventRecord(e.event, e.stream));
-    OK(peer_wait_event(e.peer, &e.handle));
+    OK(peer_event(e.peer, PEER_WAITS, &e.handle));
     cr_assert_eq(peer_other(e.peer, e.there, 13, MIB / 2), 0);
     OK(cuEventQuery(e.event));
-    unshare_event(&e);
+    peer_quit(e.peer);
 }
 
 Test(other, a_stream_of_another_process_waits_for_an_event)
@@ -641,10 +597,10 @@ Test(other, a_stream_of_another_process_waits_for_an_event)
     for (uint32_t value = 13; value < 15; value++) { /* it is recorded anew */
         OK(launch_spin_fill(e.stream, e.ptr, value, MIB / 2, 200 * MILLISECOND));
         OK(cuEventRecord(e.event, e.stream));
-        OK(peer_stream_wait_event(e.peer, &e.handle));
+        OK(peer_event(e.peer, PEER_STREAM_WAITS, &e.handle));
         cr_assert_eq(peer_other(e.peer, e.there, value, MIB / 2), 0);
     }
-    unshare_event(&e);
+    peer_quit(e.peer);
 }
 
 Test(other, an_event_that_another_process_recorded_is_waited_for)
@@ -653,15 +609,15 @@ Test(other, an_event_that_another_process_recorded_is_waited_for)
 
     share_event(&e);
     OK(peer_spin_fill(e.peer, e.there, 13, MIB / 2, 200 * MILLISECOND));
-    OK(peer_record_event(e.peer, &e.handle));
+    OK(peer_event(e.peer, PEER_RECORDS, &e.handle));
     OK(cuEventSynchronize(e.event));
     cr_assert_eq(words_other(e.ptr, 13, MIB / 2), 0);
     OK(peer_spin_fill(e.peer, e.there, 14, MIB / 2, 200 * MILLISECOND));
-    OK(peer_record_event(e.peer, &e.handle));
+    OK(peer_event(e.peer, PEER_RECORDS, &e.handle));
     OK(cuStreamWaitEvent(e.stream, e.event, 0));
     OK(cuStreamSynchronize(e.stream));
     cr_assert_eq(words_other(e.ptr, 14, MIB / 2), 0);
-    unshare_event(&e);
+    peer_quit(e.peer);
 }
 
 Test(other, an_event_is_shared_only_where_it_was_made_for_it)
@@ -683,8 +639,6 @@ Test(other, an_event_is_shared_only_where_it_was_made_for_it)
     cr_assert_arr_eq(&handle, &second, sizeof handle);
     CHECK(CUDA_ERROR_INVALID_CONTEXT, open(&again, handle));
     CHECK(CUDA_ERROR_INVALID_HANDLE, cuEventElapsedTime(&ms, event, event));
-    OK(cuEventDestroy(event));
-    OK(cuEventDestroy(plain));
 }
 
 /* Measured likewise. The capture goes on, as nothing was. */
@@ -700,27 +654,9 @@ Test(other, an_event_of_several_processes_is_not_recorded_in_a_capture)
     OK(cuStreamWaitEvent(stream, event, CU_EVENT_WAIT_EXTERNAL));
     end_capture(stream);
     OK(cuEventQuery(event));
-    OK(cuEventDestroy(event));
 }
 
 /* ---- calls that pass by ---- */
-
-typedef CUresult granularity_fn(size_t *, const CUmulticastObjectProp *,
-                                CUmulticastGranularity_flags);
-
-/* Nothing is made: some machines must not see a multicast object. */
-Test(other, multicast_says_what_it_would_take)
-{
-    granularity_fn *granularity = (granularity_fn *)need("cuMulticastGetGranularity", 12010);
-    const CUmulticastObjectProp shape = {.numDevices = 1, .size = 2 * MIB};
-    CUdeviceptr ptr = allocated(2 * MIB);
-    size_t size = 0;
-    CUresult r;
-
-    r = granularity(&size, &shape, CU_MULTICAST_GRANULARITY_MINIMUM);
-    probe("multicast_granularity", "%s %zu", result_name(r), r == CUDA_SUCCESS ? size : 0);
-    OK(cuMemFree(ptr));
-}
 
 typedef CUresult state_fn(int, CUprocessState *);
 
@@ -739,7 +675,6 @@ Test(other, a_process_with_memory_is_seen_to_run)
     else
         cr_assert(!software_driver());
     OK(fill_now(ptr, 1, MIB));
-    OK(cuMemFree(ptr));
 }
 
 Test(other, an_unknown_export_table_is_the_drivers_answer)

@@ -23,9 +23,7 @@ enum peer_op {
     PEER_IMPORT,
     PEER_STORE,
     PEER_BAD_BATCH,
-    PEER_WAIT_EVENT,
-    PEER_STREAM_WAIT_EVENT,
-    PEER_RECORD_EVENT,
+    PEER_EVENT,
     PEER_IMPORT_POOL,
     PEER_QUIT
 };
@@ -158,10 +156,8 @@ static struct answer peer_call_fd(struct peer *peer, const struct request *reque
     return answer;
 }
 
-static struct answer peer_call(struct peer *peer, const struct request *request)
-{
-    return peer_call_fd(peer, request, -1);
-}
+/* ASK(peer, op, what else is in the request) */
+#define ASK(peer, ...) peer_call_fd(peer, &(struct request){.op = __VA_ARGS__}, -1)
 
 static void peer_reap(struct peer *peer)
 {
@@ -172,7 +168,7 @@ static void peer_reap(struct peer *peer)
 
 void peer_quit(struct peer *peer)
 {
-    peer_call(peer, &(struct request){.op = PEER_QUIT});
+    ASK(peer, PEER_QUIT);
     peer_reap(peer);
 }
 
@@ -184,8 +180,7 @@ void peer_kill(struct peer *peer)
 
 CUresult peer_alloc(struct peer *peer, enum memory_kind kind, CUdeviceptr *ret_ptr, size_t size)
 {
-    struct answer a =
-        peer_call(peer, &(struct request){.op = PEER_ALLOC, .kind = kind, .size = size});
+    struct answer a = ASK(peer, PEER_ALLOC, .kind = kind, .size = size);
 
     *ret_ptr = a.ptr;
     return a.result;
@@ -193,12 +188,12 @@ CUresult peer_alloc(struct peer *peer, enum memory_kind kind, CUdeviceptr *ret_p
 
 CUresult peer_free(struct peer *peer, enum memory_kind kind, CUdeviceptr ptr)
 {
-    return peer_call(peer, &(struct request){.op = PEER_FREE, .kind = kind, .ptr = ptr}).result;
+    return ASK(peer, PEER_FREE, .kind = kind, .ptr = ptr).result;
 }
 
 CUresult peer_share(struct peer *peer, CUdeviceptr ptr, CUipcMemHandle *ret_handle)
 {
-    struct answer a = peer_call(peer, &(struct request){.op = PEER_SHARE, .ptr = ptr});
+    struct answer a = ASK(peer, PEER_SHARE, .ptr = ptr);
 
     *ret_handle = a.handle;
     return a.result;
@@ -206,7 +201,7 @@ CUresult peer_share(struct peer *peer, CUdeviceptr ptr, CUipcMemHandle *ret_hand
 
 CUresult peer_open(struct peer *peer, const CUipcMemHandle *handle, CUdeviceptr *ret_ptr)
 {
-    struct answer a = peer_call(peer, &(struct request){.op = PEER_OPEN, .handle = *handle});
+    struct answer a = ASK(peer, PEER_OPEN, .handle = *handle);
 
     *ret_ptr = a.ptr;
     return a.result;
@@ -214,29 +209,24 @@ CUresult peer_open(struct peer *peer, const CUipcMemHandle *handle, CUdeviceptr 
 
 CUresult peer_close(struct peer *peer, CUdeviceptr ptr)
 {
-    return peer_call(peer, &(struct request){.op = PEER_CLOSE, .ptr = ptr}).result;
+    return ASK(peer, PEER_CLOSE, .ptr = ptr).result;
 }
 
 CUresult peer_fill(struct peer *peer, CUdeviceptr ptr, uint32_t value, size_t words)
 {
-    struct request r = {.op = PEER_FILL, .ptr = ptr, .value = value, .size = words};
-
-    return peer_call(peer, &r).result;
+    return ASK(peer, PEER_FILL, .ptr = ptr, .value = value, .size = words).result;
 }
 
 CUresult peer_spin_fill(struct peer *peer, CUdeviceptr ptr, uint32_t value, size_t words,
                         uint64_t ns)
 {
-    struct request r = {.op = PEER_SPIN_FILL, .ptr = ptr, .value = value, .size = words, .ns = ns};
-
-    return peer_call(peer, &r).result;
+    return ASK(peer, PEER_SPIN_FILL, .ptr = ptr, .value = value, .size = words, .ns = ns).result;
 }
 
 CUresult peer_count_other(struct peer *peer, CUdeviceptr ptr, uint32_t value, size_t words,
                           uint32_t *ret_count)
 {
-    struct request r = {.op = PEER_COUNT_OTHER, .ptr = ptr, .value = value, .size = words};
-    struct answer a = peer_call(peer, &r);
+    struct answer a = ASK(peer, PEER_COUNT_OTHER, .ptr = ptr, .value = value, .size = words);
 
     *ret_count = a.count;
     return a.result;
@@ -281,28 +271,12 @@ CUresult peer_import(struct peer *peer, int fd, size_t size, bool read_only, CUd
 
 CUresult peer_store(struct peer *peer, CUdeviceptr ptr, uint32_t value)
 {
-    return peer_call(peer, &(struct request){.op = PEER_STORE, .ptr = ptr, .value = value}).result;
+    return ASK(peer, PEER_STORE, .ptr = ptr, .value = value).result;
 }
 
-CUresult peer_wait_event(struct peer *peer, const CUipcEventHandle *handle)
+CUresult peer_event(struct peer *peer, enum peer_event what, const CUipcEventHandle *handle)
 {
-    struct request r = {.op = PEER_WAIT_EVENT, .event = *handle};
-
-    return peer_call(peer, &r).result;
-}
-
-CUresult peer_stream_wait_event(struct peer *peer, const CUipcEventHandle *handle)
-{
-    struct request r = {.op = PEER_STREAM_WAIT_EVENT, .event = *handle};
-
-    return peer_call(peer, &r).result;
-}
-
-CUresult peer_record_event(struct peer *peer, const CUipcEventHandle *handle)
-{
-    struct request r = {.op = PEER_RECORD_EVENT, .event = *handle};
-
-    return peer_call(peer, &r).result;
+    return ASK(peer, PEER_EVENT, .value = (uint32_t)what, .event = *handle).result;
 }
 
 CUresult peer_import_pool(struct peer *peer, int fd, const CUmemPoolPtrExportData *pointer,
@@ -346,7 +320,7 @@ static CUresult wait_in_a_stream(CUevent event)
     return r;
 }
 
-static CUresult serve_event(enum peer_op op, const CUipcEventHandle *handle)
+static CUresult serve_event(enum peer_event what, const CUipcEventHandle *handle)
 {
     __typeof__(&cuIpcOpenEventHandle) open =
         (__typeof__(open))driver_lookup("cuIpcOpenEventHandle", 4010, 0);
@@ -355,9 +329,9 @@ static CUresult serve_event(enum peer_op op, const CUipcEventHandle *handle)
 
     if (r != CUDA_SUCCESS)
         return r;
-    if (op == PEER_RECORD_EVENT)
+    if (what == PEER_RECORDS)
         r = cuEventRecord(event, CU_STREAM_LEGACY);
-    else if (op == PEER_STREAM_WAIT_EVENT)
+    else if (what == PEER_STREAM_WAITS)
         r = wait_in_a_stream(event);
     else
         r = cuEventSynchronize(event);
@@ -470,10 +444,8 @@ static CUresult serve(const struct request *request, int fd, struct answer *answ
         return cuMemcpyHtoD(request->ptr, &request->value, sizeof request->value);
     case PEER_BAD_BATCH:
         return serve_bad_batch((int)request->size, (enum bad_batch)request->value, &answer->failed);
-    case PEER_WAIT_EVENT:
-    case PEER_STREAM_WAIT_EVENT:
-    case PEER_RECORD_EVENT:
-        return serve_event(request->op, &request->event);
+    case PEER_EVENT:
+        return serve_event((enum peer_event)request->value, &request->event);
     case PEER_IMPORT_POOL:
         return serve_import_pool(request, fd, &answer->ptr);
     case PEER_QUIT:

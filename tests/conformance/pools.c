@@ -207,43 +207,17 @@ Test(pools, bad_calls_about_the_default_pool)
     OK(cuStreamSynchronize(stream));
     CHECK(CUDA_ERROR_INVALID_VALUE, cuMemPoolExportPointer(&data, ptr));
     CHECK(CUDA_ERROR_INVALID_VALUE, cuMemPoolExportPointer(&data, NOWHERE));
-    OK(cuMemFreeAsync(ptr, stream));
-}
-
-Test(pools, a_programs_own_pool_is_its_own)
-{
-    CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
-                            .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device}};
-    CUmemoryPool own = NULL, default_one;
-    CUdeviceptr ptr = 0;
-    uint64_t before;
-
-    default_pool();
-    default_one = pool;
-    OK(cuMemPoolCreate(&own, &props));
-    before = used();
-    OK(cuMemAllocFromPoolAsync(&ptr, 3 * MIB, own, stream));
-    cr_assert_eq(used(), before);
-    pool = own;
-    cr_assert_eq(used(), 3 * MIB);
-    OK(cuMemFreeAsync(ptr, stream));
-    OK(cuStreamSynchronize(stream));
-    cr_assert_eq(used(), 0);
-    pool = default_one;
-    OK(cuMemPoolDestroy(own));
 }
 
 /* The default one is the current one again, whose memory the library gives. */
 Test(pools, the_end_of_the_current_pool_makes_the_default_one_current)
 {
-    CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
-                            .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device}};
     CUmemoryPool own = NULL, now = NULL;
     CUdeviceptr of_own = 0, ptr = 0;
     CUipcMemHandle handle;
 
     default_pool();
-    OK(cuMemPoolCreate(&own, &props));
+    own = new_pool(CU_MEM_HANDLE_TYPE_NONE);
     OK(cuDeviceSetMemPool(device, own));
     OK(cuMemAllocAsync(&of_own, MIB, stream));
     OK(cuPointerGetAttribute(&now, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, of_own));
@@ -256,23 +230,18 @@ Test(pools, the_end_of_the_current_pool_makes_the_default_one_current)
     cr_assert_eq(now, pool);
     if (under_shim_with_events())
         OK(cuIpcGetMemHandle(&handle, ptr));
-    OK(cuMemFreeAsync(of_own, stream));
-    OK(cuMemFreeAsync(ptr, stream));
-    OK(cuStreamSynchronize(stream));
 }
 
 /* A default pool stays, and a pool that is not the current one changes nothing. */
 Test(pools, the_end_of_another_pool_leaves_the_current_one)
 {
-    CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
-                            .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device}};
     CUmemoryPool own = NULL, other = NULL, now = NULL;
     CUdeviceptr ptr = 0;
 
     default_pool();
     FAILS(cuMemPoolDestroy(pool));
-    OK(cuMemPoolCreate(&own, &props));
-    OK(cuMemPoolCreate(&other, &props));
+    own = new_pool(CU_MEM_HANDLE_TYPE_NONE);
+    other = new_pool(CU_MEM_HANDLE_TYPE_NONE);
     OK(cuDeviceSetMemPool(device, own));
     OK(cuMemPoolDestroy(other));
     FAILS(cuMemPoolDestroy(pool));
@@ -281,7 +250,6 @@ Test(pools, the_end_of_another_pool_leaves_the_current_one)
     cr_assert_eq(now, own);
     OK(cuMemFreeAsync(ptr, stream));
     OK(cuDeviceSetMemPool(device, pool));
-    OK(cuMemPoolDestroy(own));
 }
 
 Test(pools, a_default_pool_lets_a_peer_in)
@@ -323,6 +291,4 @@ Test(pools, a_default_pool_lets_a_peer_in)
     cr_assert_eq(words_other(after, 6, 16 * MIB), 0);
     access.location.id = 0;
     CHECK(CUDA_ERROR_INVALID_DEVICE, cuMemPoolSetAccess(pool, &access, 1));
-    OK(cuMemFreeAsync(before, stream));
-    OK(cuMemFreeAsync(after, stream));
 }

@@ -69,8 +69,6 @@ Test(process, a_forked_child_is_refused_and_the_parent_goes_on)
     cr_assert_eq(words_other(ptr, 2, MIB), 0);
     OK(peer_close(peer, there));
     OK(peer_open(peer, &handle, &there));
-    OK(peer_close(peer, there));
-    OK(cuMemFree(ptr));
     peer_quit(peer);
 }
 

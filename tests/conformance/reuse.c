@@ -2,12 +2,11 @@
  * Freed memory is not handed out while GPU work submitted before the free can still touch it: the
  * promise the shim must keep although its cuMemFree does not wait. Each test frees behind a kernel
  * that writes late, gets new memory at once, and looks whether the old kernel's words turn up
- * there.
+ * there. Threads against each other: tests/stress.
  */
 #include "conform.h"
 
 #include <criterion/criterion.h>
-#include <pthread.h>
 
 TestSuite(reuse, .init = conform_start, .timeout = 60);
 
@@ -17,58 +16,37 @@ TestSuite(reuse, .init = conform_start, .timeout = 60);
 static const size_t sizes[] = {512, 64 * KIB, MIB, 2 * MIB, 6 * MIB};
 #define SIZES (sizeof sizes / sizeof sizes[0])
 
-/* Frees old behind a late kernel on user, and fills fresh memory of the same size on filler. */
-static void free_behind_kernel(CUstream user, CUstream filler, size_t size, uint64_t ns)
-{
-    CUdeviceptr old = 0, fresh = 0;
-
-    OK(cuMemAlloc(&old, size));
-    OK(launch_spin_fill(user, old, OLD, size / 4, ns));
-    OK(cuMemFree(old));
-    OK(cuMemAlloc(&fresh, size));
-    OK(launch_fill(filler, fresh, NEW, size / 4));
-    OK(cuCtxSynchronize());
-    cr_assert_eq(words_other(fresh, NEW, size / 4), 0, "%zu bytes%s", size,
-                 old == fresh ? ", the same block" : "");
-    OK(cuMemFree(fresh));
-}
-
 Test(reuse, behind_a_non_blocking_stream)
 {
-    CUstream user = new_stream(), filler = new_stream();
-
-    for (int i = 0; i < 40; i++)
-        free_behind_kernel(user, filler, sizes[(size_t)i % SIZES], 4 * MILLISECOND);
+    turns_over(&(struct turn){.has = PLAINLY,
+                              .works = new_stream(),
+                              .frees = PLAINLY,
+                              .takes = PLAINLY,
+                              .fills = new_stream()},
+               40);
 }
 
 Test(reuse, behind_the_default_streams)
 {
-    CUstream filler = new_stream();
+    struct turn turn = {.has = PLAINLY, .frees = PLAINLY, .takes = PLAINLY, .fills = new_stream()};
 
-    for (int i = 0; i < 10; i++) {
-        free_behind_kernel(CU_STREAM_LEGACY, filler, sizes[(size_t)i % SIZES], 4 * MILLISECOND);
-        free_behind_kernel(CU_STREAM_PER_THREAD, filler, sizes[(size_t)i % SIZES], 4 * MILLISECOND);
-    }
+    turn.works = CU_STREAM_LEGACY;
+    turns_over(&turn, 10);
+    turn.works = CU_STREAM_PER_THREAD;
+    turns_over(&turn, 10);
 }
 
 Test(reuse, behind_a_destroyed_stream)
 {
-    CUstream filler = new_stream();
+    struct turn turn = {.has = PLAINLY,
+                        .frees = PLAINLY,
+                        .takes = PLAINLY,
+                        .fills = new_stream(),
+                        .destroys = true};
 
-    for (int i = 0; i < 15; i++) {
-        CUstream user = new_stream();
-        CUdeviceptr old = 0, fresh = 0;
-        size_t size = sizes[(size_t)i % SIZES];
-
-        OK(cuMemAlloc(&old, size));
-        OK(launch_spin_fill(user, old, OLD, size / 4, 5 * MILLISECOND));
-        OK(cuStreamDestroy(user));
-        OK(cuMemFree(old));
-        OK(cuMemAlloc(&fresh, size));
-        OK(launch_fill(filler, fresh, NEW, size / 4));
-        OK(cuCtxSynchronize());
-        cr_assert_eq(words_other(fresh, NEW, size / 4), 0, "%zu bytes", size);
-        OK(cuMemFree(fresh));
+    for (size_t i = 0; i < 3 * SIZES; i++) {
+        turn.works = new_stream();
+        turn_over(&turn, sizes[i % SIZES]);
     }
 }
 
@@ -185,169 +163,32 @@ Test(reuse, in_other_sizes)
     }
 }
 
-/* Plain memory freed in stream order while another stream's kernel is on it, ordered by an event;
- * then the calls cross: cuMemAlloc gets what cuMemFreeAsync gave back. */
+/* Memory of either kind freed in stream order behind a kernel; then the calls cross: cuMemAlloc gets
+ * what cuMemFreeAsync gave back. */
 Test(reuse, across_plain_and_async_memory)
 {
     CUstream user = new_stream(), filler = new_stream();
-    CUdeviceptr old = 0, fresh = 0;
 
-    for (int i = 0; i < 20; i++) {
-        size_t size = sizes[(size_t)i % SIZES];
-
-        OK(i % 2 ? cuMemAlloc(&old, size) : cuMemAllocAsync(&old, size, user));
-        OK(launch_spin_fill(user, old, OLD, size / 4, 5 * MILLISECOND));
-        OK(cuMemFreeAsync(old, user));
-        OK(i % 4 < 2 ? cuMemAlloc(&fresh, size) : cuMemAllocAsync(&fresh, size, filler));
-        OK(launch_fill(filler, fresh, NEW, size / 4));
-        OK(cuCtxSynchronize());
-        cr_assert_eq(words_other(fresh, NEW, size / 4), 0, "%zu bytes", size);
-        OK(cuMemFree(fresh));
-    }
+    for (int i = 0; i < 4; i++)
+        turns_over(&(struct turn){.has = i % 2 ? PLAINLY : user,
+                                  .works = user,
+                                  .frees = user,
+                                  .takes = i < 2 ? PLAINLY : filler,
+                                  .fills = filler},
+                   SIZES);
 }
 
 /* Plain memory's free covers every stream's work, also where cuMemAllocAsync takes the block. */
 Test(reuse, of_plain_memory_by_async_memory)
 {
-    CUstream user = new_stream(), filler = new_stream();
-    CUdeviceptr old = 0, fresh = 0;
+    CUstream filler = new_stream();
 
-    for (int i = 0; i < 15; i++) {
-        size_t size = sizes[(size_t)i % SIZES];
-
-        OK(cuMemAlloc(&old, size));
-        OK(launch_spin_fill(user, old, OLD, size / 4, 5 * MILLISECOND));
-        OK(cuMemFree(old));
-        OK(cuMemAllocAsync(&fresh, size, filler));
-        OK(launch_fill(filler, fresh, NEW, size / 4));
-        OK(cuCtxSynchronize());
-        cr_assert_eq(words_other(fresh, NEW, size / 4), 0, "%zu bytes", size);
-        OK(cuMemFreeAsync(fresh, filler));
-    }
-    OK(cuCtxSynchronize());
-}
-
-/* ---- threads ---- */
-
-struct worker {
-    unsigned int number;
-    const char *bad;
-    CUresult result;
-};
-
-static CUresult worker_round(CUstream user, CUstream filler, size_t size, uint32_t mark,
-                             uint32_t *last)
-{
-    CUdeviceptr old = 0, fresh = 0;
-    CUresult r = cuMemAlloc(&old, size);
-
-    if (r == CUDA_SUCCESS)
-        r = launch_spin_fill(user, old, OLD, size / 4, MILLISECOND);
-    if (r == CUDA_SUCCESS)
-        r = cuMemFree(old);
-    if (r == CUDA_SUCCESS)
-        r = cuMemAlloc(&fresh, size);
-    if (r == CUDA_SUCCESS)
-        r = launch_fill(filler, fresh, mark, size / 4);
-    if (r == CUDA_SUCCESS)
-        r = cuStreamSynchronize(user);
-    if (r == CUDA_SUCCESS)
-        r = cuStreamSynchronize(filler);
-    if (r == CUDA_SUCCESS)
-        *last = words_other(fresh, mark, size / 4) != 0;
-    if (r == CUDA_SUCCESS)
-        r = cuMemFree(fresh);
-    return r;
-}
-
-static void *free_behind_kernels(void *arg)
-{
-    struct worker *worker = arg;
-    CUstream user, filler;
-    uint32_t overwritten = 0;
-    CUresult r = cuCtxSetCurrent(context);
-
-    if (r == CUDA_SUCCESS)
-        r = cuStreamCreate(&user, CU_STREAM_NON_BLOCKING);
-    if (r == CUDA_SUCCESS)
-        r = cuStreamCreate(&filler, CU_STREAM_NON_BLOCKING);
-    for (unsigned int i = 0; i < 30 && r == CUDA_SUCCESS && !overwritten; i++)
-        r = worker_round(user, filler, sizes[(i + worker->number) % SIZES],
-                         0x10000u * worker->number + i + 1, &overwritten);
-    worker->result = r;
-    worker->bad = overwritten ? "a new owner's words were overwritten" : NULL;
-    return NULL;
-}
-
-Test(reuse, by_threads_at_once)
-{
-    enum { THREADS = 4 };
-    struct worker worker[THREADS];
-    pthread_t thread[THREADS];
-
-    OK(launch_spin(CU_STREAM_LEGACY, 1));
-    for (unsigned int i = 0; i < THREADS; i++) {
-        worker[i] = (struct worker){.number = i + 1};
-        cr_assert_eq(pthread_create(&thread[i], NULL, free_behind_kernels, &worker[i]), 0);
-    }
-    for (int i = 0; i < THREADS; i++)
-        pthread_join(thread[i], NULL);
-    for (int i = 0; i < THREADS; i++) {
-        cr_assert_null(worker[i].bad, "%s", worker[i].bad);
-        OK(worker[i].result);
-    }
-}
-
-/* One thread's kernel, another thread's free, a third one's allocation. */
-struct relay {
-    pthread_barrier_t turn;
-    CUdeviceptr block;
-    CUresult result;
-};
-
-static void *relay_free(void *arg)
-{
-    struct relay *relay = arg;
-
-    relay->result = cuCtxSetCurrent(context);
-    for (int i = 0; i < 20; i++) {
-        CUresult r;
-        pthread_barrier_wait(&relay->turn);
-        r = cuMemFree(relay->block);
-        if (r != CUDA_SUCCESS)
-            relay->result = r;
-        pthread_barrier_wait(&relay->turn);
-    }
-    return NULL;
-}
-
-Test(reuse, after_another_threads_free)
-{
-    struct relay relay = {.result = CUDA_SUCCESS};
-    CUstream user = new_stream(), filler = new_stream();
-    pthread_t thread;
-    int overwritten = 0;
-
-    pthread_barrier_init(&relay.turn, NULL, 2);
-    cr_assert_eq(pthread_create(&thread, NULL, relay_free, &relay), 0);
-    for (int i = 0; i < 20; i++) {
-        size_t size = sizes[(size_t)i % SIZES];
-        CUdeviceptr fresh = 0;
-
-        cr_expect_eq(cuMemAlloc(&relay.block, size), CUDA_SUCCESS);
-        cr_expect_eq(launch_spin_fill(user, relay.block, OLD, size / 4, 3 * MILLISECOND),
-                     CUDA_SUCCESS);
-        pthread_barrier_wait(&relay.turn);
-        pthread_barrier_wait(&relay.turn);
-        cr_expect_eq(cuMemAlloc(&fresh, size), CUDA_SUCCESS);
-        cr_expect_eq(launch_fill(filler, fresh, NEW, size / 4), CUDA_SUCCESS);
-        cr_expect_eq(cuCtxSynchronize(), CUDA_SUCCESS);
-        overwritten += words_other(fresh, NEW, size / 4) != 0;
-        cr_expect_eq(cuMemFree(fresh), CUDA_SUCCESS);
-    }
-    pthread_join(thread, NULL);
-    OK(relay.result);
-    cr_assert_eq(overwritten, 0);
+    turns_over(&(struct turn){.has = PLAINLY,
+                              .works = new_stream(),
+                              .frees = PLAINLY,
+                              .takes = filler,
+                              .fills = filler},
+               15);
 }
 
 /* ---- what free waits for ---- */

@@ -18,14 +18,11 @@ static size_t most(void)
 
 static CUresult own_pool(size_t size)
 {
-    const CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
-                                  .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device}};
-    CUmemoryPool pool = NULL;
+    CUmemoryPool pool = new_pool(CU_MEM_HANDLE_TYPE_NONE);
     CUstream stream = new_stream();
     CUdeviceptr ptr = 0;
     CUresult r;
 
-    OK(cuMemPoolCreate(&pool, &props));
     r = cuMemAllocFromPoolAsync(&ptr, size, pool, stream);
     if (r == CUDA_SUCCESS)
         OK(cuMemFreeAsync(ptr, stream));
@@ -156,14 +153,8 @@ static CUresult in_order(size_t size, CUstream beside)
 
 static CUresult physical(size_t size, CUstream beside)
 {
-    const CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
-                                      .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE,
-                                                   .id = device}};
-    CUmemGenericAllocationHandle handle = 0;
-    CUresult r = cuMemCreate(&handle, size, &prop, 0);
-
     (void)beside;
-    return r ? r : cuMemRelease(handle);
+    return physical_memory(size);
 }
 
 static const struct {
@@ -273,7 +264,6 @@ Test(room, what_came_back_after_the_refusal_is_found)
     OK(cuMemAlloc(&ptr, 4 * MIB));
     cr_assert_eq(driver->fail("cuMemCreate", 1, CUDA_ERROR_OUT_OF_MEMORY), 0);
     OK(physical_memory(2 * MIB));
-    OK(cuMemFree(ptr));
 }
 
 Test(room, what_is_in_use_leaves_none)
@@ -286,7 +276,6 @@ Test(room, what_is_in_use_leaves_none)
     CHECK(CUDA_ERROR_OUT_OF_MEMORY, own_pool(size));
     CHECK(CUDA_ERROR_OUT_OF_MEMORY, physical_memory((size_t)1 << 50));
     cr_assert_eq(words_other(ptr, 5, 4096), 0);
-    OK(cuMemFree(ptr));
 }
 
 /* ---- what the driver takes for itself: the software driver is told to find no room ---- */

@@ -269,7 +269,7 @@ static void first_work(struct material *m, CUstream stream)
 struct task {
     void (*run)(const struct task *task);
     const char *name;
-    size_t which; /* of cases */
+    size_t which; /* of cases, or of the ways to make a context */
     bool ours;
     CUstream first, then; /* A and B stand for the streams of the material */
     const char *over;     /* the line that the log is to have; NULL: it has none */
@@ -512,37 +512,38 @@ static void run_retain_again(const struct task *task)
     first_work(m, m->a);
 }
 
+static CUresult create(size_t which, CUcontext *made)
+{
+    CUctxCreateParams *none = NULL;
+
+    if (which > 3)
+        only_software();
+    switch (which) {
+    case 0:
+        return cuCtxCreate(made, 0, 0);
+    case 1:
+        return cuCtxCreate_v2(made, 0, 0);
+    case 2:
+        return cuCtxCreate_v3(made, NULL, 0, 0, 0);
+    case 3:
+        return cuCtxCreate_v4(made, none, 0, 0);
+    case 4:
+        return cuGLCtxCreate(made, 0, 0);
+    case 5:
+        return cuGLCtxCreate_v2(made, 0, 0);
+    case 6:
+        return cuVDPAUCtxCreate(made, 0, 0, 0, NULL);
+    default:
+        return cuVDPAUCtxCreate_v2(made, 0, 0, 0, NULL);
+    }
+}
+
 static void run_create(const struct task *task)
 {
     CUcontext context;
 
     prepare(true);
-    OK(cuCtxCreate(&context, 0, 0));
-}
-
-static void run_create_v2(const struct task *task)
-{
-    CUcontext context;
-
-    prepare(true);
-    OK(cuCtxCreate_v2(&context, 0, 0));
-}
-
-static void run_create_v3(const struct task *task)
-{
-    CUcontext context;
-
-    prepare(true);
-    OK(cuCtxCreate_v3(&context, NULL, 0, 0, 0));
-}
-
-static void run_create_v4(const struct task *task)
-{
-    CUctxCreateParams *none = NULL;
-    CUcontext context;
-
-    prepare(true);
-    OK(cuCtxCreate_v4(&context, none, 0, 0));
+    OK(create(task->which, &context));
 }
 
 /* The primary one comes second. */
@@ -567,42 +568,6 @@ static void run_green(const struct task *task)
     OK(cuGreenCtxCreate(&green, description, 0, CU_GREEN_CTX_DEFAULT_STREAM));
 }
 
-static void run_create_gl(const struct task *task)
-{
-    CUcontext context;
-
-    prepare(true);
-    only_software();
-    OK(cuGLCtxCreate(&context, 0, 0));
-}
-
-static void run_create_gl_v2(const struct task *task)
-{
-    CUcontext context;
-
-    prepare(true);
-    only_software();
-    OK(cuGLCtxCreate_v2(&context, 0, 0));
-}
-
-static void run_create_vdpau(const struct task *task)
-{
-    CUcontext context;
-
-    prepare(true);
-    only_software();
-    OK(cuVDPAUCtxCreate(&context, 0, 0, 0, NULL));
-}
-
-static void run_create_vdpau_v2(const struct task *task)
-{
-    CUcontext context;
-
-    prepare(true);
-    only_software();
-    OK(cuVDPAUCtxCreate_v2(&context, 0, 0, 0, NULL));
-}
-
 #include "submits_given.h"
 
 static const struct task others[] = {
@@ -614,14 +579,14 @@ static const struct task others[] = {
     {run_as_target, "a copy to the host that is to the device"},
     {run_list, "a list of launches", .over = OTHER_STREAM},
     {run_retain_again, "the same context again"},
-    {run_create, "cuCtxCreate", .over = OVER "there is another context"},
-    {run_create_v2, "cuCtxCreate_v2", .over = OVER "there is another context"},
-    {run_create_v3, "cuCtxCreate_v3", .over = OVER "there is another context"},
-    {run_create_v4, "cuCtxCreate_v4", .over = OVER "there is another context"},
-    {run_create_gl, "cuGLCtxCreate", .over = OVER "there is another context"},
-    {run_create_gl_v2, "cuGLCtxCreate_v2", .over = OVER "there is another context"},
-    {run_create_vdpau, "cuVDPAUCtxCreate", .over = OVER "there is another context"},
-    {run_create_vdpau_v2, "cuVDPAUCtxCreate_v2", .over = OVER "there is another context"},
+    {run_create, "cuCtxCreate", 0, .over = OVER "there is another context"},
+    {run_create, "cuCtxCreate_v2", 1, .over = OVER "there is another context"},
+    {run_create, "cuCtxCreate_v3", 2, .over = OVER "there is another context"},
+    {run_create, "cuCtxCreate_v4", 3, .over = OVER "there is another context"},
+    {run_create, "cuGLCtxCreate", 4, .over = OVER "there is another context"},
+    {run_create, "cuGLCtxCreate_v2", 5, .over = OVER "there is another context"},
+    {run_create, "cuVDPAUCtxCreate", 6, .over = OVER "there is another context"},
+    {run_create, "cuVDPAUCtxCreate_v2", 7, .over = OVER "there is another context"},
     {run_bind, "cuMulticastBindAddr", .over = OVER "memory is bound to an object of the driver's"},
     {run_bind_v2, "cuMulticastBindAddr_v2",
      .over = OVER "memory is bound to an object of the driver's"},

@@ -80,30 +80,6 @@ Test(threads, memory_in_the_default_stream_of_a_thread_that_ended)
     the_next_owners_is_its_own();
 }
 
-Test(threads, memory_in_a_stream_that_was_destroyed)
-{
-    CUstream stream = new_stream(), other = new_stream();
-
-    OK(cuMemAlloc(&block, SIZE));
-    OK(launch_fill(other, block, OLD, 1));
-    OK(launch_spin_fill(stream, block, OLD, WORDS, LATE_NS));
-    OK(cuStreamDestroy(stream));
-    the_next_owners_is_its_own();
-    OK(cuStreamDestroy(other));
-}
-
-Test(threads, memory_in_the_legacy_stream)
-{
-    CUstream other = new_stream();
-
-    OK(cuMemAlloc(&block, SIZE));
-    OK(launch_fill(other, block, OLD, 1));
-    OK(cuCtxSynchronize());
-    OK(launch_spin_fill(NULL, block, OLD, WORDS, LATE_NS));
-    the_next_owners_is_its_own();
-    OK(cuStreamDestroy(other));
-}
-
 /* The stream waits for another one, whose work may be of a context that the free knows nothing
  * of. */
 Test(threads, memory_that_a_stream_waits_for)
@@ -118,9 +94,6 @@ Test(threads, memory_that_a_stream_waits_for)
     OK(cuEventRecord(event, stream));
     OK(cuStreamWaitEvent(other, event, 0));
     the_next_owners_is_its_own();
-    OK(cuEventDestroy(event));
-    OK(cuStreamDestroy(stream));
-    OK(cuStreamDestroy(other));
 }
 
 /* ---- Of a thread that ends ---- */
@@ -172,6 +145,4 @@ Test(threads, an_event_recorded_as_a_thread_ends_is_behind_its_work)
         OK(cuEventQuery(ends.event));
         cr_assert_eq(cuStreamQuery(NULL), CUDA_SUCCESS, "the event is behind all there was to do");
     }
-    OK(cuEventDestroy(ends.event));
-    OK(cuCtxSynchronize());
 }

@@ -99,7 +99,6 @@ Test(vmm, what_the_driver_says_of_it)
     probe("free_of_vmm_memory", "%s", result_name(cuMemFree(m.ptr)));
     probe("async_free_of_vmm_memory", "%s", result_name(cuMemFreeAsync(m.ptr, CU_STREAM_LEGACY)));
     OK(fill_now(m.ptr, 1, m.size / 4));
-    unmap(&m);
 }
 
 Test(vmm, a_mapping_takes_a_whole_handle)
@@ -120,9 +119,6 @@ Test(vmm, a_mapping_takes_a_whole_handle)
     FAILS(cuMemMap(range, 4 * MIB + 512, 0, handle, 0));
     OK(cuMemMap(range, 4 * MIB, 0, handle, 0));
     FAILS(cuMemMap(range, 4 * MIB, 0, handle, 0));
-    OK(cuMemUnmap(range, 4 * MIB));
-    OK(cuMemAddressFree(range, 8 * MIB));
-    OK(cuMemRelease(handle));
 }
 
 Test(vmm, one_handle_at_two_addresses)
@@ -135,9 +131,6 @@ Test(vmm, one_handle_at_two_addresses)
     access_set(alias, 2 * MIB, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
     OK(fill_now(m.ptr, 77, MIB / 2));
     cr_assert_eq(words_other(alias, 77, MIB / 2), 0);
-    OK(cuMemUnmap(alias, 2 * MIB));
-    OK(cuMemAddressFree(alias, 2 * MIB));
-    unmap(&m);
 }
 
 Test(vmm, sizes_that_are_no_multiple_are_refused)
@@ -174,7 +167,6 @@ Test(vmm, exported_and_imported_in_this_process)
     close(fd);
     unmap(&m);
     cr_assert_eq(words_other(other.ptr, 5, MIB / 2), 0, "gone with the exporter's mapping");
-    unmap(&other);
 }
 
 Test(vmm, exported_to_another_process)
@@ -212,7 +204,6 @@ Test(vmm, a_read_only_mapping_refuses_copies_into_it)
     CHECK(CUDA_ERROR_INVALID_VALUE, peer_store(peer, there, 9));
     cr_assert_eq(words_other(m.ptr, 8, MIB / 2), 0);
     peer_quit(peer);
-    unmap(&m);
 }
 
 Test(vmm, mappings_survive_a_reset_of_the_primary_context)
@@ -225,7 +216,6 @@ Test(vmm, mappings_survive_a_reset_of_the_primary_context)
     OK(cuDevicePrimaryCtxRetain(&context, device));
     OK(cuCtxSetCurrent(context));
     cr_assert_eq(words_other(m.ptr, 11, MIB / 2), 0);
-    unmap(&m);
 }
 
 Test(vmm, a_range_may_be_reserved_before_and_after_plain_memory)
@@ -236,8 +226,6 @@ Test(vmm, a_range_may_be_reserved_before_and_after_plain_memory)
     OK(cuMemAlloc(&ptr, 4 * MIB));
     cr_assert(ptr + 4 * MIB <= range || ptr >= range + 512 * MIB);
     FAILS(cuMemFree(range));
-    OK(cuMemAddressFree(range, 512 * MIB));
-    OK(cuMemFree(ptr));
 }
 
 /* A fabric handle: the device may claim support and refuse; either answer, but no damage. */
@@ -277,16 +265,12 @@ static void refuses_vmm_calls(CUdeviceptr ptr, size_t size)
 
 Test(vmm, allocations_are_not_for_vmm_calls)
 {
-    CUdeviceptr plain = 0, async = 0, small = 0;
+    CUdeviceptr plain = allocated(4 * MIB), async = 0, small = 0;
 
-    OK(cuMemAlloc(&plain, 4 * MIB));
     refuses_vmm_calls(plain, 4 * MIB);
     OK(cuMemAlloc(&small, 4096));
     refuses_vmm_calls(small, 4096);
     OK(cuMemAllocAsync(&async, 4 * MIB, CU_STREAM_LEGACY));
     OK(cuStreamSynchronize(CU_STREAM_LEGACY));
     refuses_vmm_calls(async, 4 * MIB);
-    OK(cuMemFree(plain));
-    OK(cuMemFree(small));
-    OK(cuMemFreeAsync(async, CU_STREAM_LEGACY));
 }

@@ -84,8 +84,6 @@ Test(waits, an_allocation_in_another_stream_comes_behind_the_free)
     OK(cuStreamSynchronize(s2));
     OK(cuStreamSynchronize(s1));
     cr_assert_eq(words_other(ptr, NEW, 4096), 0, "the old owner's words");
-    OK(cuMemFreeAsync(ptr, s2));
-    OK(cuCtxSynchronize());
 }
 
 Test(waits, an_allocation_in_no_streams_order_fails_rather_than_wait)
@@ -104,7 +102,6 @@ Test(waits, an_allocation_in_no_streams_order_fails_rather_than_wait)
     cr_assert(held, "it waited for the host function");
     OK(cuCtxSynchronize());
     OK(cuMemAlloc(&ptr, wanted));
-    OK(cuMemFree(ptr));
 }
 
 Test(waits, physical_memory_is_refused_rather_than_waited_for)
@@ -266,7 +263,6 @@ Test(waits, a_free_behind_a_host_function_ends_with_it)
     cr_assert_not(gate.by_itself);
     OK(cuCtxSynchronize());
     cr_assert_eq(words_other(mine, NEW, WORDS), 0);
-    OK(cuMemFree(mine));
 }
 
 /* Where the driver's own call waits, so does this, natively alone. */
@@ -295,9 +291,6 @@ Test(waits, access_is_taken_from_a_peer_that_stands_still)
     if (under_shim())
         cr_assert(held, "it waited for the host function");
     OK(cuCtxSynchronize());
-    OK(cuCtxSetCurrent(peer));
-    OK(cuMemFree(ptr));
-    OK(cuDevicePrimaryCtxRelease(device + 1));
 }
 
 /* ---- A stream of another context --------------------------------------------------------- */
@@ -326,8 +319,6 @@ Test(waits, a_free_in_another_contexts_stream_is_behind_its_work)
     OK(cuCtxDestroy(second));
     OK(cuCtxSetCurrent(context));
     cr_assert_eq(words_other(fresh, NEW, WORDS), 0, "the old owner's words");
-    OK(cuMemFreeAsync(fresh, own));
-    OK(cuStreamSynchronize(own));
 }
 
 /* It comes back in the end, whoever of the two contexts goes first. */
