@@ -96,30 +96,6 @@ Test(external, registering_for_reading)
     }
 }
 
-/* Which of its calls the driver has for it, if any, and what it says. */
-Test(external, a_dma_buf_is_imported_where_the_driver_can)
-{
-    __typeof__(&cuImportExternalMemory) import = driver_lookup("cuImportExternalMemory", 10000, 0);
-    __typeof__(&cuDestroyExternalMemory) destroy =
-        driver_lookup("cuDestroyExternalMemory", 10000, 0);
-    CUDA_EXTERNAL_MEMORY_HANDLE_DESC desc = {.type = (CUexternalMemoryHandleType)9, .size = SIZE};
-    CUexternalMemory imported;
-    CUdeviceptr block = allocated(SIZE);
-    CUresult result;
-
-    result = cuMemGetHandleForAddressRange(&desc.handle.fd, block, SIZE,
-                                           CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0);
-    probe("dma_buf_of_device_memory", "%s", result_name(result));
-    if (result == CUDA_SUCCESS && import && destroy) {
-        result = import(&imported, &desc);
-        probe("import_of_a_dma_buf", "%s", result_name(result));
-        if (result == CUDA_SUCCESS)
-            OK(destroy(imported));
-        else
-            close(desc.handle.fd);
-    }
-}
-
 /* ---- Under the shim -------------------------------------------------------------------------- */
 
 static __typeof__(&gpushim_attach) attach;

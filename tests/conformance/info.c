@@ -49,16 +49,6 @@ Test(info, freed_memory_counts_as_free_when_its_work_is_done)
     cr_assert_geq(after + 2 * MIB, before, "%zd bytes missing", (ssize_t)(before - after));
 }
 
-Test(info, total_is_more_than_free)
-{
-    size_t free_bytes = 0, total = 0, of_device = 0;
-
-    OK(cuMemGetInfo(&free_bytes, &total));
-    OK(cuDeviceTotalMem(&of_device, device));
-    cr_assert_leq(free_bytes, total);
-    probe("total_equals_device_total", "%d", total == of_device);
-}
-
 Test(info, memory_comes_back_after_async_frees)
 {
     CUstream stream = new_stream();

@@ -228,20 +228,6 @@ Test(vmm, a_range_may_be_reserved_before_and_after_plain_memory)
     FAILS(cuMemFree(range));
 }
 
-/* A fabric handle: the device may claim support and refuse; either answer, but no damage. */
-Test(vmm, fabric_handles_are_found_out_by_trying)
-{
-    CUmemAllocationProp p = device_memory(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
-    CUmemGenericAllocationHandle handle = 0;
-    CUresult r;
-
-    p.requestedHandleTypes = (CUmemAllocationHandleType)8; /* CU_MEM_HANDLE_TYPE_FABRIC */
-    r = cuMemCreate(&handle, 2 * MIB, &p, 0);
-    probe("fabric_create", "%s", result_name(r));
-    if (r == CUDA_SUCCESS)
-        OK(cuMemRelease(handle));
-}
-
 /* Memory of cuMemAlloc and of pools is not for these calls, and is none the worse for them. */
 static void refuses_vmm_calls(CUdeviceptr ptr, size_t size)
 {
