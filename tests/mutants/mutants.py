@@ -3,7 +3,8 @@
     mutants.py ROOT FOLDER [PATTERN | --sample NUMBER [COMMIT] | --draw NUMBER SEED [PATTERN] | --check
                             | --prepare [--draw]] [--part NTH/ALL] [-DOPTION=VALUE…]
 
-The bugs are in the files *.txt beside this one. A bug is a paragraph:
+The bugs are in the files *.txt beside this one, one after the other as in a diff, with or without empty lines between
+them. A bug is:
 
     NAME: FILE
     by TEST[: FILTER]
@@ -11,7 +12,8 @@ The bugs are in the files *.txt beside this one. A bug is a paragraph:
     -a line of the file that the bug replaces
     +what stands there instead
 
-A paragraph of such lines `by TEST` alone says what notices those bugs after it that do not say so themselves.
+Such lines `by TEST` behind a bug's lines are of no bug: they say what notices those after them that do not say so
+themselves.
 
 The lines that stay and those that are replaced must be in the file exactly once, one after the
 other (an empty line between them stands for itself); a bug whose lines are not is a failure. TEST is one of `meson test --list`, FILTER chooses
@@ -69,42 +71,34 @@ def broken(text):
     sys.exit(f"mutants: {text}")
 
 
-def read_line(bug, line, where):
-    if line.startswith("by "):
-        test, _, choice = line[3:].partition(": ")
-        bug.tests.append((test.strip(), choice.strip()))
-    elif line[0] in " -+":
-        bug.good += line[1:] + "\n" if line[0] in " -" else ""
-        bug.bad += line[1:] + "\n" if line[0] in " +" else ""
-    else:
-        broken(f"{where}: not a line of a bug: {line}")
+HEAD = re.compile(r"([a-z0-9-]+): (\S+)")
 
 
 def read_table(path):
+    """A bug begins with its name, and tests that stand behind one's lines begin those that are of several."""
     bugs, bug, empty, shared = [], None, 0, None
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-        where = f"{path.name}:{number}"
         if line.startswith("#"):
             continue
         if not line.strip():
             empty += 1
-        elif bug and (not empty or (bug.good and line[0] in " -+")):
-            for _ in range(empty):
-                read_line(bug, " ", where)
-            empty = 0
-            read_line(bug, line, where)
-        else:
-            found = re.fullmatch(r"([a-z0-9-]+): (\S+)", line)
-            if line.startswith("by "):
+            continue
+        if found := HEAD.fullmatch(line):
+            bug = Bug(path.stem, *found.groups())
+            bug.shared = shared
+            bugs.append(bug)
+        elif line.startswith("by "):
+            if not bug or bug.good or (empty and bug.tests):
                 bug = shared = Bug(path.stem, "", "")
-                read_line(bug, line, where)
-            elif found:
-                bug = Bug(path.stem, *found.groups())
-                bug.shared = shared
-                bugs.append(bug)
-            else:
-                broken(f"{where}: a bug begins with NAME: FILE, not with: {line}")
-            empty = 0
+            test, _, choice = line[3:].partition(": ")
+            bug.tests.append((test.strip(), choice.strip()))
+        elif bug and line[0] in " -+":
+            for within in [" "] * empty * bool(bug.good) + [line]:
+                bug.good += within[1:] + "\n" if within[0] in " -" else ""
+                bug.bad += within[1:] + "\n" if within[0] in " +" else ""
+        else:
+            broken(f"{path.name}:{number}: not a line of a bug: {line}")
+        empty = 0
     for bug in bugs:
         bug.tests = bug.tests or (bug.shared.tests if bug.shared else [])
     return bugs
