@@ -24,21 +24,15 @@ def of_directory(machine):
     return json.loads(machine.gpushim('cluster', '--json')[1])['rows'][0]['directory']
 
 
-def opens(b, handle, what):
-    got = []
-    await_that(lambda: got.append(b.do(f'open_({handle!r})')) or isinstance(got[-1], int), what)
-    return got[-1]
-
-
 def test(cluster, machines, a, b):
     one, two = machines
     first, held = (a.do(f'share(alloc({MIB}, {byte}))') for byte in (0x31, 0x32))
     going = a.do(f'alloc({MIB}, 0x34)')
     gone = a.do(f'share({going})')
     await_that(lambda: exports_there(cluster)[0] == 3, 'all are in the directory')
-    there = opens(b, held, 'it opens')
+    there = b.opens(held, 'it opens')
     for handle in (first, gone):  # which so is in flight no more
-        b.do(f"close({opens(b, handle, 'so does another')})")
+        b.do(f"close({b.opens(handle, 'so does another')})")
     alarm(cluster, 'ACTIVATE')
     pointer = a.do(f'alloc({MIB}, 0x33)')
     new = a.do(f'share({pointer})')
@@ -48,7 +42,7 @@ def test(cluster, machines, a, b):
     await_that(lambda: a.do(f'free(alloc({MIB}, 0))') == 0 and exports_there(cluster)[0] == 2,
                'what is freed goes, though what is new cannot come')
     time.sleep(2 * cluster.lease_s)  # leases of the directory are kept all the same
-    again = opens(b, first, 'what it has is opened')
+    again = b.opens(first, 'what it has is opened')
     check(b.do(f'read({again})') == '31313131' and b.do(f'read({there})') == '32323232', 'and read')
     check(isinstance(b.do(f'open_({new!r})'), str), 'what it does not have is refused')
     for pointer_ in (again, there):
@@ -56,7 +50,7 @@ def test(cluster, machines, a, b):
     alarm(cluster, 'DEACTIVATE')
     one.await_word('the directory answers', 2)
     await_that(lambda: of_directory(one) is None, f'that it is well is said: {of_directory(one)}')
-    last = opens(b, new, 'what was shared meanwhile opens')
+    last = b.opens(new, 'what was shared meanwhile opens')
     check(b.do(f'read({last})') == '33333333', 'and is it')
     two.kill('agent')
     alarm(cluster, 'ACTIVATE')

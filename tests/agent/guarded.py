@@ -95,7 +95,7 @@ def main():
                 machine.await_word('the directory answers')
             a, b = Program(one), Program(two)
             handle = a.do(f'share(alloc({MIB}, 0x21))')
-            await_that(lambda: isinstance(b.do(f'open_({handle!r})'), int), 'it is shared')
+            b.opens(handle, 'it is shared')
             check(b.do(f'read(open_({handle!r}))') == '21212121', 'the other machine reads its bytes')
             b.end()
             a.end()

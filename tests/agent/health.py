@@ -15,7 +15,7 @@ def told(machine):
 
 
 def check_well(one, b, handle):
-    await_that(lambda: isinstance(b.do(f'open_({handle!r})'), int), 'it opens')
+    b.opens(handle)
     row = told(one)
     check(row['lease_seconds'] > 0 and row['directory'] is None, f'so are its lease and the directory: {row}')
     check(row['machines'][0]['name'] == 'm2', f'it tells of machines: {row}')

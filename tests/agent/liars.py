@@ -43,13 +43,12 @@ def flood(liar, over, counts):
 def is_served(one, a, b, what):
     pointer = a.do(f'alloc({4 * MIB}, 0x41)')
     handle = a.do(f'share({pointer})')
-    got = []
-    await_that(lambda: got.append(b.do(f'open_({handle!r})')) or isinstance(got[-1], int), f'{what}: it opens')
+    there = b.opens(handle, f'{what}: it opens')
     a.do(f'free({pointer})')
     other = a.do(f'alloc({4 * MIB}, 0x42)')
-    check(b.do(f'read({got[-1]})') == '41414141', f'{what}: it is read on')
+    check(b.do(f'read({there})') == '41414141', f'{what}: it is read on')
     check(one.limbo() == 4 * MIB, f'{what}: it is limbo: {one.limbo()}')
-    b.do(f'close({got[-1]})')
+    b.do(f'close({there})')
     await_that(lambda: one.limbo() == 0, f'{what}: it comes back')
     a.do(f'free({other})')
 
@@ -77,8 +76,7 @@ def check_exporter(cluster, machines, a, b):
     one, two, three = machines
     liar = Exporter(cluster, 1)
     here = a.do(f'share(alloc({MIB}, 0x45))')
-    got = []
-    await_that(lambda: got.append(b.do(f'open_({here!r})')) or isinstance(got[-1], int), 'an honest block opens')
+    honest = b.opens(here, 'an honest block opens')
     block = bytes.fromhex(here)[8:32]
     # Before each answer: recalls of what others share, and answers that nobody waits for.
     liar.noise = b''.join(message(RECALL, block) + message(RECALL, os.urandom(24)) + message(TAKEN, os.urandom(48))
@@ -138,9 +136,9 @@ def check_exporter(cluster, machines, a, b):
     importer.do(f'close({pointer})')
     importer.end()
     await_that(lambda: liar.takes[-1] in liar.ended, f'the lease is over: {liar.takes} {liar.ended}')
-    check(b.do(f'read({got[-1]})') == '45454545', 'the honest block is read on')
+    check(b.do(f'read({honest})') == '45454545', 'the honest block is read on')
     check(two.broker.poll() is None and two.agent.poll() is None, 'broker and agent live')
-    b.do(f'close({got[-1]})')
+    b.do(f'close({honest})')
     c.end()
 
 
@@ -148,9 +146,8 @@ def check_silent(three, one, a, b, two):
     """A machine that never answers: who opens its memory waits for it, and others do not."""
     c, waiting = Program(three), Program(two)
     handle = c.do(f'share(alloc({MIB}, 0x43))')
-    got = []
-    await_that(lambda: got.append(b.do(f'open_({handle!r})')) or isinstance(got[-1], int), 'it opens while that answers')
-    b.do(f'close({got[-1]})')
+    there = b.opens(handle, 'it opens while that answers')
+    b.do(f'close({there})')
     other = c.do(f'share(alloc({MIB}, 0x44))')
     await_that(lambda: len(exports(three.cluster)) >= 2, 'it is published')
     three.agent.send_signal(signal.SIGSTOP)

@@ -21,14 +21,8 @@ class Scene:
         self.a, self.b = Program(self.one), Program(self.two)
         self.pointer = self.a.do(f'alloc({FREED}, 0x66)')
         self.handle = self.a.do(f'share({self.pointer})')
-        self.there = self.open()
+        self.there = self.b.opens(self.handle, f'{self.name}: it opens')
         self.a.do(f'free({self.pointer})')
-
-    def open(self):
-        got = []
-        await_that(lambda: got.append(self.b.do(f'open_({self.handle!r})')) or isinstance(got[-1], int),
-                   f'{self.name}: it opens')
-        return got[-1]
 
     def still(self, when):
         others = [self.a.do(f'alloc({FREED}, 0x77)') for _ in range(2)]
@@ -50,10 +44,8 @@ class Scene:
     def share_again(self, when):
         pointer = self.a.do(f'alloc({MIB}, 0x12)')
         handle = self.a.do(f'share({pointer})')
-        got = []
-        await_that(lambda: got.append(self.b.do(f'open_({handle!r})')) or isinstance(got[-1], int),
-                   f'{self.name}: more is shared {when}; {self.one.said()[-900:]} {self.two.said()[-900:]}')
-        self.b.do(f'close({got[-1]})')
+        there = self.b.opens(handle, f'{self.name}: more is shared {when}; {self.one.said()[-900:]} {self.two.said()[-900:]}')
+        self.b.do(f'close({there})')
         self.a.do(f'free({pointer})')
 
     def end(self):
@@ -184,7 +176,7 @@ def new_boot(cluster):
     scene = Scene(cluster, 'the importer\'s machine is started anew')
     live = scene.a.do(f'alloc({FREED}, 0x67)')
     handle = scene.a.do(f'share({live})')
-    await_that(lambda: isinstance(scene.b.do(f'open_({handle!r})'), int), f'{scene.name}: it opens what is not freed')
+    scene.b.opens(handle, f'{scene.name}: it opens what is not freed')
     scene.two.kill('agent')
     scene.two.kill('broker')
     scene.b.end()

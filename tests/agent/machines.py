@@ -85,6 +85,12 @@ class Program:
         self.say(line)
         return self.hear()
 
+    def opens(self, handle, what='it opens within a while'):
+        """The pointer, once the directory has it."""
+        got = []
+        await_that(lambda: got.append(self.do(f'open_({handle!r})')) or isinstance(got[-1], int), what)
+        return got[-1]
+
     def end(self):
         self.process.kill()
         self.process.wait()

@@ -4,22 +4,14 @@ import sys
 import time
 
 sys.path.insert(0, os.path.dirname(__file__))
-from machines import MIB, Program, await_that, check, cluster_of, end_with_faults
-
-
-def opens(program, handle):
-    """The pointer, once the directory has it."""
-    got = []
-    await_that(lambda: got.append(program.do(f'open_({handle!r})')) or isinstance(got[-1], int),
-               'it opens within a while')
-    return got[-1]
+from machines import MIB, Program, await_that, check, with_machines
 
 
 def check_share(one, two, a, b):
     pointer = a.do(f'alloc({4 * MIB}, 0x11)')
     handle = a.do(f'share({pointer})')
     check(len(handle) == 128, f'there is a handle: {handle}')
-    there = opens(b, handle)
+    there = b.opens(handle)
     check(b.do(f'read({there})') == '11111111', 'the other machine reads its bytes')
     b.do(f'fill({there}, 0x22, 4)')
     check(a.do(f'read({pointer})') == '22222222', 'and writes them')
@@ -27,7 +19,7 @@ def check_share(one, two, a, b):
     passed = b.do(f'share({there})')
     for machine in (one, two):
         c = Program(machine)
-        check(c.do(f'read({opens(c, passed)})') == '22222222', 'what is shared again is opened')
+        check(c.do(f'read({c.opens(passed)})') == '22222222', 'what is shared again is opened')
         c.end()
     # A free under its reader.
     check(a.do(f'free({pointer})') == 0, 'it is freed')
@@ -44,8 +36,8 @@ def check_killed(one, two, a):
     pointer = a.do(f'alloc({4 * MIB}, 0x44)')
     handle = a.do(f'share({pointer})')
     b, c = Program(two), Program(two)
-    there = opens(b, handle)
-    check(c.do(f'read({opens(c, handle)})') == '44444444', 'two processes of the other machine read it')
+    there = b.opens(handle)
+    check(c.do(f'read({c.opens(handle)})') == '44444444', 'two processes of the other machine read it')
     a.do(f'free({pointer})')
     b.end()
     check(c.do(f'read(open_({handle!r}))') == '44444444', 'one is killed, the other reads on, and opens it again')
@@ -60,7 +52,7 @@ def check_warned(cluster, one, b):
     with open(f'{cluster.folder}/said', 'w+', encoding='utf-8') as said:
         a = Program(one, stderr=said, GPUSHIM_DEBUG_LIMBO_WARNING_AGE='100ms')
         pointer = a.do(f'alloc({4 * MIB}, 0x45)')
-        there = opens(b, a.do(f'share({pointer})'))
+        there = b.opens(a.do(f'share({pointer})'))
         a.do(f'free({pointer})')
         await_that(lambda: said.seek(0) == 0 and '1 blocks, 4096 KiB, are freed and still held by other machines' in
                    said.read(), 'that another machine holds it is said')
@@ -71,10 +63,10 @@ def check_warned(cluster, one, b):
 def check_exporter_killed(one, two):
     a, b, c = Program(one), Program(two), Program(two)
     handle = a.do(f'share(alloc({4 * MIB}, 0x66))')
-    there = opens(b, handle)
+    there = b.opens(handle)
     a.end()
     check(b.do(f'read({there})') == '66666666', 'its exporter is killed, and it reads on')
-    check(c.do(f'read({opens(c, handle)})') == '66666666', 'who comes later has it of the broker')
+    check(c.do(f'read({c.opens(handle)})') == '66666666', 'who comes later has it of the broker')
     b.end()
     c.end()
 
@@ -85,7 +77,7 @@ def check_machine_gone(one, two):
     pointer = a.do(f'alloc({4 * MIB}, 0x77)')
     handle = a.do(f'share({pointer})')
     never_opened = a.do(f'share(alloc({4 * MIB}, 0x78))')
-    there = opens(b, handle)
+    there = b.opens(handle)
     a.process.kill()
     one.kill('agent')
     one.kill('broker')
@@ -100,7 +92,7 @@ def check_machine_gone(one, two):
 def check_stale(a, b):
     pointer = a.do(f'alloc({4 * MIB}, 0x55)')
     handle = a.do(f'share({pointer})')
-    there = opens(b, handle)
+    there = b.opens(handle)
     b.do(f'close({there})')
     a.do(f'free({pointer})')
     b.do('globals().update(again=lambda h: (lambda p: p if isinstance(p, str) else close(p))(open_(h)))')
@@ -116,29 +108,21 @@ def check_skew(cluster, a, b):
     began = time.monotonic()
     while time.monotonic() - began < 2 * cluster.lease_s:  # that they hold all this time is what this is about
         for program, handle in zip((b, a), handles):
-            check(program.do(f'close({opens(program, handle)})') == 0, 'it opens and closes')
+            check(program.do(f'close({program.opens(handle)})') == 0, 'it opens and closes')
         time.sleep(0.05)
 
 
-def main():
-    cluster = cluster_of(2, sys.argv[6:])
-    try:
-        one, two = cluster.start()
-        a, b = Program(one), Program(two)
-        if one.skew:
-            check_skew(cluster, a, b)
-        check_share(one, two, a, b)
-        check_share(two, one, b, a)
-        check_killed(one, two, a)
-        check_stale(a, b)
-        check_warned(cluster, one, b)
-        a.end()
-        b.end()
-        check_exporter_killed(one, two)
-        check_machine_gone(one, two)
-        end_with_faults()
-    finally:
-        cluster.end()
+def test(cluster, machines, a, b):
+    one, two = machines
+    if one.skew:
+        check_skew(cluster, a, b)
+    check_share(one, two, a, b)
+    check_share(two, one, b, a)
+    check_killed(one, two, a)
+    check_stale(a, b)
+    check_warned(cluster, one, b)
+    check_exporter_killed(one, two)
+    check_machine_gone(one, two)
 
 
-main()
+with_machines(test, 2, sys.argv[6:])

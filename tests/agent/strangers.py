@@ -98,14 +98,14 @@ def test(cluster, machines, a, b):
     one.await_word('it did not say who it is')
     check('is here' not in one.said(), 'none of them was taken for a machine')
     handle = a.do(f'share(alloc({MIB}, 0x21))')
-    await_that(lambda: isinstance(b.do(f'open_({handle!r})'), int), 'it serves on')
+    b.opens(handle, 'it serves on')
     who_came_in_between_is_heard(cluster, port)
     two.kill('agent')
     crowd = Crowd(port)
     try:
         two.start_agent()
         handle = a.do(f'share(alloc({MIB}, 0x22))')
-        await_that(lambda: isinstance(b.do(f'open_({handle!r})'), int), 'it lets in who is of the cluster meanwhile')
+        b.opens(handle, 'it lets in who is of the cluster meanwhile')
     finally:
         crowd.end()
 
