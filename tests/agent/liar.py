@@ -10,7 +10,7 @@ import ssl
 import struct
 import threading
 
-from caller import HELLO, LISTED, VERSION, context_of, message, server_of
+from caller import HELLO, VERSION, context_of, message, server_of
 from machines import PATIENT_S, await_that, check
 
 KEPT, TAKE, TAKEN, REFUSED, ENDED, RECALL = 2, 4, 5, 6, 7, 8

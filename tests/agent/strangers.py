@@ -14,7 +14,7 @@ import time
 sys.path.insert(0, os.path.dirname(__file__))
 from caller import HELLO, LISTED, context_of, message
 from liar import Liar
-from machines import MIB, PATIENT_S, await_that, check, skip, with_machines
+from machines import MIB, PATIENT_S, check, skip, with_machines
 
 def call(context, port, *said):
     """What comes back until the agent hangs up."""

@@ -5,7 +5,6 @@
 import os
 import pathlib
 import re
-import stat
 import sys
 import time
 
