@@ -776,8 +776,7 @@ part_torch_memory()
 # The same, and cached under the shim, for programs that no tuning had seen. PROGRAMS_SECONDS is how long for all of them, 400 by default; PROGRAMS is which.
 part_programs()
 {
-    programs='torch_unet torch_translate torch_experts torch_lstm torch_server torch_points
-        jax_transformer cupy_tables'
+    programs='torch_unet torch_translate torch_experts torch_lstm torch_server torch_points cupy_tables'
     # shellcheck disable=SC2086 # names
     turns program "${PROGRAMS_SECONDS:-400}" ${PROGRAMS:-$programs}
 }

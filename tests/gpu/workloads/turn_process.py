@@ -129,24 +129,6 @@ class Torch(Plain):
         return [self.torch.cuda.max_memory_reserved(), self.torch.cuda.max_memory_allocated()]
 
 
-class Jax(Plain):
-    def load(self):
-        # Autotuning chooses by time: two processes could end up with other kernels.
-        os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_gpu_autotune_level=0"
-        import jax
-
-        self.jax = jax
-
-    def wait(self, outcome):
-        self.jax.block_until_ready(outcome)
-
-    def peaks(self):
-        if os.environ.get("XLA_PYTHON_CLIENT_ALLOCATOR") == "platform":
-            return None  # it counts nothing
-        stats = self.jax.local_devices()[0].memory_stats() or {}
-        return [stats.get("peak_pool_bytes"), stats.get("peak_bytes_in_use")]
-
-
 class Cupy(Plain):
     def load(self):
         import cupy
@@ -173,7 +155,7 @@ class Cupy(Plain):
         return None if self.options.no_pool else [self.peak, None]
 
 
-FRAMEWORKS = {"torch": Torch, "jax": Jax, "cupy": Cupy, "plain": Plain}
+FRAMEWORKS = {"torch": Torch, "cupy": Cupy, "plain": Plain}
 
 
 def load_program(path):

@@ -5,7 +5,7 @@ library, with it under the library. Says how much time and memory each takes of 
 
 A program is a file of the folder programs, without its ending. Each has one process for each of:
 
-    cached        natively, with the framework's own cache (JAX's that preallocates, CuPy's pool)
+    cached        natively, with the framework's own cache (CuPy's is its pool)
     shim          under the library, without it
     shim_cached   under the library, with it (PyTorch alone)
     uncached      natively, without it: the price of having none
@@ -46,7 +46,6 @@ TURN_MS = 1000  # of all together, if a step takes no longer
 WARM_TURNS = 3  # after the pause in which the others were by themselves
 GRACE_S = 10  # for who is in the middle of something when the time is over
 UNCACHED = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
-PLATFORM = {"XLA_PYTHON_CLIENT_ALLOCATOR": "platform"}
 
 
 class Mode:
@@ -60,7 +59,6 @@ class Mode:
 # no framework, differ in a variable alone.
 MODES = {
     "torch": {"cached": Mode(), "shim": Mode(UNCACHED, True), "shim_cached": Mode({}, True), "uncached": Mode(UNCACHED)},
-    "jax": {"cached": Mode(), "shim": Mode(PLATFORM, True), "uncached": Mode(PLATFORM)},
     "cupy": {"cached": Mode(), "shim": Mode({}, True, ("--no-pool",)), "uncached": Mode({}, False, ("--no-pool",))},
     "plain": {"cached": Mode({"TURN": "cached"}), "shim": Mode({"TURN": "shim"}),
               "shim_cached": Mode({"TURN": "shim_cached"}), "library": Mode({"TURN": "library"}, True)},
