@@ -91,14 +91,22 @@ class Machine:
         await_that(lambda: sum(bool(NAME.fullmatch(name)) for name in self.left()) >= count,
                    f'{count} processes can be asked')
 
-    def take(self, *arguments, wrap=(), **settings):
-        done = subprocess.run([*wrap, PROGRAM, '--take', *map(str, arguments)], text=True,
-                              capture_output=True, stdin=subprocess.DEVNULL, timeout=90,
-                              env=self.environment(**settings))
-        check(done.returncode == 0, f'it ended with {done.returncode}: {done.stderr}')
-        line = json.loads(done.stdout)
+    def taker(self, *arguments, wrap=(), **settings):
+        """A process that is about to take memory, or to ask for it."""
+        return subprocess.Popen([*wrap, PROGRAM, '--take', *map(str, arguments)], text=True, stdin=subprocess.DEVNULL,
+                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=self.environment(**settings))
+
+    @staticmethod
+    def taken(taker):
+        """What it says when it has ended, in figures and in the log."""
+        said, logged = taker.communicate(timeout=90)
+        check(taker.returncode == 0, f'it ended with {taker.returncode}: {logged}')
+        return json.loads(said), logged
+
+    def take(self, *arguments, **settings):
+        line, logged = self.taken(self.taker(*arguments, **settings))
         check(line['most_ms'] < PATIENT_MS, f'it took {line["most_ms"]} ms')
-        return line['result'] == 'success', line['most_ms'], done.stderr
+        return line['result'] == 'success', line['most_ms'], logged
 
     def succeeds(self, *arguments, **settings):
         """At once, or again and again: on a busy machine others may answer too late."""
@@ -185,30 +193,24 @@ def a_stopped_one_is_waited_for_once(machine):
     cacher = machine.cache('--percent', 60)
     machine.await_listeners(1)
     stop(cacher)
-    taker = subprocess.run([PROGRAM, '--take', '--percent', '60', '--tries', str(TRIES)], text=True,
-                           capture_output=True, stdin=subprocess.DEVNULL, check=True,
-                           env=machine.environment())
-    line = json.loads(taker.stdout)
+    line, logged = machine.taken(machine.taker('--percent', 60, '--tries', TRIES))
     check(line['result'] != 'success' and line['most_ms'] >= WAIT_MS, f'it is waited for: {line}')
     check(line['again_ms'] < WAIT_MS, f'it was waited for again: {line}')
     cacher.send_signal(signal.SIGCONT)
     check(re.search(rf'warning: no \d+ MiB are left on device 0; .*; 1 other processes of this user do '
-                    rf'not answer.*, as process {cacher.pid};', taker.stderr),
-          f'who has it is said: {taker.stderr}')
+                    rf'not answer.*, as process {cacher.pid};', logged),
+          f'who has it is said: {logged}')
 
 
 def a_stopped_one_that_goes_on_is_asked_again(machine):
     cacher = machine.cache('--percent', 60)
     machine.await_listeners(1)
     stop(cacher)
-    taker = subprocess.Popen([PROGRAM, '--take', '--percent', '60', '--tries', '10000'], text=True,
-                             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                             env=machine.environment())
+    taker = machine.taker('--percent', 60, '--tries', 10000)
     await_that(lambda: has_socket(taker.pid), 'it has asked')
     time.sleep(0.3)  # and again, or the test proves less
     cacher.send_signal(signal.SIGCONT)
-    said, _ = taker.communicate(timeout=90)
-    check(json.loads(said)['result'] == 'success', 'it answers when it goes on')
+    check(machine.taken(taker)[0]['result'] == 'success', 'it answers when it goes on')
 
 
 def a_standstill_of_all_counts_for_nothing(machine):
@@ -217,9 +219,7 @@ def a_standstill_of_all_counts_for_nothing(machine):
         cacher = machine.cache('--percent', 60)
         machine.await_listeners(1)
         stop(cacher)
-        taker = subprocess.Popen([PROGRAM, '--take', '--percent', '60'], text=True,
-                                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                 env=machine.environment())
+        taker = machine.taker('--percent', 60)
         await_that(lambda: has_socket(taker.pid), 'it has asked')
         time.sleep(0.005)  # it waits now
         os.kill(taker.pid, signal.SIGSTOP)
@@ -228,9 +228,9 @@ def a_standstill_of_all_counts_for_nothing(machine):
         os.kill(taker.pid, signal.SIGCONT)
         time.sleep(0.015)
         cacher.send_signal(signal.SIGCONT)
-        said, _ = taker.communicate(timeout=90)
+        line, _ = machine.taken(taker)
         machine.leave()
-        if json.loads(said)['result'] == 'success':
+        if line['result'] == 'success':
             return
     sys.exit('failed: it waits on when it goes on')
 
@@ -238,12 +238,8 @@ def a_standstill_of_all_counts_for_nothing(machine):
 def many_ask_at_once(machine):
     machine.cache('--percent', 98, '--pieces', 8)
     machine.await_listeners(1)
-    takers = [subprocess.Popen([PROGRAM, '--take', '--percent', '10', '--tries', '100'], text=True,
-                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                               env=machine.environment()) for _ in range(8)]
-    for taker in takers:
-        said, _ = taker.communicate(timeout=90)
-        check(json.loads(said)['result'] == 'success', 'each gets its part')
+    for taker in [machine.taker('--percent', 10, '--tries', 100) for _ in range(8)]:
+        check(machine.taken(taker)[0]['result'] == 'success', 'each gets its part')
 
 
 def one_stopped_or_killed_while_it_asks_stops_nobody(machine):
@@ -251,15 +247,14 @@ def one_stopped_or_killed_while_it_asks_stops_nobody(machine):
         cacher = machine.cache('--percent', 60)
         machine.await_listeners(1)
         stop(cacher)
-        asker = subprocess.Popen([PROGRAM, '--take', '--percent', '60'], stdin=subprocess.DEVNULL,
-                                 stdout=subprocess.DEVNULL, env=machine.environment())
+        asker = machine.taker('--percent', 60)
         await_that(lambda: has_socket(asker.pid), 'it asks')
         os.kill(asker.pid, number)
         os.waitid(os.P_PID, asker.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
         cacher.send_signal(signal.SIGCONT)
         machine.succeeds('--percent', 60)
         asker.kill()
-        asker.wait()
+        asker.communicate()
         machine.end(cacher)
 
 
