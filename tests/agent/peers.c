@@ -196,12 +196,14 @@ Test(agent_peers, lines_about_one_are_bounded_and_what_is_left_out_is_counted)
     cr_assert_str_eq(last, "and again");
 }
 
+static struct gs_ipc_handle handle_of(uint64_t number)
+{
+    return (struct gs_ipc_handle){.block_id = number, .chunk_id = 1, .size = 4096, .instance = {1}};
+}
+
 static void say_shared(bool held, uint64_t number)
 {
-    struct gs_ipc_handle handle = {.block_id = number,
-                                   .chunk_id = 1,
-                                   .size = 4096,
-                                   .instance = {1}};
+    const struct gs_ipc_handle handle = handle_of(number);
     union gs_wire_message message;
 
     gs_wire_start(&message, GS_WIRE_SHARE, 0);
@@ -239,7 +241,7 @@ Test(agent_peers, what_is_held_and_nobody_knows_for_whom_is_held_until_people_sa
  * it. */
 Test(agent_peers, what_a_broker_shared_goes_with_it)
 {
-    struct gs_ipc_handle handle = {.block_id = 1, .chunk_id = 1, .size = 4096, .instance = {1}};
+    const struct gs_ipc_handle handle = handle_of(1);
     unsigned char id[SEAL_ID];
     char key[DIRECTORY_KEY];
 
@@ -254,6 +256,32 @@ Test(agent_peers, what_a_broker_shared_goes_with_it)
         cr_assert_null(agent.exports);
         await(key, DIRECTORY_NONE);
     }
+    jobs_end(agent.jobs);
+}
+
+/* Which a list of that file ends, if it does not name it. */
+Test(agent_peers, what_is_taken_is_of_the_file_that_its_machine_has_then)
+{
+    const struct gs_ipc_handle handle = handle_of(1);
+    struct peer peer = {.machine = {1}, .file = {9}, .has_listed = true};
+    const struct lease *lease;
+    union talk take;
+
+    set_up();
+    start_jobs();
+    while (!jobs_is_good(agent.jobs))
+        gs_rest_ns(GS_NS_PER_MS);
+    agent.broker.fd = 0; /* nothing is sent: it waits for the loop */
+    agent.is_synced = true;
+    say_shared(false, 1);
+    talk_start(&take, TALK_TAKE);
+    take.take.lease = 5;
+    seal_id(&handle, take.take.id);
+    seal_proof(&handle, SEAL_IMPORTER, peer.machine, agent.machine, 5, take.take.proof);
+    exporter_message(&agent, &peer, &take);
+    lease = leases_find(&agent.leases, peer.machine, 5);
+    cr_assert(lease && agent.unsent, "the broker is asked for it");
+    cr_assert_eq(memcmp(lease->exporter, peer.file, sizeof peer.file), 0);
     jobs_end(agent.jobs);
 }
 
