@@ -105,6 +105,12 @@ def prove_opening(folder, publisher, importer):
     raises(publisher, "gpushim.publish('x', Tensor(held[0].value, '<f4', (3, 5), (4, 12)))", 'ValueError', 'gaps')
     raises(publisher, "gpushim.publish('x', Tensor(held[0].value, '<f4', (3, 5), (24, 4)))", 'ValueError', 'gaps')
     raises(publisher, "gpushim.publish('', held[0].value)", 'OSError')
+    raises(publisher, "gpushim.publish('x\\0y', held[0].value)", 'ValueError', 'zero')
+    raises(publisher, "gpushim.publish('x', held[0].value, label='v\\0w')", 'ValueError', 'zero')
+    raises(importer, "gpushim.open('weights\\0x')", 'ValueError', 'zero')
+    raises(publisher, "gpushim.sleep(-1)", 'ValueError')
+    raises(publisher, "gpushim.sleep(discard='kv\\0x')", 'ValueError', 'zero')
+    raises(publisher, "gpushim.wake(-0.5)", 'ValueError')
     raises(importer, "memory.array('float32', (1 << 20,))", 'ValueError')
     raises(importer, "memory.array('float31')", 'TypeError', 'float31')
     raises(importer, "memory.array('bfloat16').__cuda_array_interface__", 'AttributeError', 'bfloat16')
@@ -217,11 +223,12 @@ with gpushim.tag('outer'):
     with gpushim.tag('inner'):
         alloc()
     alloc()
-    try:
-        with gpushim.tag('x' * 64):
-            alloc()
-    except ValueError as error:
-        print(error)
+    for wrong in 'x' * 64, 'out\\0er':
+        try:
+            with gpushim.tag(wrong):
+                alloc()
+        except ValueError as error:
+            print(error)
     try:
         with gpushim.tag('raises'):
             raise KeyError
@@ -238,7 +245,7 @@ def prove_tags(folder, path):
                    'LD_LIBRARY_PATH': os.path.dirname(holder.LIBCUDA)}
     ran = subprocess.run([sys.executable, '-c', holder.HOLDER.partition('held, opened')[0] + TAGS], env=environment,
                          capture_output=True, text=True, check=False)
-    check(ran.returncode == 0 and 'is longer than 63 bytes' in ran.stdout, f'tags: {ran}')
+    check(ran.returncode == 0 and ran.stdout.count('is longer than 63 bytes') == 2, f'tags: {ran}')
     trace = trace_reader.Trace(recording)
     labels = [''.join(name for name, _, _ in trace.named(event)) for event in trace.of(trace_reader.ALLOC)]
     check(labels == ['', 'outer', 'inner', 'outer', 'outer', ''] and not trace.wrong, f'labels: {labels}, {trace.wrong}')

@@ -77,14 +77,21 @@ def sleep(timeout: float = 30.0, directory: Optional[str] = None, discard: Optio
     called by another thread than one that waits. The contents go to the host's memory, or to a file in `directory`; but what
     bears the tag `discard`, which comes back with contents that are anything. Returns what is away, and what stays by reason,
     in bytes. OSError says why it does not sleep, and it is awake then."""
-    how = _structs.SleepHow.sized(timeout_ns=int(timeout * 1e9), directory=None if directory is None else os.fsencode(directory),
-                                  discard=None if discard is None else discard.encode())
+    how = _structs.SleepHow.sized(timeout_ns=_ns(timeout),
+                                  directory=None if directory is None else memory.text(os.fsencode(directory)),
+                                  discard=None if discard is None else memory.text(discard))
     return _slept('gpushim_sleep', ctypes.byref(how))
 
 
 def wake(timeout: float = 30.0) -> Dict[str, int]:
     """Brings it back, at the same addresses; waits for the GPU's memory so long. OSError: it sleeps on."""
-    return _slept('gpushim_wake', ctypes.c_uint64(int(timeout * 1e9)))
+    return _slept('gpushim_wake', ctypes.c_uint64(_ns(timeout)))
+
+
+def _ns(seconds: float) -> int:
+    if seconds < 0:
+        raise ValueError(f'{seconds} s is no time to wait')
+    return int(seconds * 1e9)
 
 
 def _slept(function: str, first: Any) -> Dict[str, int]:
@@ -113,7 +120,8 @@ def tag(label: str) -> Iterator[None]:
 
 def _set_tag(label: Any) -> None:
     try:
-        error = memory.call('gpushim_tag', None if label is None else label.encode())
+        # A zero would end it in C, and is refused as any other control character is.
+        error = memory.call('gpushim_tag', None if label is None else label.encode().replace(b'\0', b'\1'))
     except NotLoaded:
         return
     if error:

@@ -36,6 +36,14 @@ def call(function: str, *arguments: Any) -> int:
     return error
 
 
+def text(words: Union[str, bytes]) -> bytes:
+    """As C has it, where a zero would end it."""
+    encoded = words.encode() if isinstance(words, str) else words
+    if b'\0' in encoded:
+        raise ValueError(f'{words!r} has a zero in it')
+    return encoded
+
+
 def _raise(error: int, what: Any) -> None:
     raise OSError(error, os.strerror(error), what)
 
@@ -140,16 +148,16 @@ def publish(name: str, memory: Any, *, label: Optional[str] = None, note: Option
     address, array = _described(memory)
     if note is None and array:
         note = json.dumps({_MARK: 1, **array}, separators=(',', ':')).encode()
-    publication = _structs.Publication.sized(address=address, label=label.encode() if label else None, note=note,
+    publication = _structs.Publication.sized(address=address, label=text(label) if label else None, note=note,
                                              note_size=len(note or b''))
-    error = call('gpushim_publish', name.encode(), ctypes.byref(publication))
+    error = call('gpushim_publish', text(name), ctypes.byref(publication))
     if error:
         _raise(error, name)
 
 
 def unpublish(name: str) -> None:
     """Ends this user's name. Who has it open keeps it. KeyError: nobody has it."""
-    error = call('gpushim_unpublish', name.encode())
+    error = call('gpushim_unpublish', text(name))
     if error == errno.ENOENT:
         raise KeyError(name)
     if error:
@@ -183,7 +191,7 @@ class Named:
 def lookup(name: str) -> Named:
     """Who has the name, and what it is. KeyError: nobody; TimeoutError: nobody who answers."""
     struct = _structs.Named.sized()
-    error = call('gpushim_lookup', name.encode(), ctypes.byref(struct))
+    error = call('gpushim_lookup', text(name), ctypes.byref(struct))
     if error == errno.ENOENT:
         raise KeyError(name)
     if error:
@@ -227,7 +235,7 @@ def attach(source: int, nbytes: int, *, kind: str, device: int = 0, offset: int 
     is_address = kind == 'address'
     external = _structs.External.sized(
         kind=KINDS[kind], access=1 if read_only else 2, device=device, fd=-1 if is_address else source, offset=offset,
-        address=source if is_address else 0, bytes=nbytes, label=label.encode() if label else None,
+        address=source if is_address else 0, bytes=nbytes, label=text(label) if label else None,
         deleter=_structs.DELETER(ended))
     address = ctypes.c_uint64()
     _deleters[number] = external
