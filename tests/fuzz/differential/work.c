@@ -1,8 +1,6 @@
-/* Steps that submit work: fills, copies, kernels, host functions. */
+/* Steps that submit work: fills, copies, kernels. */
 #include "world.h"
 #include "tests/system.h"
-
-#include <stdatomic.h>
 
 /* A stream that may do the work on the block, -1 for the legacy one, and the block behind what was
  * done with it; false: nothing is to be done. */
@@ -83,38 +81,6 @@ void step_copy(void)
             CALL(cuMemcpyDtoD, dst, src, size);
         else
             CALL(cuMemcpyDtoDAsync, dst, src, size, stream_handle(stream));
-    }
-    world_used(to, order_of(stream));
-    world_used(from, order_of(stream));
-}
-
-/* From one pitched block to another, or filled; sometimes beyond what there is. */
-void step_copy_2d(void)
-{
-    int to = any_block(1u << PITCH), from = any_block(1u << PITCH), stream;
-    const struct block *a = &world.block[to < 0 ? 0 : to], *b = &world.block[from < 0 ? 0 : from];
-    size_t width, rows;
-
-    if (to < 0 || a->device != b->device || !place(to, &stream) ||
-        !world_order(from, order_of(stream)))
-        return;
-    width = 1 + pick(a->width < b->width ? a->width : b->width);
-    rows = 1 + pick(8);
-    say(" b%d b%d %zux%zu s%d", to, from, width, rows, stream);
-    if (one_in(2)) {
-        CALL(cuMemsetD2D8Async, a->ptr, a->pitch, (unsigned char)pick(256), width, rows,
-             stream_handle(stream));
-    } else if (to != from) {
-        CUDA_MEMCPY2D copy = {.srcMemoryType = CU_MEMORYTYPE_DEVICE,
-                              .srcDevice = b->ptr,
-                              .srcPitch = b->pitch,
-                              .dstMemoryType = CU_MEMORYTYPE_DEVICE,
-                              .dstDevice = a->ptr,
-                              .dstPitch = a->pitch,
-                              .WidthInBytes = width,
-                              .Height = rows};
-        /* Rows are written as far as they are wide, and read no further. */
-        CALL(cuMemcpy2DAsync, &copy, stream_handle(stream));
     }
     world_used(to, order_of(stream));
     world_used(from, order_of(stream));
@@ -240,58 +206,4 @@ void step_past_end(void)
     default:
         CALL(cuMemsetD8, block->ptr + block->size - inside, 1, 0);
     }
-}
-
-static _Atomic unsigned host_calls;
-
-static void host_function(void *unused)
-{
-    (void)unused;
-    atomic_fetch_add(&host_calls, 1);
-}
-
-void step_host_function(void)
-{
-    int stream = one_in(3) ? -1 : any_stream();
-    unsigned before = atomic_load(&host_calls);
-
-    if (order_of(stream).context < 0)
-        return;
-    say(" s%d", stream);
-    CALL(cuLaunchHostFunc, stream_handle(stream), host_function, NULL);
-    CALL(cuLaunchHostFunc, stream_handle(stream), one_in(4) ? NULL : host_function, NULL);
-    CALL(cuStreamSynchronize, stream_handle(stream));
-    say(" %u", atomic_load(&host_calls) - before);
-}
-
-typedef CUresult batch_fn(CUdeviceptr *, CUdeviceptr *, size_t *, size_t, CUmemcpyAttributes *,
-                          size_t *, size_t, CUstream);
-
-void step_batch(void)
-{
-    CUmemcpyAttributes order = {.srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM};
-    int to = any_block(DEVICE_KINDS), from = any_block(DEVICE_KINDS), stream = any_stream();
-    CUdeviceptr dst[2], src[2];
-    size_t size[2], offset, first = 0;
-    batch_fn *batch = NULL;
-
-    if (to < 0 || to == from || stream < 0 || world.block[to].device != world.block[from].device ||
-        world.context[order_of(stream).context].device != world.block[to].device ||
-        !world_order(to, order_of(stream)) || !world_order(from, order_of(stream)))
-        return;
-    if (cuGetProcAddress("cuMemcpyBatchAsync", (void **)&batch, 13000, 0, NULL) || !batch)
-        return;
-    size[0] = pick_part(&world.block[to], 4 * KIB, &offset);
-    dst[0] = world.block[to].ptr + offset;
-    size[1] = pick_part(&world.block[from], size[0], &offset);
-    src[0] = world.block[from].ptr + offset;
-    size[0] = size[1] = size[1] / 2; /* the second behind the first */
-    dst[1] = dst[0] + size[0];
-    src[1] = src[0] + size[0];
-    if (!size[0])
-        return;
-    say(" b%d b%d %zu s%d", to, from, size[0], stream);
-    CALL(batch, dst, src, size, 2, &order, &first, 1, stream_handle(stream));
-    world_used(to, order_of(stream));
-    world_used(from, order_of(stream));
 }

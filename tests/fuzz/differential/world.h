@@ -198,8 +198,7 @@ CUresult launch(int which, int context, CUstream stream, void **args);
 
 typedef void step_fn(void);
 step_fn step_alloc, step_free, step_range, step_attributes, step_attribute_set, step_host;
-step_fn step_fill, step_copy, step_copy_2d, step_host_copy, step_launch, step_read, step_past_end,
-    step_host_function, step_batch;
+step_fn step_fill, step_copy, step_host_copy, step_launch, step_read, step_past_end;
 step_fn step_context, step_current, step_primary, step_stream, step_event, step_wait, step_sync,
     step_pool, step_pool_figures, step_peer;
 step_fn step_capture, step_graph_launch, step_graph_by_hand;
