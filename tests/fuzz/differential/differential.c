@@ -22,6 +22,7 @@ const char *const limit_texts[LIMITS] = {
     [LIMIT_IPC_OF_OWN] = "Memory that a program makes and maps itself",
     [LIMIT_FAR] = "Stream-ordered memory is reached from another GPU",
     [LIMIT_USED] = "does not count stream-ordered memory that `cudaFree` freed",
+    [LIMIT_STAYS] = "once any context enabled it or a pool let it in, and stays",
     [LIMIT_RDMA] = "is said to be capable of GPUDirect RDMA",
 };
 

@@ -308,6 +308,10 @@ static void attribute(struct block *block, CUpointer_attribute which, size_t off
         LIMIT(LIMIT_IPC_OF_OWN, cuPointerGetAttribute, &value, which, block->ptr);
         return;
     }
+    if (which == CU_POINTER_ATTRIBUTE_ACCESS_FLAGS && world.lets_in && block->device) {
+        LIMIT(LIMIT_STAYS, cuPointerGetAttribute, &value, which, block->ptr);
+        return;
+    }
     if (which == CU_POINTER_ATTRIBUTE_ACCESS_FLAGS && is_far(block)) {
         LIMIT(LIMIT_FAR, cuPointerGetAttribute, &value, which, block->ptr);
         return;

@@ -300,7 +300,7 @@ void step_peer(void)
 
     say(" c%d", to);
     if (world.devices > 1 || one_in(2))
-        CALL(cuCtxEnablePeerAccess, peer, one_in(6));
+        world.lets_in |= CALL(cuCtxEnablePeerAccess, peer, one_in(6)) == CUDA_SUCCESS;
     else
         CALL(cuCtxDisablePeerAccess, peer);
 }

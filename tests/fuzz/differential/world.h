@@ -108,6 +108,7 @@ struct world {
     struct block block[BLOCKS];
     struct pool pool[POOLS];
     struct graph graph[GRAPHS];
+    bool lets_in;       /* a context enabled peer access, which is its device's (LIMIT_STAYS) */
     bool freed_plainly; /* stream-ordered memory by cuMemFree (LIMIT_USED) */
 };
 
@@ -139,7 +140,15 @@ CUresult not_compared(CUresult result, unsigned limit);
  * limit. */
 #define LIMIT(limit, call, ...) (about(#call), not_compared(call(__VA_ARGS__), limit))
 
-enum limit { LIMIT_IPC_OF_ALL, LIMIT_IPC_OF_OWN, LIMIT_RDMA, LIMIT_FAR, LIMIT_USED, LIMITS };
+enum limit {
+    LIMIT_IPC_OF_ALL,
+    LIMIT_IPC_OF_OWN,
+    LIMIT_RDMA,
+    LIMIT_FAR,
+    LIMIT_USED,
+    LIMIT_STAYS,
+    LIMITS
+};
 extern const char *const limit_texts[LIMITS]; /* words of shim/README.md */
 
 /* Prints a hash of memory of the host. */
