@@ -326,8 +326,6 @@ void gs_epoch_add_locked(struct gs_arena_epochs *epochs, struct gs_block_list *l
                          struct gs_block *block);
 /* A live block is no longer the program's: retired, in no list yet. */
 void gs_arena_unlive_locked(struct gs_arena *arena, struct gs_block *block);
-/* All GPU work before the free of a retired block in no list is known to be done. */
-void gs_arena_pass_locked(struct gs_arena *arena, struct gs_block *block);
 /* What is in the open epoch, and in no list any more. False: nothing of cuMemFree's. Then: whether
  * the context was waited for since. The list is empty afterwards. */
 bool gs_arena_take_open_locked(struct gs_arena *arena, struct gs_block_list *ret);

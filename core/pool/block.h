@@ -27,8 +27,8 @@ enum gs_block_state {
 };
 
 struct gs_block {
-    struct gs_bin_entry entry; /* first; entry.size is the bytes covered. While not free,
-                                         prev and next are the links of the list it is in */
+    struct gs_bin_entry entry; /* first; entry.size is the bytes covered. While it retires next is
+                                         the link of the list it is in */
     uint64_t base;
     size_t size;                    /* bytes the program asked for */
     uint64_t id;                    /* never reused; given when it becomes live */
@@ -55,7 +55,7 @@ static inline bool gs_block_is_guarded_locked(const struct gs_guard *guard, stru
     return block->export || !gs_block_may_go_locked(guard, block);
 }
 
-/* Blocks linked through entry.prev and entry.next. */
+/* Blocks linked through entry.next. */
 struct gs_block_list {
     struct gs_block *first, *last;
     size_t bytes;
@@ -122,12 +122,6 @@ static inline struct gs_piece *gs_block_next_piece(const struct gs_block *block,
     return gs_piece_end(piece) < gs_block_end(block) ? piece->next : NULL;
 }
 
-/* Whether there are more than one. */
-static inline bool gs_block_crosses(const struct gs_block *block)
-{
-    return gs_block_is_large(block) && gs_block_end(block) > gs_piece_end(block->piece);
-}
-
 /* ---- Records, and where blocks start (index.c) ------------------------------------------- */
 
 /* Records, zeroed; NULL: no host memory. */
@@ -148,8 +142,5 @@ struct gs_block *gs_piece_start_locked(const struct gs_piece *piece, uint64_t ad
 /* The next block of a region by address, or its first one after NULL; NULL: there are no more. */
 struct gs_block *gs_region_next_locked(const struct gs_region *region,
                                        const struct gs_block *block);
-
-void gs_block_list_push(struct gs_block_list *list, struct gs_block *block);
-void gs_block_list_remove(struct gs_block_list *list, struct gs_block *block);
 
 #endif

@@ -22,10 +22,9 @@
 #define TOLD_ONCE_IN       64 /* small blocks that are free at once, until the purge thread is told */
 #define EXACT_MIN          ((size_t)32 << 20) /* an epoch of so much has its event at once */
 
-void gs_block_list_push(struct gs_block_list *list, struct gs_block *block)
+static void list_push(struct gs_block_list *list, struct gs_block *block)
 {
     block->entry.next = NULL;
-    block->entry.prev = list->last ? &list->last->entry : NULL;
     if (list->last)
         list->last->entry.next = &block->entry;
     else
@@ -35,28 +34,11 @@ void gs_block_list_push(struct gs_block_list *list, struct gs_block *block)
     list->count++;
 }
 
-void gs_block_list_remove(struct gs_block_list *list, struct gs_block *block)
-{
-    struct gs_bin_entry *prev = block->entry.prev, *next = block->entry.next;
-
-    if (prev)
-        prev->next = next;
-    else
-        list->first = (struct gs_block *)next;
-    if (next)
-        next->prev = prev;
-    else
-        list->last = (struct gs_block *)prev;
-    GS_SUB(list->bytes, block->entry.size);
-    list->count--;
-}
-
 /* Empties `from` into `to`. */
 static void list_join(struct gs_block_list *to, struct gs_block_list *from)
 {
     if (!from->first)
         return;
-    from->first->entry.prev = to->last ? &to->last->entry : NULL;
     if (to->last)
         to->last->entry.next = &from->first->entry;
     else
@@ -120,7 +102,7 @@ static bool serves_next(const struct gs_block *block)
 void gs_epoch_add_locked(struct gs_arena_epochs *epochs, struct gs_block_list *list,
                          struct gs_block *block)
 {
-    gs_block_list_push(list, block);
+    list_push(list, block);
     if (serves_next(block))
         ++*retiring_of_locked(epochs, block->entry.size);
 }
