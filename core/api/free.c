@@ -23,20 +23,6 @@ static gs_status lock_live(struct gs_core *core, CUdeviceptr address, struct gs_
     return GS_NOT_LIVE;
 }
 
-/* Waits for all work of the context, as the driver's own free does: for as long as that, in the
- * same call. No lock is held. */
-static gs_status synchronize(struct gs_core *core, CUcontext handle)
-{
-    CUcontext popped;
-    gs_status status = core->driver.ctx_push_current(handle);
-
-    if (status != GS_OK)
-        return status;
-    status = gs_fences_synchronize(&core->fences);
-    core->driver.ctx_pop_current(&popped);
-    return status;
-}
-
 /* As the driver's free: waits first, and so for what was freed before. The arena's lock is held and
  * let go meanwhile. */
 __attribute__((noinline)) static gs_status
@@ -50,7 +36,7 @@ pass_waiting(struct gs_core *core, struct gs_arena *arena, struct gs_block *bloc
     gs_arena_take_open_locked(arena, &freed);
     gs_epoch_add_locked(&arena->epochs, &freed, block);
     gs_latch_release(&arena->lock);
-    status = synchronize(core, arena->context);
+    status = gs_fences_synchronize(&core->fences, arena->context);
     gs_latch_take(&arena->lock);
     gs_arena_waited_locked(arena, &freed, status == GS_OK);
     gs_stats_took(arena, began);
@@ -118,7 +104,7 @@ gs_status gs_core_free(struct gs_core *core, CUdeviceptr address)
 __attribute__((noinline)) static gs_status free_elsewhere(struct gs_core *core, CUdeviceptr address,
                                                           CUcontext context)
 {
-    const gs_status status = synchronize(core, context);
+    const gs_status status = gs_fences_synchronize(&core->fences, context);
 
     return status == GS_OK ? gs_core_free(core, address) : status;
 }

@@ -2,7 +2,10 @@
 #include "core/gpu/fence.h"
 
 #include <stdlib.h>
-#include <time.h>
+
+#include "core/base/clock.h"
+
+#define PAUSE_NS UINT64_C(20000) /* between two looks at who waits */
 
 static void set_count(struct gs_fences *fences, unsigned count)
 {
@@ -38,10 +41,8 @@ void gs_fences_wait_ends(struct gs_fences *fences)
  * for a cuMemFree that waits (core/gpu/driver.h). */
 static void await_waits(struct gs_fences *fences)
 {
-    const struct timespec pause = {.tv_nsec = 20000};
-
     while (__atomic_load_n(&fences->waits, __ATOMIC_SEQ_CST) > 0)
-        nanosleep(&pause, NULL);
+        gs_rest_ns(PAUSE_NS);
 }
 
 gs_status gs_fences_capture_begin(struct gs_fences *fences, uint64_t stream_key, CUcontext context,
@@ -139,13 +140,20 @@ static gs_status register_and_end(struct gs_fences *fences)
     return status;
 }
 
-gs_status gs_fences_synchronize(struct gs_fences *fences)
+gs_status gs_fences_synchronize(struct gs_fences *fences, CUcontext context)
 {
-    gs_status status;
+    const struct gs_driver *driver = fences->driver;
+    gs_status status = driver->ctx_push_current(context);
+    CUcontext popped;
 
-    if (!gs_fences_wait_begins(fences))
-        return register_and_end(fences);
-    status = (gs_status)fences->driver->ctx_synchronize();
-    gs_fences_wait_ends(fences);
+    if (status != GS_OK)
+        return status;
+    if (gs_fences_wait_begins(fences)) {
+        status = (gs_status)driver->ctx_synchronize();
+        gs_fences_wait_ends(fences);
+    } else {
+        status = register_and_end(fences);
+    }
+    driver->ctx_pop_current(&popped);
     return status;
 }

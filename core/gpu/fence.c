@@ -4,10 +4,8 @@
 #include "core/base/cancel.h"
 #include "core/base/clock.h"
 
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 /* Looks without a pause: most waits are short, and the system adds some 50 us to each pause. */
 #define SPIN_NS         60000
@@ -513,26 +511,25 @@ static bool is_over(uint64_t deadline_ns)
 gs_status gs_fence_wait(const struct gs_fence *fence, uint64_t deadline_ns)
 {
     GS_UNCANCELLED;
-    struct timespec pause = {0};
     const uint64_t began_ns = gs_now_ns();
-    uint64_t leaving_ns = 0, waited_ns;
+    uint64_t leaving_ns = 0, waited_ns, pause_ns;
     gs_status status;
 
     while ((status = look(fence, NULL)) == (gs_status)CUDA_ERROR_NOT_READY &&
            !is_over(deadline_ns)) {
         waited_ns = gs_now_ns() - began_ns;
         if (waited_ns < SPIN_NS) {
-            sched_yield();
+            gs_yield();
             continue;
         }
-        pause.tv_nsec = (long)(waited_ns / WAIT_PART);
-        if (pause.tv_nsec > WAIT_LONGEST_NS)
-            pause.tv_nsec = WAIT_LONGEST_NS;
+        pause_ns = waited_ns / WAIT_PART;
+        if (pause_ns > WAIT_LONGEST_NS)
+            pause_ns = WAIT_LONGEST_NS;
         /* The call that ends it may wait for GPU work, and that for this thread. */
         if (__atomic_load_n(&fence->line->leaving, __ATOMIC_RELAXED) &&
-            (leaving_ns += (uint64_t)pause.tv_nsec) > GS_GOING_NS)
+            (leaving_ns += pause_ns) > GS_GOING_NS)
             return (gs_status)CUDA_ERROR_CONTEXT_IS_DESTROYED;
-        nanosleep(&pause, NULL);
+        gs_rest_ns(pause_ns);
     }
     return status;
 }

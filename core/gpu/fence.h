@@ -182,9 +182,9 @@ static inline bool gs_fence_passed(const struct gs_fence *fence)
  * meanwhile waits, as it does for a cuMemFree of the driver's. */
 bool gs_fences_wait_begins(struct gs_fences *fences);
 void gs_fences_wait_ends(struct gs_fences *fences);
-/* Waits for all work of the current context, as long as the driver's own free does, also while a
- * capture is open. GS_CAPTURING: there was no host memory for that. No lock is held. */
-gs_status gs_fences_synchronize(struct gs_fences *fences);
+/* Waits for all work of a context, as long as the driver's own free does, also while a capture is
+ * open. GS_CAPTURING: there was no host memory for that. No lock is held. */
+gs_status gs_fences_synchronize(struct gs_fences *fences, CUcontext context);
 
 /* The stream's work from now on waits for a fence. False: it does not, a capture is open or the
  * fence's context may be about to go. */

@@ -3,9 +3,9 @@
 
 #include <errno.h>
 #include <string.h>
-#include <time.h>
 
 #include "core/base/cancel.h"
+#include "core/base/clock.h"
 #include "core/base/log.h"
 
 #define PAUSE_FIRST_NS   5000 /* between two looks at the mark; doubled up to */
@@ -17,7 +17,6 @@ void gs_single_init(struct gs_single *single, struct gs_fences *fences, const st
 {
     memset(single, 0, sizeof *single);
     gs_lock_init(&single->lock, GS_RANK_SINGLE);
-    single->driver = fences->driver;
     single->fences = fences;
     single->log = log;
     single->arenas = arenas;
@@ -216,8 +215,7 @@ bool gs_single_passes_by(struct gs_single *single, CUstream stream)
  * threads may submit meanwhile, but what they free retires. */
 static bool wait_without_mark(struct gs_single *single)
 {
-    const struct gs_driver *driver = single->driver;
-    CUcontext context, popped;
+    CUcontext context;
     bool over;
 
     gs_lock_take(&single->lock);
@@ -225,10 +223,7 @@ static bool wait_without_mark(struct gs_single *single)
                   ? NULL
                   : single->context;
     gs_lock_release(&single->lock);
-    if (!context || driver->ctx_push_current(context) != CUDA_SUCCESS)
-        return false;
-    over = gs_fences_synchronize(single->fences) == GS_OK;
-    driver->ctx_pop_current(&popped);
+    over = context && gs_fences_synchronize(single->fences, context) == GS_OK;
     gs_lock_take(&single->lock);
     if (over && state(single) == GS_SINGLE_DRAINING && single->context == context) {
         gs_fence_pool_destroy(&single->events);
@@ -244,9 +239,8 @@ static bool wait_without_mark(struct gs_single *single)
 void gs_single_drain(struct gs_single *single, const char *why)
 {
     GS_UNCANCELLED;
-    struct timespec pause = {.tv_nsec = PAUSE_FIRST_NS};
+    uint64_t pause = PAUSE_FIRST_NS, waited = 0;
     const int saved = errno;
-    uint64_t waited = 0;
     bool over;
 
     if (is_multi(single))
@@ -258,13 +252,13 @@ void gs_single_drain(struct gs_single *single, const char *why)
         over = state(single) == GS_SINGLE_MULTI || is_over_locked(single) ||
                is_as_good_as_gone(single, waited);
         gs_lock_release(&single->lock);
-        if (over || ((waited > UNMARKED_NS || !single->driver->ctx_record_event) &&
+        if (over || ((waited > UNMARKED_NS || !single->fences->driver->ctx_record_event) &&
                      wait_without_mark(single)))
             break;
-        nanosleep(&pause, NULL);
-        waited += (uint64_t)pause.tv_nsec;
-        if (pause.tv_nsec < PAUSE_LONGEST_NS)
-            pause.tv_nsec *= 2;
+        gs_rest_ns(pause);
+        waited += pause;
+        if (pause < PAUSE_LONGEST_NS)
+            pause *= 2;
     }
     errno = saved;
 }

@@ -32,8 +32,8 @@
  * is over a free waits as the driver's does. Where no mark can be had, its end waits for the
  * context.
  *
- * What is free may still be touched by the single stream's work, so a chunk goes back to the driver
- * only when the fence of the last free in it has passed (core/process/reclaim.c).
+ * What is free may still be touched by the single stream's work, so a piece goes back to the driver
+ * only when the fence of the last free in it has passed (core/pool/trim.c).
  */
 #ifndef GS_CORE_GPU_SINGLE_H
 #define GS_CORE_GPU_SINGLE_H
@@ -62,7 +62,6 @@ struct gs_single {
     uint64_t stream; /* atomic: its key, or one of the above */
     bool unmarked;   /* atomic: something was freed at once and no mark is behind it */
     bool retires; /* atomic, in any state: a free may be in an epoch that no event is behind yet */
-    const struct gs_driver *driver;
     struct gs_fences *fences;
     const struct gs_log *log;
     gs_single_arenas_fn *arenas;
@@ -79,7 +78,7 @@ struct gs_single {
                           the driver took */
 };
 
-/* `wanted`: false means multi from the start. `fences`, with its driver, and `log` outlive it. */
+/* `wanted`: false means multi from the start. `fences` and `log` outlive it. */
 void gs_single_init(struct gs_single *single, struct gs_fences *fences, const struct gs_log *log,
                     gs_single_arenas_fn *arenas, void *arg, bool wanted);
 void gs_single_destroy(struct gs_single *single);

@@ -42,21 +42,16 @@ static void wait_without_events_locked(struct gs_core *core, struct gs_arena *ar
 {
     const CUcontext context = arena->context;
     struct gs_block_list freed;
-    CUcontext popped;
-    bool over;
+    gs_status status;
 
     gs_latch_assert_held(&arena->lock);
     if ((core->driver.ctx_record_event && !gs_fences_capturing(&core->fences)) ||
         !gs_arena_take_open_locked(arena, &freed))
         return;
     gs_latch_release(&arena->lock);
-    over = core->driver.ctx_push_current(context) == CUDA_SUCCESS;
-    if (over) {
-        over = gs_fences_synchronize(&core->fences) == GS_OK;
-        core->driver.ctx_pop_current(&popped);
-    }
+    status = gs_fences_synchronize(&core->fences, context);
     gs_latch_take(&arena->lock);
-    gs_arena_waited_locked(arena, &freed, over);
+    gs_arena_waited_locked(arena, &freed, status == GS_OK);
 }
 
 /* While a capture is open no event can be had, and what a stream freed stays its own. */

@@ -350,7 +350,7 @@ Test(fence, a_wait_beside_a_capture_leaves_the_threads_mode_alone)
         CUstreamCaptureMode before = exchange(modes[i]);
 
         MUST(gs_fences_capture_begin(fences, 8, f.context, f.context));
-        MUST(gs_fences_synchronize(fences));
+        MUST(gs_fences_synchronize(fences, f.context));
         gs_fences_capture_end(fences, 8, NULL);
         cr_assert_eq(exchange(before), modes[i]);
     }
@@ -364,9 +364,19 @@ static CUresult synchronize_slowly(void)
     return CUDA_SUCCESS;
 }
 
+static CUresult is_current(CUcontext context)
+{
+    return CUDA_SUCCESS;
+}
+
+static CUresult is_no_more(CUcontext *ret)
+{
+    return CUDA_SUCCESS;
+}
+
 static void *synchronizes(void *fences)
 {
-    MUST(gs_fences_synchronize(fences));
+    MUST(gs_fences_synchronize(fences, (CUcontext)8));
     return NULL;
 }
 
@@ -384,7 +394,9 @@ static void *begins_capture(void *fences)
 /* The driver's wait would find itself in it. */
 Test(fence, a_capture_begins_when_nobody_waits_for_all_work, .timeout = 60)
 {
-    struct gs_driver driver = {.ctx_synchronize = synchronize_slowly};
+    struct gs_driver driver = {.ctx_synchronize = synchronize_slowly,
+                               .ctx_push_current = is_current,
+                               .ctx_pop_current = is_no_more};
     struct gs_fences fences;
     pthread_t thread[2];
     pid_t waiter = 0;
