@@ -106,7 +106,7 @@ static void *run(void *unused)
 {
     pthread_setname_np(pthread_self(), "gpushim-ends");
     for (;;) {
-        uint64_t number = gs_core_external_next(gs_core, UINT64_MAX);
+        uint64_t number = gs_share_external_next(gs_core_share(gs_core), UINT64_MAX);
         struct external *external;
 
         gs_lock_take(&lock);

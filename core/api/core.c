@@ -7,7 +7,6 @@
 #include "core/process/context.h"
 #include "core/process/limit.h"
 #include "core/process/own.h"
-#include "core/process/settings.h"
 #include "core/process/stats.h"
 
 static bool import_in_use(void *arg, uint64_t base, size_t size, bool going)

@@ -99,17 +99,16 @@ void gs_core_touches(struct gs_core *core, CUstream stream, CUdeviceptr dst, CUd
  * cannot be had (the log said why). */
 gs_status gs_core_ipc_handle(struct gs_core *core, CUdeviceptr address,
                              unsigned char ret_ipc_handle[GS_IPC_HANDLE_SIZE]);
-/* As gs_share_open and gs_share_close, in the current context. */
+/* As gs_share_open, in the current context. */
 gs_status gs_core_open(struct gs_core *core, const unsigned char ipc_handle[GS_IPC_HANDLE_SIZE],
                        CUdeviceptr *ret_address);
-gs_status gs_core_close(struct gs_core *core, CUdeviceptr address);
 
 /* Publishes the live block that covers the address under a name; as gs_share_name and
  * gs_share_named. GS_NOT_LIVE: no live block of this process's, but perhaps one that it has
  * opened. */
 gs_status gs_core_publish(struct gs_core *core, CUdeviceptr address,
                           const struct gs_naming *naming);
-/* For gs_share_look_up and gs_share_unname. */
+/* For what concerns no memory of the arenas. */
 struct gs_share *gs_core_share(struct gs_core *core);
 
 /* ---- What the program does beside ------------------------------------------------------- */

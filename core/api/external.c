@@ -55,11 +55,6 @@ gs_status gs_core_detach(struct gs_core *core, CUdeviceptr address)
     return gs_share_detach(core->share, address, contexts, count);
 }
 
-uint64_t gs_core_external_next(struct gs_core *core, uint64_t until_ns)
-{
-    return gs_share_external_next(core->share, until_ns);
-}
-
 uint64_t gs_core_settle_ns(const struct gs_core *core)
 {
     return core->options.share.settle_ns;

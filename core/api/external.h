@@ -15,9 +15,6 @@ gs_status gs_core_attach(struct gs_core *core, const struct gs_external_memory *
 /* As gs_share_detach: its end waits for what was submitted so far, in whatever context. */
 gs_status gs_core_detach(struct gs_core *core, CUdeviceptr address);
 
-/* The owner of one that nothing uses any more, when it is unmapped; as gs_share_external_next. */
-uint64_t gs_core_external_next(struct gs_core *core, uint64_t until_ns);
-
 /* What uses it still, for the log. */
 void gs_core_external_say(struct gs_core *core, CUdeviceptr address);
 

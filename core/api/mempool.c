@@ -1,14 +1,13 @@
 /* Default memory pools (core/api/mempool.h). */
 #include "core/api/mempool.h"
 
-#include <time.h>
-
 #include "core/base/clock.h"
 #include "core/process/context.h"
 #include "core/process/reclaim.h"
 #include "core/process/stats.h"
 
 #define TRIM_LOOKS 20
+#define MOMENT_NS  20000 /* between two of them */
 
 CUdevice gs_core_mempool_device(struct gs_core *core, CUmemoryPool pool)
 {
@@ -75,7 +74,6 @@ static void trim_arenas(struct gs_core *core, CUdevice device, uint64_t keep)
 
 void gs_core_mempool_trim(struct gs_core *core, CUdevice device, uint64_t keep)
 {
-    const struct timespec moment = {.tv_nsec = 20000};
     struct gs_mempool_figures figures;
     uint64_t used;
 
@@ -86,7 +84,7 @@ void gs_core_mempool_trim(struct gs_core *core, CUdevice device, uint64_t keep)
     /* An event that was just recorded needs a moment even where the GPU is idle. */
     for (int i = 0; i < TRIM_LOOKS && figures.reserved > keep; i++) {
         if (i)
-            nanosleep(&moment, NULL);
+            gs_rest_ns(MOMENT_NS);
         trim_arenas(core, device, keep > used ? keep - used : 0);
         gs_core_mempool_figures(core, device, &figures);
         if (figures.retired == 0)

@@ -2,8 +2,6 @@
  * it. */
 #include "core/api/own.h"
 
-#include <string.h>
-
 #include "core/process/context.h"
 
 #define TRIES_MAX 16 /* while other threads map and unmap */
@@ -93,11 +91,8 @@ static gs_status export_piece(struct gs_core *core, const struct gs_own_found *f
     };
     struct gs_export *export;
     gs_status status;
-    CUuuid uuid;
 
-    if (core->driver.device_get_uuid &&
-        core->driver.device_get_uuid(&uuid, found->device) == CUDA_SUCCESS)
-        memcpy(source.uuid, uuid.bytes, sizeof source.uuid);
+    gs_device_uuid(&core->driver, found->device, source.uuid);
     status = gs_share_export(core->share, &source, &export);
     if (status != GS_OK)
         return status;

@@ -24,23 +24,7 @@ static bool several_devices(struct gs_core *core)
     return count > 1;
 }
 
-/* False: the driver will say what is wrong. */
-static bool device_of_context(struct gs_core *core, CUcontext handle, CUdevice *ret_device)
-{
-    const struct gs_driver *driver = &core->driver;
-    CUcontext current = NULL;
-    bool known;
-
-    if (driver->ctx_get_current(&current) == CUDA_SUCCESS && current == handle)
-        return driver->ctx_get_device(ret_device) == CUDA_SUCCESS;
-    if (driver->ctx_push_current(handle) != CUDA_SUCCESS)
-        return false;
-    known = driver->ctx_get_device(ret_device) == CUDA_SUCCESS;
-    driver->ctx_pop_current(&current);
-    return known;
-}
-
-/* The device whose engines do the work of a stream; false as above. */
+/* The device whose engines do the work of a stream; false: the driver will say what is wrong. */
 static bool device_of(struct gs_core *core, CUstream stream, CUdevice *ret_device)
 {
     CUcontext handle;
@@ -48,7 +32,7 @@ static bool device_of(struct gs_core *core, CUstream stream, CUdevice *ret_devic
     if (gs_stream_is_default(stream))
         return core->driver.ctx_get_device(ret_device) == CUDA_SUCCESS;
     return core->driver.stream_get_ctx(stream, &handle) == CUDA_SUCCESS &&
-           device_of_context(core, handle, ret_device);
+           gs_context_device(core, handle, ret_device);
 }
 
 /* What has to be so for memory of another device. */
@@ -153,7 +137,7 @@ static CUdevice far_device_later(struct gs_core *core, CUcontext context)
 {
     CUdevice device;
     bool known =
-        several_devices(core) && (context ? device_of_context(core, context, &device)
+        several_devices(core) && (context ? gs_context_device(core, context, &device)
                                           : core->driver.ctx_get_device(&device) == CUDA_SUCCESS);
 
     return known ? device : -1;
@@ -189,14 +173,12 @@ bool gs_core_within(struct gs_core *core, struct gs_access_range range)
  * (measured on an H200): the thread's mode is RELAXED meanwhile. */
 static CUresult wait_beside_captures(struct gs_core *core, CUstream stream)
 {
-    const struct gs_driver *driver = &core->driver;
-    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-    bool exchanged = gs_core_capturing(core) && driver->exchange_capture_mode &&
-                     driver->exchange_capture_mode(&mode) == CUDA_SUCCESS;
-    CUresult result = driver->stream_synchronize(stream);
+    CUstreamCaptureMode mode;
+    bool relaxed = gs_core_capturing(core) && gs_fences_relax(&core->fences, &mode);
+    CUresult result = core->driver.stream_synchronize(stream);
 
-    if (exchanged)
-        driver->exchange_capture_mode(&mode);
+    if (relaxed)
+        gs_fences_restore(&core->fences, mode);
     return result;
 }
 

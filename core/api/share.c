@@ -189,8 +189,3 @@ gs_status gs_core_open(struct gs_core *core, const unsigned char ipc_handle[GS_I
     gs_neighbour_opened(core);
     return status;
 }
-
-gs_status gs_core_close(struct gs_core *core, CUdeviceptr address)
-{
-    return gs_share_close(core->share, address);
-}

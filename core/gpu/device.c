@@ -56,6 +56,15 @@ static int attribute(const struct gs_driver *driver, CUdevice ordinal, CUdevice_
     return driver->device_get_attribute(&value, which, ordinal) == CUDA_SUCCESS ? value : 0;
 }
 
+bool gs_device_uuid(const struct gs_driver *driver, CUdevice ordinal, unsigned char ret_uuid[16])
+{
+    CUuuid uuid = {{0}};
+    bool told = driver->device_get_uuid && driver->device_get_uuid(&uuid, ordinal) == CUDA_SUCCESS;
+
+    memcpy(ret_uuid, uuid.bytes, sizeof uuid.bytes);
+    return told;
+}
+
 /* One full round in the mode that device->properties describe. On failure *ret_step names the
  * call that refused, else *ret_fd stands for what was tried and is the caller's. */
 static gs_status try_mode(const struct gs_driver *driver, const struct gs_device *device,
@@ -194,12 +203,10 @@ void gs_device_probe(const struct gs_driver *driver, const struct gs_log *log, C
                      bool warms_up, bool native, struct gs_device *ret_device)
 {
     int fd = -1;
-    CUuuid uuid;
 
     memset(ret_device, 0, sizeof *ret_device);
     ret_device->ordinal = ordinal;
-    if (driver->device_get_uuid && driver->device_get_uuid(&uuid, ordinal) == CUDA_SUCCESS)
-        memcpy(ret_device->uuid, uuid.bytes, sizeof ret_device->uuid);
+    gs_device_uuid(driver, ordinal, ret_device->uuid);
     if (driver->device_total_mem(&ret_device->total, ordinal) != CUDA_SUCCESS) {
         ret_device->total = 0; /* bounds and parts of it mean nothing */
         native = true;

@@ -59,6 +59,9 @@ size_t gs_device_end_warm_up(struct gs_device *device);
 /* In a forked child, which is not to have it. The parent's threads may be at it when it forks. */
 void gs_device_forked(const struct gs_device *device);
 
+/* False, and zeros: the driver does not tell it. */
+bool gs_device_uuid(const struct gs_driver *driver, CUdevice ordinal, unsigned char ret_uuid[16]);
+
 /* Whether the driver has what mapping memory of one's own, or of others, takes. */
 bool gs_device_has_vmm(const struct gs_driver *driver);
 

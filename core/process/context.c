@@ -3,7 +3,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "core/process/reclaim.h"
 #include "core/share/directory.h"
@@ -155,13 +154,12 @@ static bool may_go_locked(const struct gs_core *core, CUcontext handle)
  * that the context is there or not. */
 static struct gs_context *context_await_locked(struct gs_core *core, CUcontext handle)
 {
-    const struct timespec pause = {.tv_nsec = GOING_STEP_NS};
     uint64_t deadline = gs_now_ns() + GS_GOING_NS;
 
     gs_lock_assert_held(&core->lock);
     while (may_go_locked(core, handle) && gs_now_ns() < deadline) {
         gs_lock_release(&core->lock);
-        nanosleep(&pause, NULL);
+        gs_rest_ns(GOING_STEP_NS);
         gs_lock_take(&core->lock);
     }
     return gs_context_find_locked(core, handle);
@@ -507,6 +505,35 @@ CUcontext gs_context_of_device(struct gs_core *core, CUdevice ordinal)
             handle = context->handle;
     gs_lock_release(&core->lock);
     return handle;
+}
+
+bool gs_context_device(struct gs_core *core, CUcontext handle, CUdevice *ret_device)
+{
+    const struct gs_driver *driver = &core->driver;
+    CUcontext current = NULL;
+    bool known;
+
+    if (driver->ctx_get_current(&current) == CUDA_SUCCESS && current == handle)
+        return driver->ctx_get_device(ret_device) == CUDA_SUCCESS;
+    if (driver->ctx_push_current(handle) != CUDA_SUCCESS)
+        return false;
+    known = driver->ctx_get_device(ret_device) == CUDA_SUCCESS;
+    driver->ctx_pop_current(&current);
+    return known;
+}
+
+bool gs_context_mem_info(struct gs_core *core, CUcontext handle, size_t *ret_free,
+                         size_t *ret_total)
+{
+    const struct gs_driver *driver = &core->driver;
+    CUcontext popped;
+    bool told;
+
+    if (!handle || !driver->mem_get_info || driver->ctx_push_current(handle) != CUDA_SUCCESS)
+        return false;
+    told = driver->mem_get_info(ret_free, ret_total) == CUDA_SUCCESS;
+    driver->ctx_pop_current(&popped);
+    return told;
 }
 
 bool gs_core_context_exists(struct gs_core *core, CUcontext handle)

@@ -210,5 +210,10 @@ unsigned gs_contexts_alive(struct gs_core *core, CUcontext ret_contexts[GS_CONTE
 
 /* A context of the device that is not about to go; NULL: there is none. */
 CUcontext gs_context_of_device(struct gs_core *core, CUdevice ordinal);
+/* The device of a context; false: the driver will say what is wrong with that. */
+bool gs_context_device(struct gs_core *core, CUcontext handle, CUdevice *ret_device);
+/* What the driver has free of it, and in all; false: it cannot be asked there (NULL: nowhere). */
+bool gs_context_mem_info(struct gs_core *core, CUcontext handle, size_t *ret_free,
+                         size_t *ret_total);
 
 #endif

@@ -12,20 +12,14 @@
  * microseconds, so it is done when what grew since may have changed the answer. */
 static void look_at_left(struct gs_core *core, CUdevice device, CUcontext context)
 {
-    size_t *since = &core->figures.grown[device], *known = &core->figures.left[device], left, total;
-    CUcontext popped;
-    size_t grown;
+    size_t *since = &core->figures.grown[device], *known = &core->figures.left[device];
+    size_t left = __atomic_load_n(known, __ATOMIC_RELAXED), total;
 
-    left = __atomic_load_n(known, __ATOMIC_RELAXED);
-    grown = __atomic_load_n(since, __ATOMIC_RELAXED);
-    if ((left > 0 && grown < left / LOOKED_AGAIN) || !core->driver.mem_get_info ||
-        core->driver.ctx_push_current(context) != CUDA_SUCCESS)
+    if ((left > 0 && __atomic_load_n(since, __ATOMIC_RELAXED) < left / LOOKED_AGAIN) ||
+        !gs_context_mem_info(core, context, &left, &total))
         return;
-    if (core->driver.mem_get_info(&left, &total) == CUDA_SUCCESS) {
-        __atomic_store_n(known, left | 1, __ATOMIC_RELAXED);
-        __atomic_store_n(since, 0, __ATOMIC_RELAXED);
-    }
-    core->driver.ctx_pop_current(&popped);
+    __atomic_store_n(known, left | 1, __ATOMIC_RELAXED);
+    __atomic_store_n(since, 0, __ATOMIC_RELAXED);
 }
 
 static void say_no_region(struct gs_core *core, gs_status status)

@@ -47,16 +47,11 @@ void gs_limit_give(struct gs_core *core, CUdevice device, size_t bytes)
 
 size_t gs_limit_left(struct gs_core *core, CUdevice device)
 {
-    CUcontext popped, context = gs_context_of_device(core, device);
-    size_t left = 0, used, total = core->device[device].total;
+    size_t left, used, total;
     struct gs_stats stats;
 
-    if (!context || !core->driver.mem_get_info ||
-        core->driver.ctx_push_current(context) != CUDA_SUCCESS)
+    if (!gs_context_mem_info(core, gs_context_of_device(core, device), &left, &total))
         return 0;
-    if (core->driver.mem_get_info(&left, &total) != CUDA_SUCCESS)
-        left = 0;
-    core->driver.ctx_pop_current(&popped);
     gs_stats_read(core, device, &stats);
     used = stats.live + stats.limbo; /* of a process that sleeps, more than it has there */
     left += (stats.reserved > used ? stats.reserved - used : 0) +

@@ -2,7 +2,6 @@
 #include "core/process/neighbour.h"
 
 #include <errno.h>
-#include <string.h>
 
 #include "core/process/context.h"
 #include "core/process/own.h"
@@ -35,22 +34,6 @@ void gs_neighbour_opened(struct gs_core *core)
     if (core->options.neighbours && !__atomic_load_n(&core->neighbour.opened, __ATOMIC_RELAXED) &&
         !__atomic_exchange_n(&core->neighbour.opened, true, __ATOMIC_RELAXED))
         gs_share_serve(core->share);
-}
-
-/* The device of this process that a request is about, or NULL. */
-static const struct gs_device *device_of(struct gs_core *core, const unsigned char uuid[16])
-{
-    const struct gs_device *found = NULL;
-
-    gs_lock_take(&core->lock);
-    for (struct gs_context *context = core->contexts; context && !found; context = context->next) {
-        const struct gs_device *device = &core->device[context->ordinal];
-
-        if (memcmp(device->uuid, uuid, sizeof device->uuid) == 0)
-            found = device;
-    }
-    gs_lock_release(&core->lock);
-    return found;
 }
 
 /*
@@ -119,12 +102,14 @@ static uint64_t fall_asleep(struct gs_core *core, const struct gs_device *device
 static uint64_t give(struct gs_core *core, const unsigned char uuid[16], uint64_t wanted)
 {
     struct gs_neighbour *neighbour = &core->neighbour;
-    const struct gs_device *device = device_of(core, uuid);
+    const CUdevice ordinal = gs_core_device_of_uuid(core, uuid);
+    const struct gs_device *device;
     struct gs_stats stats;
     uint64_t bytes;
 
-    if (!device)
+    if (ordinal == GS_NO_DEVICE)
         return 0;
+    device = &core->device[ordinal];
     gs_stats_read(core, device->ordinal, &stats);
     rest(core, &stats);
     gs_stats_read(core, device->ordinal, &stats);
@@ -159,20 +144,6 @@ void gs_neighbour_answer(struct gs_core *core)
 
 /* ---- Asking --------------------------------------------------------------------------------- */
 
-/* What is free is not missing. The context is of the device. */
-static size_t missing_of(struct gs_core *core, CUcontext context, size_t size)
-{
-    size_t left, total;
-    CUcontext popped;
-
-    if (!core->driver.mem_get_info || core->driver.ctx_push_current(context) != CUDA_SUCCESS)
-        return size;
-    if (core->driver.mem_get_info(&left, &total) == CUDA_SUCCESS && left < size)
-        size -= left;
-    core->driver.ctx_pop_current(&popped);
-    return size;
-}
-
 /* What to ask for: a process that grows asks for more each time, not for each of its pieces. */
 static uint64_t decide_wanted(struct gs_neighbour *neighbour, size_t size)
 {
@@ -195,13 +166,15 @@ bool gs_neighbour_ask(struct gs_core *core, const struct gs_device *device, CUco
     struct gs_neighbour *neighbour = &core->neighbour;
     struct gs_share_answers answers;
     uint64_t begun = gs_now_ns();
+    size_t left, total;
     int saved = errno;
     bool any;
 
     if (!core->options.neighbours || gs_purge_is_this(core) ||
         begun < __atomic_load_n(&neighbour->quiet_until_ns, __ATOMIC_RELAXED))
         return false;
-    size = missing_of(core, context, size);
+    if (gs_context_mem_info(core, context, &left, &total) && left < size)
+        size -= left; /* what is free is not missing */
     gs_share_ask(core->share, device->uuid, decide_wanted(neighbour, size), &answers);
     any = answers.given > 0 || answers.ended;
     __atomic_store_n(&neighbour->silent, answers.silent, __ATOMIC_RELAXED);

@@ -37,7 +37,7 @@ static struct gs_own_mapping *next_mapping_locked(const struct gs_own *own, uint
     return at == GS_MAP_NONE ? NULL : gs_own_mapping_locked(own, at);
 }
 
-bool gs_own_is_added_at(struct gs_own *own, CUdeviceptr address)
+bool gs_own_is_added_at(struct gs_own *own, CUdeviceptr address, bool *ret_shared)
 {
     const struct gs_own_mapping *mapping;
     bool added;
@@ -45,6 +45,7 @@ bool gs_own_is_added_at(struct gs_own *own, CUdeviceptr address)
     gs_lock_take(&own->lock);
     mapping = gs_own_mapping_locked(own, address);
     added = mapping && mapping->handle && mapping->handle->memory.added;
+    *ret_shared = added && !mapping->why && mapping->reads;
     gs_lock_release(&own->lock);
     return added;
 }
@@ -385,18 +386,6 @@ bool gs_own_enter(struct gs_own *own, const struct gs_own_found *found, struct g
     if (!done)
         free(entered);
     return done;
-}
-
-bool gs_own_is_shared_at(struct gs_own *own, CUdeviceptr address)
-{
-    const struct gs_own_mapping *mapping;
-    bool shared;
-
-    gs_lock_take(&own->lock);
-    mapping = gs_own_mapping_locked(own, address);
-    shared = mapping && !mapping->why && mapping->reads && mapping->handle->memory.added;
-    gs_lock_release(&own->lock);
-    return shared;
 }
 
 /* ---- The end --------------------------------------------------------------------------------- */

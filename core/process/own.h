@@ -144,9 +144,9 @@ bool gs_own_properties(struct gs_own *own, CUmemGenericAllocationHandle handle,
 void gs_own_used(struct gs_own *own, CUmemGenericAllocationHandle handle, enum gs_own_use use);
 void gs_own_used_at(struct gs_own *own, CUdeviceptr base, size_t size, enum gs_own_use use);
 /* Whether the program did not ask for the descriptors that the handle, or what is mapped there,
- * has. */
+ * has; and then whether that is shared by this library alone: the driver has no other way. */
 bool gs_own_is_added(struct gs_own *own, CUmemGenericAllocationHandle handle);
-bool gs_own_is_added_at(struct gs_own *own, CUdeviceptr address);
+bool gs_own_is_added_at(struct gs_own *own, CUdeviceptr address, bool *ret_shared);
 /* False: of no memory; without a lock. */
 static inline bool gs_own_adds(const struct gs_own *own)
 {
@@ -199,8 +199,4 @@ gs_status gs_own_name(struct gs_own *own, CUdeviceptr address, const struct gs_n
 /* From now on the export is that of what was found. False: something has changed meanwhile, or
  * there is no host memory; the export stays the caller's. */
 bool gs_own_enter(struct gs_own *own, const struct gs_own_found *found, struct gs_export *export);
-/* Whether what is mapped at an address is shared by this library alone: the program asked for no
- * descriptors of it, and the driver has no other way. */
-bool gs_own_is_shared_at(struct gs_own *own, CUdeviceptr address);
-
 #endif

@@ -137,16 +137,12 @@ static bool is_device(CUdevice device)
 
 gs_status gs_core_peer_enabled(struct gs_core *core, CUcontext peer)
 {
-    CUdevice device = -1, from;
-    CUcontext popped;
+    CUdevice device, from;
 
     if (core->driver.ctx_get_device(&from) != CUDA_SUCCESS ||
-        core->driver.ctx_push_current(peer) != CUDA_SUCCESS)
+        !gs_context_device(core, peer, &device))
         return GS_OK;
-    if (core->driver.ctx_get_device(&device) != CUDA_SUCCESS)
-        device = -1;
-    core->driver.ctx_pop_current(&popped);
-    return is_device(device) && is_device(from) ? let_in(core, device, from) : GS_OK;
+    return gs_core_mempool_access(core, device, from);
 }
 
 gs_status gs_core_mempool_access(struct gs_core *core, CUdevice device, CUdevice peer)

@@ -2,8 +2,6 @@
  * (core/process/process.h). */
 #include "core/process/context.h"
 
-#include <time.h>
-
 #define TURN_STEP_NS 50000
 
 static _Thread_local char self; /* its address is this thread's name */
@@ -19,21 +17,16 @@ bool gs_core_primary_active(struct gs_core *core, CUdevice device)
 CUdevice gs_core_green_device(struct gs_core *core, CUgreenCtx green, CUcontext *ret_handle)
 {
     const struct gs_driver *driver = &core->driver;
-    CUcontext popped;
     CUdevice device;
 
     if (!driver->ctx_from_green || driver->ctx_from_green(ret_handle, green) != CUDA_SUCCESS ||
-        driver->ctx_push_current(*ret_handle) != CUDA_SUCCESS)
+        !gs_context_device(core, *ret_handle, &device))
         return -1;
-    if (driver->ctx_get_device(&device) != CUDA_SUCCESS)
-        device = -1;
-    driver->ctx_pop_current(&popped);
     return device;
 }
 
 bool gs_core_primary_turn(struct gs_core *core, CUdevice device)
 {
-    const struct timespec pause = {.tv_nsec = TURN_STEP_NS};
     const void *whose = NULL;
     uint64_t began;
 
@@ -44,7 +37,7 @@ bool gs_core_primary_turn(struct gs_core *core, CUdevice device)
                                         __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) {
         if (whose == &self || gs_now_ns() - began > GS_GOING_NS)
             return false;
-        nanosleep(&pause, NULL);
+        gs_rest_ns(TURN_STEP_NS);
         whose = NULL;
     }
     return true;

@@ -62,6 +62,11 @@ struct gs_core_options {
 struct gs_core;
 struct gs_context;
 
+/* Options that can be changed while the process runs, those that config/options.h calls LIVE: gives
+ * one its value, and says what it was and is. One thread at a time, with no lock held; waits for
+ * nothing but locks. */
+void gs_settings_set(struct gs_core *core, struct gs_setting *setting);
+
 /* GS_OK where a context is current on this thread, and there; else the driver's error. */
 gs_status gs_core_in_context(struct gs_core *core);
 

@@ -346,9 +346,7 @@ void gs_purge_stop(struct gs_core *core)
  * calls no more; where it does not, the process ends all the same, half a second later. */
 void gs_purge_at_exit(struct gs_core *core)
 {
-    const struct timespec pause = {.tv_nsec = 1000000};
-
     __atomic_store_n(&core->purge.ending, true, __ATOMIC_SEQ_CST);
     for (int i = 0; i < EXIT_WAIT_MS && __atomic_load_n(&core->purge.busy, __ATOMIC_SEQ_CST); i++)
-        nanosleep(&pause, NULL);
+        gs_rest_ns(GS_NS_PER_MS);
 }

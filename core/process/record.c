@@ -18,15 +18,13 @@ static void tell_device(struct gs_core *core, CUdevice ordinal)
     struct gs_trace_device device = {.device = (uint32_t)ordinal};
     uint64_t bit = UINT64_C(1) << ordinal;
     size_t bytes = 0;
-    CUuuid uuid;
 
     if (__atomic_load_n(&told, __ATOMIC_RELAXED) & bit ||
         __atomic_fetch_or(&told, bit, __ATOMIC_RELAXED) & bit)
         return;
     if (driver->device_total_mem(&bytes, ordinal) == CUDA_SUCCESS)
         device.bytes = bytes;
-    if (driver->device_get_uuid && driver->device_get_uuid(&uuid, ordinal) == CUDA_SUCCESS)
-        memcpy(device.uuid, uuid.bytes, sizeof device.uuid);
+    gs_device_uuid(driver, ordinal, device.uuid);
     if (!driver->device_get_name ||
         driver->device_get_name(device.name, sizeof device.name, ordinal) != CUDA_SUCCESS)
         memset(device.name, 0, sizeof device.name);

@@ -1,9 +1,6 @@
 /* Room for what the driver takes for itself, or for graphs (core/process/process.h). */
 #include "core/process/reclaim.h"
 
-#include <string.h>
-#include <time.h>
-
 #include "core/process/context.h"
 #include "core/process/shortage.h"
 
@@ -14,24 +11,26 @@
 #define GRAPH_MORE      64                   /* a graph's memory takes this part more, and */
 #define GRAPH_MORE_MIN  ((size_t)64 << 20)
 
-/* A device that memory was allocated of here, and a context of it. */
-static const struct gs_device *known_device(struct gs_core *core, CUdevice ordinal,
-                                            CUcontext *ret_context)
+/* A device, and a context of it; NULL: no memory was allocated of it here, and it is `unknown`. */
+static const struct gs_device *find_device(struct gs_core *core, CUdevice ordinal,
+                                           struct gs_device *unknown, CUcontext *ret_context)
 {
     *ret_context = gs_context_of_device(core, ordinal);
-    return *ret_context ? &core->device[ordinal] : NULL;
+    if (*ret_context)
+        return &core->device[ordinal];
+    *unknown = (struct gs_device){.ordinal = ordinal, .total = SIZE_MAX};
+    return unknown;
 }
 
 /* False: the driver got nothing from here lately. The driver ends it, which is given half a second
  * in all; natively the call would have failed. */
 static bool await_cleared(struct gs_core *core)
 {
-    const struct timespec pause = {.tv_nsec = CLEARED_STEP_NS};
     uint64_t released = gs_released_ns(core);
 
     if (!released || gs_now_ns() - released > CLEARED_NS)
         return false;
-    nanosleep(&pause, NULL);
+    gs_rest_ns(CLEARED_STEP_NS);
     return true;
 }
 
@@ -67,21 +66,17 @@ static bool make_room_of(struct gs_core *core, const struct gs_device *device, C
 
 static bool make_room(struct gs_core *core, CUdevice device, size_t bytes, enum room_step step)
 {
-    struct gs_device unknown = {.ordinal = device};
-    const struct gs_device *known;
-    CUcontext context = NULL;
-    CUuuid uuid;
+    const struct gs_device *found;
+    struct gs_device unknown;
+    CUcontext context;
 
     if (device < 0 && core->driver.ctx_get_device(&device) != CUDA_SUCCESS)
         return false;
-    known = known_device(core, device, &context);
-    if (known)
-        return bytes <= known->total && make_room_of(core, known, context, bytes, step);
-    if (step != ROOM_NEIGHBOUR || !core->driver.device_get_uuid ||
-        core->driver.device_get_uuid(&uuid, device) != CUDA_SUCCESS)
+    found = find_device(core, device, &unknown, &context);
+    if (!context &&
+        (step != ROOM_NEIGHBOUR || !gs_device_uuid(&core->driver, device, unknown.uuid)))
         return false;
-    memcpy(unknown.uuid, uuid.bytes, sizeof unknown.uuid);
-    return make_room_of(core, &unknown, NULL, bytes, step);
+    return bytes <= found->total && make_room_of(core, found, context, bytes, step);
 }
 
 static size_t graph_bytes(const struct gs_core *core)
@@ -104,19 +99,18 @@ void gs_core_graph_room(struct gs_core *core)
 {
     size_t bytes = graph_bytes(core), left, total;
     const size_t more = bytes / GRAPH_MORE + GRAPH_MORE_MIN;
-    const struct gs_device *device;
     struct gs_patience patience;
-    CUcontext context = NULL;
-    CUdevice ordinal;
+    CUdevice device;
 
-    if (!core->driver.mem_get_info || core->driver.ctx_get_device(&ordinal) != CUDA_SUCCESS)
+    if (!core->driver.mem_get_info || core->driver.ctx_get_device(&device) != CUDA_SUCCESS ||
+        !gs_context_of_device(core, device))
         return;
-    device = known_device(core, ordinal, &context);
-    for (int wait = 0; device && wait < 2; wait++) {
+    for (int wait = 0; wait < 2; wait++) {
         if (core->driver.mem_get_info(&left, &total) != CUDA_SUCCESS || left >= bytes + more)
             return;
         patience = gs_patience_of(ROOM_NS);
-        gs_device_purge_some(core, device, wait ? &patience : NULL, bytes + more - left);
+        gs_device_purge_some(core, &core->device[device], wait ? &patience : NULL,
+                             bytes + more - left);
     }
 }
 
@@ -148,25 +142,19 @@ static void log_room(struct gs_core *core, unsigned step)
 
 void gs_core_refused(struct gs_core *core, CUdevice device, size_t bytes)
 {
-    struct gs_device unknown = {.total = SIZE_MAX};
-    const struct gs_device *known;
+    const struct gs_device *found;
+    struct gs_device unknown;
     CUcontext context;
-    CUuuid uuid;
 
     if (device < 0 && core->driver.ctx_get_device(&device) != CUDA_SUCCESS)
         return;
     if (device >= GS_DEVICES_MAX) /* memory of the host */
         return;
-    if (device >= 0)
-        __atomic_fetch_add(&core->figures.refused[device], 1, __ATOMIC_RELAXED);
-    known = known_device(core, device, &context);
-    if (!known) {
-        unknown.ordinal = device;
-        if (core->driver.device_get_uuid &&
-            core->driver.device_get_uuid(&uuid, device) == CUDA_SUCCESS)
-            memcpy(unknown.uuid, uuid.bytes, sizeof unknown.uuid);
-    }
-    gs_shortage_say(core, known ? known : &unknown, context, bytes);
+    __atomic_fetch_add(&core->figures.refused[device], 1, __ATOMIC_RELAXED);
+    found = find_device(core, device, &unknown, &context);
+    if (!context)
+        gs_device_uuid(&core->driver, device, unknown.uuid);
+    gs_shortage_say(core, found, context, bytes);
 }
 
 bool gs_core_make_room(struct gs_core *core, CUdevice device, size_t bytes, unsigned *step)

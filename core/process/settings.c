@@ -1,5 +1,5 @@
 /*
- * Options that can be changed while the process runs (core/process/settings.h). What reads each,
+ * Options that can be changed while the process runs (core/process/process.h). What reads each,
  * and when:
  *
  *   log                          each line, before it is put together
@@ -7,12 +7,9 @@
  *   pool.cache_limit             each arena's bound is made anew here; every free looks at that, and
  *                                the purge thread for what is kept already
  */
-#include "core/process/settings.h"
-
 #include <string.h>
 
 #include "core/process/context.h"
-#include "core/process/purge.h"
 
 #define PERCENT (UINT64_C(1) << 63) /* and so many; below, or all ones: bytes */
 

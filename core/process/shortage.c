@@ -60,18 +60,12 @@ static size_t find_largest(struct gs_core *core, const struct gs_device *device)
 /* What the driver says is free. Where no context of the device is known the current one may be. */
 static void ask_driver(struct gs_core *core, CUcontext context, struct gs_shortage *shortage)
 {
-    CUcontext popped;
     CUdevice device;
 
-    if (!core->driver.mem_get_info)
-        return;
-    if (context && core->driver.ctx_push_current(context) != CUDA_SUCCESS)
-        return;
-    if (core->driver.ctx_get_device(&device) == CUDA_SUCCESS && device == shortage->device)
-        shortage->has_info =
-            core->driver.mem_get_info(&shortage->free, &shortage->total) == CUDA_SUCCESS;
-    if (context)
-        core->driver.ctx_pop_current(&popped);
+    if (!context)
+        core->driver.ctx_get_current(&context);
+    if (context && gs_context_device(core, context, &device) && device == shortage->device)
+        shortage->has_info = gs_context_mem_info(core, context, &shortage->free, &shortage->total);
 }
 
 /* Who has what was freed here, and what the others have. */

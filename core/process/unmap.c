@@ -1,9 +1,6 @@
 /* Memory that no block lies in any more goes back to the driver (core/process/reclaim.h). */
 #include "core/process/reclaim.h"
 
-#include <string.h>
-#include <time.h>
-
 #include "core/process/context.h"
 #include "core/process/limit.h"
 #include "core/process/record.h"
@@ -110,16 +107,15 @@ static uint64_t load(const uint64_t *count)
  * for. Pauses count, not the clock. */
 static bool await(const uint64_t *count, uint64_t least, uint64_t limit_ns)
 {
-    struct timespec pause = {.tv_nsec = 20000};
-    uint64_t waited = 0;
+    uint64_t pause = 20000, waited = 0;
     bool any = false;
 
     while ((int64_t)(least - load(count)) > 0 && waited < limit_ns) {
         any = true;
-        nanosleep(&pause, NULL);
-        waited += (uint64_t)pause.tv_nsec;
-        if (pause.tv_nsec < 1000000)
-            pause.tv_nsec *= 2;
+        gs_rest_ns(pause);
+        waited += pause;
+        if (pause < GS_NS_PER_MS)
+            pause *= 2;
     }
     return any;
 }

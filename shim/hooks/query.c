@@ -150,13 +150,16 @@ static void note_tokens(CUpointer_attribute attribute)
  */
 static void answer_of_own(CUpointer_attribute attribute, void *data, CUdeviceptr ptr)
 {
-    struct gs_own *own = gs_core_own(gs_core);
+    const bool of_ipc = attribute == CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE;
     CUmemAllocationHandleType types;
+    bool shared;
 
-    if (attribute == CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE &&
-        gs_own_is_shared_at(own, ptr))
+    if ((!of_ipc && attribute != CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES) ||
+        !gs_own_is_added_at(gs_core_own(gs_core), ptr, &shared))
+        return;
+    if (of_ipc && shared)
         *(unsigned char *)data = 1; /* the driver has written one byte, or more */
-    if (attribute != CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES || !gs_own_is_added_at(own, ptr))
+    if (of_ipc)
         return;
     memcpy(&types, data, sizeof types);
     types = (CUmemAllocationHandleType)((unsigned)types &
