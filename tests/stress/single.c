@@ -36,6 +36,7 @@ enum act {
     CAPTURES,
     EXPORTS,          /* an IPC handle */
     MAKES_A_CONTEXT,  /* beside the one there is */
+    LETS_GO,          /* of a primary context, which stays where it is the one there is */
     ENDS_THE_STREAM,  /* and makes a new one; all wait for that */
     STOPS_THE_STREAM, /* by work that ends when others are done; all wait */
     ACTS,
@@ -161,6 +162,17 @@ static void visit(const struct world *world)
     MUST(cuCtxDestroy(context));
 }
 
+/* A call that may end the context, and does not where others have it. */
+static void let_go(void)
+{
+    CUdevice device;
+    CUcontext context;
+
+    MUST(cuCtxGetDevice(&device));
+    MUST(cuDevicePrimaryCtxRetain(&context, device));
+    MUST(cuDevicePrimaryCtxRelease(device));
+}
+
 static void CUDA_CB wait_for_post(void *semaphore)
 {
     sem_wait(semaphore);
@@ -211,6 +223,9 @@ static void act(struct world *world)
         break;
     case MAKES_A_CONTEXT:
         visit(world);
+        break;
+    case LETS_GO:
+        let_go();
         break;
     case ENDS_THE_STREAM:
         MUST(cuStreamDestroy(life.stream));
