@@ -141,100 +141,80 @@ Test(arena, stream_order_reuses_at_once_on_the_same_stream_only)
     MUST(cuStreamDestroy(b));
 }
 
-/* One stream, whose GPU stands still from the first free on where `behind`. */
-struct ordered {
-    struct fixture f;
-    CUstream stream;
-};
-
-static void ordered_start_on(struct ordered *o, const char *memory, bool behind)
+static CUdeviceptr ordered_alloc(size_t size)
 {
     CUdeviceptr block;
 
-    setenv("SOFTCUDA_MEMORY", memory, 1);
-    fixture_options(&o->f);
-    fixture_start(&o->f);
-    MUST(cuStreamCreate(&o->stream, CU_STREAM_NON_BLOCKING));
-    if (!behind)
-        return;
-    MUST(gs_core_alloc_async(o->f.core, 4096, NULL, o->stream, &block));
-    softcuda_hold(1);
-    fixture_spin_fill(&o->f, o->stream, block, 1, 1, 0);
-}
-
-static void ordered_start(struct ordered *o, bool behind)
-{
-    ordered_start_on(o, "64G", behind); /* of which a piece may waste much */
-}
-
-static CUdeviceptr ordered_alloc(struct ordered *o, size_t size)
-{
-    CUdeviceptr block;
-
-    MUST(gs_core_alloc_async(o->f.core, size, NULL, o->stream, &block));
+    MUST(gs_core_alloc_async(f.core, size, NULL, f.stream, &block));
     return block;
 }
 
-static void ordered_end(struct ordered *o)
+/* On a GPU that stands still from the first free on where `behind`. */
+static void ordered_start(bool behind)
+{
+    setenv("SOFTCUDA_MEMORY", "64G", 1); /* of which a piece may waste much */
+    fixture_start(&f);
+    if (!behind)
+        return;
+    softcuda_hold(1);
+    fixture_spin_fill(&f, f.stream, ordered_alloc(4096), 1, 1, 0);
+}
+
+static void ordered_end(void)
 {
     softcuda_hold(0);
     MUST(cuCtxSynchronize());
-    MUST(cuStreamDestroy(o->stream));
-    fixture_end(&o->f);
 }
 
 Test(arena, a_stream_that_is_alone_keeps_what_a_gpu_that_is_behind_would_not_give_back)
 {
-    struct ordered o;
     CUdeviceptr block[8];
     size_t reserved;
 
-    ordered_start(&o, true);
+    ordered_start(true);
     for (int i = 0; i < 8; i++)
-        block[i] = ordered_alloc(&o, 32 * MIB);
-    reserved = fixture_arena(&o.f).reserved;
+        block[i] = ordered_alloc(32 * MIB);
+    reserved = fixture_arena(&f).reserved;
     for (int i = 0; i < 8; i++)
-        MUST(gs_core_free_async(o.f.core, block[i], o.stream));
+        MUST(gs_core_free_async(f.core, block[i], f.stream));
     /* The first three, which are much, went to an epoch. */
     for (int i = 0; i < 5; i++)
-        block[i] = ordered_alloc(&o, 32 * MIB);
-    cr_assert_eq(fixture_arena(&o.f).reserved, reserved, "the others do not follow");
-    ordered_end(&o);
+        block[i] = ordered_alloc(32 * MIB);
+    cr_assert_eq(fixture_arena(&f).reserved, reserved, "the others do not follow");
+    ordered_end();
 }
 
 Test(arena, a_stream_keeps_its_own_through_a_miss)
 {
     CUdeviceptr block, large;
-    struct ordered o;
 
-    ordered_start(&o, true);
-    block = ordered_alloc(&o, 32 * MIB);
-    MUST(gs_core_free_async(o.f.core, block, o.stream));
-    large = ordered_alloc(&o, 64 * MIB);
-    cr_assert_eq(ordered_alloc(&o, 32 * MIB), block, "it retires behind a GPU that stands still");
-    MUST(gs_core_free(o.f.core, block));
-    MUST(gs_core_free(o.f.core, large));
-    ordered_end(&o);
+    ordered_start(true);
+    block = ordered_alloc(32 * MIB);
+    MUST(gs_core_free_async(f.core, block, f.stream));
+    large = ordered_alloc(64 * MIB);
+    cr_assert_eq(ordered_alloc(32 * MIB), block, "it retires behind a GPU that stands still");
+    MUST(gs_core_free(f.core, block));
+    MUST(gs_core_free(f.core, large));
+    ordered_end();
 }
 
 Test(arena, a_stream_takes_what_fits_best_of_its_own_and_of_what_is_free)
 {
     CUdeviceptr free_for_all, its_own, fence[2];
-    struct ordered o;
 
-    ordered_start(&o, false);
-    free_for_all = must_alloc(&o.f, 8 * MIB);
-    fence[0] = must_alloc(&o.f, 4 * MIB);
-    its_own = ordered_alloc(&o, 32 * MIB);
-    fence[1] = must_alloc(&o.f, 4 * MIB);
-    MUST(gs_core_free(o.f.core, free_for_all));
-    fixture_drain(&o.f);
-    MUST(gs_core_free_async(o.f.core, its_own, o.stream));
-    cr_assert_eq(ordered_alloc(&o, 8 * MIB), free_for_all);
-    cr_assert_eq(ordered_alloc(&o, 32 * MIB), its_own, "and is whole");
+    ordered_start(false);
+    free_for_all = must_alloc(&f, 8 * MIB);
+    fence[0] = must_alloc(&f, 4 * MIB);
+    its_own = ordered_alloc(32 * MIB);
+    fence[1] = must_alloc(&f, 4 * MIB);
+    MUST(gs_core_free(f.core, free_for_all));
+    fixture_drain(&f);
+    MUST(gs_core_free_async(f.core, its_own, f.stream));
+    cr_assert_eq(ordered_alloc(8 * MIB), free_for_all);
+    cr_assert_eq(ordered_alloc(32 * MIB), its_own, "and is whole");
     for (int i = 0; i < 2; i++)
-        MUST(gs_core_free(o.f.core, fence[i]));
-    ordered_end(&o);
+        MUST(gs_core_free(f.core, fence[i]));
+    ordered_end();
 }
 
 Test(arena, a_destroyed_streams_blocks_are_not_a_new_streams)

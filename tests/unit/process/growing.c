@@ -4,7 +4,6 @@
 
 #include "core/process/context.h"
 #include "core/process/limit.h"
-#include "core/process/peers.h"
 #include "core/process/reclaim.h"
 #include "tests/driver/softcuda.h"
 #include "tests/system.h"
@@ -435,39 +434,6 @@ Test(growing, a_limit_lets_in_all_of_a_block_or_none_of_it)
     cr_assert_eq(fixture_counts(&f).grown, 5, "no piece was made in vain");
     must_alloc(&f, 44 * MIB);
     end();
-}
-
-static CUresult (*real_set)(CUdeviceptr, size_t, const CUmemAccessDesc *, size_t);
-static unsigned until_refused;
-
-static CUresult refuse_a_peer(CUdeviceptr address, size_t size, const CUmemAccessDesc *desc,
-                              size_t count)
-{
-    if (desc->location.id == 1 && until_refused > 0 && --until_refused == 0)
-        return CUDA_ERROR_UNKNOWN;
-    return real_set(address, size, desc, count);
-}
-
-Test(growing, a_peer_that_may_not_touch_one_of_the_pieces_leaves_none)
-{
-    setenv("SOFTCUDA_DEVICES", "2", 1);
-    for (unsigned nth = 1; nth <= 7; nth++) {
-        struct seen before;
-
-        prepare("1G");
-        fixture_start(&f);
-        fill(2, 12 * MIB);
-        give(block[1]);
-        MUST(gs_core_mempool_access(f.core, 0, 1));
-        before = look();
-        real_set = fixture_driver(&f)->mem_set_access;
-        fixture_driver(&f)->mem_set_access = refuse_a_peer;
-        until_refused = nth;
-        cr_assert_eq(gs_core_alloc(f.core, 40 * MIB, &other), (gs_status)CUDA_ERROR_UNKNOWN);
-        fixture_driver(&f)->mem_set_access = real_set;
-        must_be_as_before(&before, "cuMemSetAccess of the peer", nth);
-        end();
-    }
 }
 
 /* ---- Addresses ------------------------------------------------------------------------------- */

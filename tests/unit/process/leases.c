@@ -146,23 +146,6 @@ static void must_free(CUdeviceptr address)
     cr_assert_eq(limbo(), 8 * MIB);
 }
 
-Test(leases, a_block_that_another_process_gives_back_leaves_limbo)
-{
-    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
-    CUdeviceptr address;
-    uint64_t block_id;
-
-    start(0);
-    address = must_share(ipc_handle);
-    block_id = must_open(ipc_handle);
-    must_free(address);
-    give_back(block_id);
-    cr_assert(leaves_limbo());
-    cr_assert_eq(fixture_arena(&f).free_bytes, fixture_arena(&f).reserved);
-    close(client);
-    end();
-}
-
 /* Allocates in the current context until there is no more, which is looked for everywhere. */
 static void fill_device(size_t size)
 {

@@ -361,22 +361,6 @@ Test(lifetime, a_full_device_has_what_was_exported_too)
     cr_assert_eq(count[0], count[1], "%u blocks, not %u", count[1], count[0]);
 }
 
-Test(lifetime, the_last_mode_is_the_drivers_own_allocator)
-{
-    static const char *const missing[] = {"vmm", "posix_fd"};
-
-    for (int i = 0; i < 2; i++) {
-        CUdeviceptr address;
-
-        softcuda_without(missing[i]);
-        fixture_options(&f);
-        fixture_start(&f);
-        cr_assert_eq(gs_core_alloc(f.core, 4096, &address), GS_NOT_OFFERED, "%s", missing[i]);
-        end();
-    }
-    softcuda_without("");
-}
-
 /* The call is there and does not work, which the first context says. */
 Test(lifetime, without_context_events_a_free_waits_where_work_goes_to_several_streams)
 {
@@ -430,56 +414,4 @@ Test(lifetime, without_context_events_a_full_gpu_waits_for_what_was_freed_in_ord
     MUST(gs_core_free(f.core, block));
     fixture_end(&f);
     softcuda_without("");
-}
-
-/* Each driver call failing in turn, at each of its first calls: the program sees an error or
- * success, and in the end everything is accounted for. */
-Test(lifetime, any_driver_call_may_fail_anywhere, .timeout = 60)
-{
-    static const char *const calls[] = {
-        "cuMemCreate",
-        "cuMemAddressReserve",
-        "cuMemMap",
-        "cuMemSetAccess",
-        "cuEventCreate",
-        "cuCtxRecordEvent",
-        "cuEventQuery",
-        "cuCtxPushCurrent",
-        "cuCtxGetCurrent",
-        "cuCtxGetDevice",
-        "cuMemExportToShareableHandle",
-        "cuMemImportFromShareableHandle",
-        "cuStreamGetCtx",
-        "cuMemGetInfo",
-    };
-    static const CUresult errors[] = {CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_UNKNOWN};
-
-    for (size_t call = 0; call < sizeof calls / sizeof *calls; call++)
-        for (unsigned nth = 1; nth <= 6; nth++)
-            for (int error = 0; error < 2; error++) {
-                CUdeviceptr block[40];
-                int count = 0;
-
-                fixture_options(&f);
-                f.options.epoch_bytes = 64 << 10;
-                fixture_start(&f);
-                cr_assert_eq(softcuda_fail(calls[call], nth, errors[error]), 0);
-                for (int i = 0; i < 40; i++) {
-                    size_t size = i % 4 == 3 ? 3 * MIB : 20000;
-
-                    if ((i % 2 ? gs_core_alloc_async(f.core, size, NULL, NULL, &block[count])
-                               : gs_core_alloc(f.core, size, &block[count])) == GS_OK)
-                        count++;
-                    if (count > 10 && gs_core_free(f.core, block[count - 1]) == GS_OK)
-                        count--;
-                    if (count > 5 && gs_core_free_async(f.core, block[count - 1], NULL) == GS_OK)
-                        count--;
-                }
-                softcuda_reset();
-                while (count > 0)
-                    cr_assert_eq(gs_core_free(f.core, block[--count]), GS_OK, "%s %u", calls[call],
-                                 nth);
-                cr_assert_eq(fixture_arena(&f).live, 0, "%s %u", calls[call], nth);
-                end();
-            }
 }

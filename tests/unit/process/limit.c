@@ -5,7 +5,6 @@
 
 #include "core/process/context.h"
 #include "core/process/limit.h"
-#include "core/process/reclaim.h"
 #include "tests/driver/softcuda.h"
 #include "tests/unit/fixture.h"
 
@@ -19,47 +18,6 @@ static void start(size_t bytes, unsigned percent)
     setenv("SOFTCUDA_MEMORY", "256M", 1);
     f.options.limit = (struct gs_limit){bytes, percent};
     fixture_start(&f);
-}
-
-Test(limit, what_the_arenas_have_counts_until_it_is_the_drivers_again, .timeout = 60)
-{
-    CUdeviceptr block;
-
-    start(LIMIT, 0);
-    cr_assert_eq(gs_limit_used(f.core, 0), 0);
-    MUST(gs_core_alloc(f.core, 24 * MIB, &block));
-    cr_assert_eq(gs_limit_of(f.core, &f.core->device[0]), LIMIT);
-    cr_assert_eq(gs_limit_used(f.core, 0), 24 * MIB);
-    MUST(gs_core_free(f.core, block));
-    MUST(cuCtxSynchronize());
-    cr_assert_eq(gs_limit_used(f.core, 0), 24 * MIB, "it is kept");
-    gs_device_purge(f.core, &f.core->device[0], true);
-    cr_assert_eq(gs_limit_used(f.core, 0), 0);
-    cr_assert(gs_limit_take(f.core, &f.core->device[0], LIMIT));
-    cr_assert_not(gs_limit_take(f.core, &f.core->device[0], 1));
-    gs_limit_give(f.core, 0, LIMIT);
-}
-
-Test(limit, figures_are_the_smaller_ones, .timeout = 60)
-{
-    size_t left = 200 * MIB, total = 256 * MIB;
-    CUdeviceptr block;
-
-    start(LIMIT, 0);
-    MUST(gs_core_alloc(f.core, 20 * MIB, &block));
-    gs_core_bound(f.core, 0, &left, &total);
-    cr_assert_eq(total, LIMIT);
-    cr_assert_eq(left, LIMIT - 20 * MIB);
-    left = 3 * MIB;
-    total = 256 * MIB;
-    gs_core_bound(f.core, -1, &left, &total);
-    cr_assert_eq(left, 3 * MIB, "the device has less");
-    left = total = 256 * MIB;
-    gs_core_bound(f.core, GS_NO_DEVICE, &left, &total);
-    cr_assert_eq(left, LIMIT, "of a device that it has nothing of");
-    cr_assert_eq(gs_core_device_of_uuid(f.core, f.core->device[0].uuid), 0);
-    cr_assert_eq(gs_core_device_of_uuid(f.core, (const unsigned char[16]){1}), GS_NO_DEVICE);
-    MUST(gs_core_free(f.core, block));
 }
 
 static CUresult does_not_say(size_t *bytes, CUdevice device)

@@ -200,66 +200,6 @@ Test(sleep_own, it_goes_and_comes_back_as_it_was, .timeout = 60)
     end(&f);
 }
 
-/* A handle's number is the program's, whatever number the driver has for it now, and gives anew. */
-Test(sleep_own, numbers_stay_the_programs, .timeout = 60)
-{
-    enum { MANY = 24 };
-    CUmemGenericAllocationHandle many[MANY], fresh[MANY];
-    CUmemAllocationProp told;
-    struct gs_sleep_why why;
-    struct fixture f;
-    CUdeviceptr base;
-
-    start(&f);
-    base = reserve(&f, 2 * MANY * 2 * MIB);
-    for (unsigned i = 0; i < MANY; i++) {
-        many[i] = create(&f, 2 * MIB);
-        MUST(map(&f, base + i * 2 * MIB, 2 * MIB, many[i]));
-    }
-    let_in(&f, base, MANY * 2 * MIB, 0, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
-    for (unsigned i = 0; i < MANY; i++)
-        fill(base + i * 2 * MIB, 2 * MIB, i);
-    cr_assert(goes(&f, &why), "%s", why.text);
-    MUST(!gs_own_properties(OWN(&f), many[0], &told));
-    cr_assert_eq(told.location.id, 0);
-    cr_assert(comes(&f, &why), "%s", why.text);
-    for (unsigned i = 0; i < MANY; i += 2) { /* so that there are numbers to be given anew */
-        unmap(&f, base + i * 2 * MIB, 2 * MIB);
-        MUST(release(&f, many[i]));
-    }
-    for (unsigned i = 0; i < MANY; i++) {
-        fresh[i] = create(&f, 2 * MIB);
-        for (unsigned k = 0; k < MANY; k++)
-            cr_assert(fresh[i] != many[k] || k % 2 == 0, "one number for two");
-        for (unsigned k = 0; k < i; k++)
-            cr_assert_neq(fresh[i], fresh[k]);
-        MUST(map(&f, base + (MANY + i) * 2 * MIB, 2 * MIB, fresh[i]));
-    }
-    let_in(&f, base + MANY * 2 * MIB, MANY * 2 * MIB, 0, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
-    for (unsigned i = 0; i < MANY; i++)
-        fill(base + (MANY + i) * 2 * MIB, 2 * MIB, 100 + i);
-    cr_assert(goes(&f, &why), "%s", why.text);
-    cr_assert_eq(device_bytes(), 0);
-    cr_assert(comes(&f, &why), "%s", why.text);
-    for (unsigned i = 1; i < MANY; i += 2) {
-        cr_assert(is_filled(base + i * 2 * MIB, 2 * MIB, i));
-        cr_assert_eq(retain(&f, base + i * 2 * MIB), many[i]);
-        MUST(release(&f, many[i]));
-        MUST(release(&f, many[i]));
-        cr_assert_eq(release(&f, many[i]), CUDA_ERROR_INVALID_VALUE);
-    }
-    for (unsigned i = 0; i < MANY; i++) {
-        cr_assert(is_filled(base + (MANY + i) * 2 * MIB, 2 * MIB, 100 + i));
-        MUST(release(&f, fresh[i]));
-    }
-    for (unsigned i = 0; i < 2 * MANY; i++)
-        if (i >= MANY || i % 2)
-            unmap(&f, base + i * 2 * MIB, 2 * MIB);
-    cr_assert_eq(device_bytes(), 0);
-    MUST(cuMemAddressFree(base, 2 * MANY * 2 * MIB));
-    fixture_end(&f);
-}
-
 /* Such a number comes when the driver likes. */
 Test(sleep_own, a_number_that_the_driver_gives_anew_is_another, .timeout = 60)
 {
