@@ -113,6 +113,9 @@ struct gs_arena_epochs {
     unsigned polls;                   /* times the oldest could have been looked at */
     struct gs_epoch *oldest, *newest; /* closed ones */
     struct gs_epoch *spare;
+    /* Of the last block that was free at once and had been freed in the order of a stream, and of
+     * cuMemFree's before it. */
+    struct gs_fence ordered, plainly;
     struct gs_fence stalled;          /* was waited for in vain; it is again once it has */
     size_t stalled_most;              /* passed, or beyond so many reserved bytes */
     unsigned sizes[GS_RETIRED_SIZES]; /* large blocks in epochs, by their size */

@@ -333,10 +333,16 @@ void gs_arena_retire_more_locked(struct gs_arena *arena, struct gs_block *block)
 
 void gs_arena_retire_held_locked(struct gs_arena *arena, struct gs_block *block)
 {
-    if (passes_at_once_locked(arena, block))
-        pass_at_once_locked(arena, block);
-    else
+    struct gs_arena_epochs *epochs = &arena->epochs;
+
+    if (!passes_at_once_locked(arena, block)) {
         gs_arena_retire_more_locked(arena, block);
+        return;
+    }
+    if (!gs_fence_is(&arena->freed, &epochs->ordered))
+        epochs->plainly = arena->freed;
+    pass_at_once_locked(arena, block);
+    epochs->ordered = arena->freed;
 }
 
 bool gs_arena_poll_locked(struct gs_arena *arena)

@@ -23,8 +23,8 @@ static void gave_up_locked(struct gs_arena *arena, const struct gs_fence *fence)
     GS_COUNT(arena->counts.late);
 }
 
-/* While all work goes to one
- * stream, nothing is submitted between a free and the event behind it. */
+/* While all work goes to one stream, nothing is submitted between a free and the event behind it;
+ * but what was freed in the order of the stream natively nobody would have waited for. */
 static bool wait_for_freed_locked(struct gs_arena *arena, const struct gs_patience *patience)
 {
     struct gs_fence fence = arena->freed;
@@ -33,7 +33,10 @@ static bool wait_for_freed_locked(struct gs_arena *arena, const struct gs_patien
 
     if (arena->leaving || !gs_arena_touched_locked(arena))
         return false;
-    known = gs_single_is(arena->shared->single) || gs_fence_is_recorded(&fence);
+    if (gs_fence_is(&fence, &arena->epochs.ordered) && !gs_fence_passed(&arena->epochs.plainly))
+        fence = arena->epochs.plainly;
+    known = !gs_fence_is(&fence, &arena->epochs.ordered) &&
+            (gs_single_is(arena->shared->single) || gs_fence_is_recorded(&fence));
     deadline_ns = gs_patience_ends(patience, known ? UINT64_MAX : GS_LATER_WAIT_NS);
     GS_COUNT(arena->counts.waits);
     gs_latch_release(&arena->lock);
