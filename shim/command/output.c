@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -77,13 +78,32 @@ static int fill(const struct output *output, int fd, const void *arg)
     return error;
 }
 
-static const char *unfinished; /* the path of what is being written, or NULL */
+static const char *volatile unfinished; /* the path of what is being written, or NULL */
 
 /* The program ends meanwhile: there is no memory for it. */
 static void remove_unfinished(void)
 {
     if (unfinished)
         unlink(unfinished);
+}
+
+/* Or it is told to end. */
+static void on_signal(int number)
+{
+    remove_unfinished();
+    raise(number); /* which ends it, by SA_RESETHAND */
+}
+
+/* Those that would end it; who has a handler of its own goes by that. */
+static void remove_on_signals(void)
+{
+    static const int numbers[] = {SIGHUP, SIGINT, SIGTERM};
+    const struct sigaction act = {.sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND};
+    struct sigaction now;
+
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
+        if (sigaction(numbers[i], NULL, &now) == 0 && now.sa_handler == SIG_DFL)
+            sigaction(numbers[i], &act, NULL);
 }
 
 bool output_write(const struct output *output, const char *path, const void *arg)
@@ -101,15 +121,17 @@ bool output_write(const struct output *output, const char *path, const void *arg
     fd = mkostemp(made, O_CLOEXEC);
     if (fd < 0)
         return refuse(path, errno);
+    unfinished = made;
+    remove_on_signals();
     if (!removes) /* once: the exporter writes for ever */
         removes = atexit(remove_unfinished) == 0;
-    unfinished = made;
     error = fill(output, fd, arg);
-    unfinished = NULL;
     if (!error && rename(made, path) != 0)
         error = errno;
+    if (error)
+        unlink(made);
+    unfinished = NULL;
     if (!error)
         return true;
-    unlink(made);
     return refuse(path, error);
 }

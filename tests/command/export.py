@@ -217,7 +217,23 @@ def prove_file(folder):
               pathlib.Path(other).read_text(encoding='ascii'), f"another's file stays: {run}")
         check(not [name for name in os.listdir(os.path.dirname(place)) if
                    name.startswith('.gpushim-')], 'nothing is left of that either')
+        prove_told_to_end(folder, place)
         prove_no_memory(folder, place)
+
+
+def prove_told_to_end(folder, place):
+    """While it waits for one that says nothing: it ends by that signal, and nothing is left beside the file."""
+    before, mute = sorted(os.listdir(place)), Mute(folder, 'd')
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        with subprocess.Popen([GPUSHIM, 'export', '--prometheus', '--textfile', os.path.join(place, 'gpushim.prom')],
+                              env=clean(folder)) as writer:
+            caught = 1 << (number - 1)
+            await_that(lambda writer=writer, caught=caught: sorted(os.listdir(place)) != before and
+                       caught & int(re.search(r'SigCgt:\s*(\w+)', pathlib.Path(f'/proc/{writer.pid}/status').read_text(encoding='ascii'))[1], 16),
+                       'it writes, and goes by the signal')
+            writer.send_signal(number)
+        check((writer.returncode, sorted(os.listdir(place))) == (-number, before), f'{number}: {writer.returncode}, {os.listdir(place)}')
+    mute.end()
 
 
 def prove_no_memory(folder, place):
