@@ -286,6 +286,7 @@ Test(leases, a_process_that_sleeps_keeps_nothing_that_waited_longer_than_it_must
     f.core->share->options.grace_least_ns = 0;
     cr_assert(gs_core_sleep(f.core, NULL, NULL, gs_now_ns() + 10000 * MS, &why), "%s", why.text);
     cr_assert_eq(f.core->sleep.figures.stays[GS_STAYS_SHARED], 0);
+    cr_assert_eq(f.core->sleep.figures.copied, 0);
     MUST(!gs_core_wake(f.core, gs_now_ns() + 10000 * MS, &why));
     end();
 }
