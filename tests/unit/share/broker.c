@@ -2,7 +2,7 @@
 #include <criterion/criterion.h>
 
 #include "broker_scene.h"
-#include "leave_by_hand.h"
+#include "by_hand.h"
 #include "tests/children.h"
 #include "tests/system.h"
 
@@ -59,17 +59,6 @@ Test(share_broker, keeps_what_is_open_and_ends_when_nobody_needs_it)
 
 /* ---- By hand -------------------------------------------------------------------------------- */
 
-Test(share_broker, serves_nobody_while_the_process_that_shares_lives)
-{
-    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
-    int fd;
-
-    export_and_leave(0, ipc_handle);
-    fd = greet_broker(ipc_handle + 8, -1);
-    cr_assert_eq(ask_open(fd, ipc_handle), GS_REFUSED_EARLY);
-    close(fd);
-}
-
 /* It runs, and may have lost it as a program does that closes what it does not know. */
 Test(share_broker, keeps_what_a_living_process_confirms_whose_connection_was_lost)
 {
@@ -78,7 +67,7 @@ Test(share_broker, keeps_what_a_living_process_confirms_whose_connection_was_los
     uint64_t closed, none = 0;
 
     export_and_leave(0, real); /* so that a broker runs */
-    ipc_handle_by_hand(9, 1, ipc_handle);
+    ipc_handle_by_hand(9, 1, 512, ipc_handle);
     fd = greet_broker(ipc_handle + 8, (int)syscall(SYS_pidfd_open, getpid(), 0));
     leave_by_hand_in(fd, confirmed);
     share_by_hand(fd, ipc_handle, memory);
@@ -110,17 +99,15 @@ Test(share_broker, takes_back_for_the_owner_alone_and_believes_nothing_unsound)
     cr_assert_eq(answer_to_open(fd), GS_REFUSED_MESSAGE);
     cr_assert_eq(side_broker_published(dir), 1);
     close(fd);
-    ipc_handle_by_hand(9, 1, ipc_handle);
+    ipc_handle_by_hand(9, 1, 512, ipc_handle);
     fd = dial_broker(ipc_handle + 8, -1);
     share_by_hand(fd, real, memory); /* another's handle */
     cr_assert_eq(ask_open(fd, real), GS_REFUSED_MESSAGE);
     close(fd);
     fd = dial_broker(ipc_handle + 8, -1); /* a block beyond its chunk */
-    gs_wire_start(&message, GS_WIRE_SHARE, 0);
-    memcpy(message.share.ipc_handle, ipc_handle, GS_IPC_HANDLE_SIZE);
-    message.share.chunk_size = 2 * MIB;
+    message = message_share(ipc_handle);
     message.share.offset = 2 * MIB - 511;
-    cr_assert_eq(side_send(fd, &message, memory), 0);
+    cr_assert_eq(say_with(fd, message, memory), 0);
     cr_assert_eq(ask_open(fd, ipc_handle), GS_REFUSED_MESSAGE);
     cr_assert_eq(side_broker_published(dir), 1);
     close(fd);
@@ -137,15 +124,13 @@ Test(share_broker, two_in_one_place_are_not_both_kept)
     union gs_wire_message message;
 
     export_and_leave(0, real); /* so that a broker runs */
-    ipc_handle_by_hand(9, 1, first);
-    ipc_handle_by_hand(9, 2, second);
+    ipc_handle_by_hand(9, 1, 512, first);
+    ipc_handle_by_hand(9, 2, 512, second);
     fd = dial_broker(first + 8, -1);
     share_by_hand(fd, first, memory);
-    gs_wire_start(&message, GS_WIRE_SHARE, 0);
-    memcpy(message.share.ipc_handle, second, GS_IPC_HANDLE_SIZE);
+    message = message_share(second);
     message.share.slot = 1;
-    message.share.chunk_size = 2 * MIB;
-    cr_assert_eq(side_send(fd, &message, memory), 0);
+    cr_assert_eq(say_with(fd, message, memory), 0);
     cr_assert_eq(ask_open(fd, first), GS_REFUSED_EARLY);
     cr_assert_eq(ask_open(fd, second), GS_REFUSED_HANDLE);
     close(fd);
@@ -156,13 +141,11 @@ Test(share_broker, two_in_one_place_are_not_both_kept)
 Test(share_broker, who_reads_nothing_that_it_is_asked_is_hung_up_on)
 {
     unsigned char real[GS_IPC_HANDLE_SIZE], instance[GS_INSTANCE_SIZE] = {9};
-    union gs_wire_message message;
     int fd, error, sent = 0;
 
     export_and_leave(0, real);
     fd = dial_broker(instance, -1);
-    gs_wire_start(&message, GS_WIRE_RING, 1);
-    while ((error = gs_wire_send(fd, &message, -1)) != -EPIPE) {
+    while ((error = say(fd, MESSAGE(RING, 1))) != -EPIPE) {
         sent += error == 0;
         cr_assert_lt(sent, 1000, "it goes on reading");
         usleep(error ? 500 : 0);
@@ -170,18 +153,10 @@ Test(share_broker, who_reads_nothing_that_it_is_asked_is_hung_up_on)
     close(fd);
 }
 
-static const char *broker_path(void)
-{
-    static char path[128];
-
-    snprintf(path, sizeof path, "%s/%s", dir, side_broker_name());
-    return path;
-}
-
 static int listen_as_broker(void)
 {
     mkdir(dir, 0700);
-    return side_listen(broker_path());
+    return side_listen(side_broker_path(dir));
 }
 
 /* The other process ends, and the broker by hand. */
@@ -190,7 +165,7 @@ static void end_both(int listener, int fd)
     other_kill(&other);
     close(fd);
     close(listener);
-    unlink(broker_path());
+    unlink(side_broker_path(dir));
 }
 
 /* A broker by hand, as soon as somebody has something for it. Who asks for figures, as a gpushim
@@ -210,12 +185,7 @@ static int be_broker(int listener)
 
 static void pull(int fd, uint64_t block_id, uint32_t piece)
 {
-    union gs_wire_message message;
-
-    gs_wire_start(&message, GS_WIRE_PULL, 0);
-    message.pull.block_id = block_id;
-    message.pull.piece = piece;
-    cr_assert_eq(gs_wire_send(fd, &message, -1), 0);
+    cr_assert_eq(say(fd, MESSAGE(PULL, 0, .pull = {.block_id = block_id, .piece = piece})), 0);
 }
 
 static uint64_t next_shared(int fd)
@@ -325,7 +295,7 @@ Test(share_broker, what_a_faulty_process_left_is_dropped_at_once)
     int fd, memory = open("/dev/null", O_RDONLY);
     unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
 
-    ipc_handle_by_hand(9, 1, ipc_handle);
+    ipc_handle_by_hand(9, 1, 512, ipc_handle);
     child = fork_child();
     if (child == 0) {
         fd = dial_broker(ipc_handle + 8, (int)syscall(SYS_pidfd_open, getpid(), 0));
@@ -337,7 +307,6 @@ Test(share_broker, what_a_faulty_process_left_is_dropped_at_once)
     fd = greet_broker(ipc_handle + 8, -1);
     cr_assert_eq(ask_open(fd, ipc_handle), GS_REFUSED_HANDLE);
     close(fd);
-    kill(broker, SIGTERM);
-    waitpid(broker, NULL, 0);
+    end_broker(broker);
     close(memory);
 }

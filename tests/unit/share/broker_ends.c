@@ -3,39 +3,9 @@
 #include <criterion/criterion.h>
 
 #include "broker_scene.h"
-#include "leave_by_hand.h"
+#include "by_hand.h"
 #include "tests/children.h"
 #include "tests/system.h"
-
-/* A process that leaves a block with the broker after `before` other messages, and a child of it
- * that holds its connection. Both are killed with the test; *ret_child is the child. */
-static pid_t sharer_with_child(const unsigned char *ipc_handle, int before, pid_t *ret_child)
-{
-    int told[2], memory = open("/dev/null", O_RDONLY | O_CLOEXEC);
-    union gs_wire_message message;
-    pid_t sharer, child = 0, test = getpid();
-
-    cr_assert_eq(pipe2(told, O_CLOEXEC), 0);
-    sharer = fork_child();
-    if (sharer == 0) {
-        int fd = dial_broker(ipc_handle + 8, (int)syscall(SYS_pidfd_open, getpid(), 0));
-
-        gs_wire_start(&message, GS_WIRE_FORKED, 0);
-        for (int i = 0; i < before; i++)
-            gs_wire_send(fd, &message, -1);
-        share_by_hand(fd, ipc_handle, memory);
-        child = fork();
-        if (child && write(told[1], &child, sizeof child) != sizeof child)
-            _exit(1);
-        stay_until_end_of(test);
-    }
-    cr_assert_eq(read(told[0], &child, sizeof child), sizeof child);
-    close(told[0]);
-    close(told[1]);
-    close(memory);
-    *ret_child = child;
-    return sharer;
-}
 
 /* A process leaves a block, and ends. Its connection is the test's then. */
 static int connection_left_behind(const unsigned char *ipc_handle, int memory)
@@ -50,7 +20,7 @@ static int connection_left_behind(const unsigned char *ipc_handle, int memory)
         fd = greet_broker(ipc_handle + 8, (int)syscall(SYS_pidfd_open, getpid(), 0));
         leave_by_hand_in(fd, memory);
         share_by_hand(fd, ipc_handle, memory);
-        gs_wire_start(&message, GS_WIRE_BYE, 0);
+        message = MESSAGE(BYE, 0);
         gs_wire_send(pair[1], &message, fd);
         stay_until_end_of(test);
     }
@@ -69,8 +39,8 @@ Test(share_broker, what_it_serves_is_not_taken_back_over_a_connection_that_was_l
     unsigned char ipc_handle[GS_IPC_HANDLE_SIZE], more[GS_IPC_HANDLE_SIZE];
     int memory = leave_memory(), fd, importer;
 
-    ipc_handle_by_hand(9, 1, ipc_handle);
-    ipc_handle_by_hand(9, 2, more);
+    ipc_handle_by_hand(9, 1, 512, ipc_handle);
+    ipc_handle_by_hand(9, 2, 512, more);
     fd = connection_left_behind(ipc_handle, memory);
     importer = greet_broker(ipc_handle + 8, -1);
     cr_assert(SIDE_WAIT(ask_open(importer, ipc_handle) == 0));
@@ -92,29 +62,10 @@ Test(share_broker, what_it_serves_is_not_taken_back_over_a_connection_that_was_l
     end_process(broker);
 }
 
-/* More than is read in one round lies before it when the end is seen. */
-Test(share_broker, serves_what_a_process_said_last_though_its_child_holds_the_connection)
-{
-    pid_t broker = broker_by_hand("GPUSHIM_LOG", "debug"), sharer, child;
-    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
-    int fd;
-
-    ipc_handle_by_hand(9, 1, ipc_handle);
-    halt(broker);
-    sharer = sharer_with_child(ipc_handle, 40, &child);
-    end_process(sharer);
-    kill(broker, SIGCONT);
-    fd = greet_broker(ipc_handle + 8, -1);
-    cr_assert(SIDE_WAIT(ask_open(fd, ipc_handle) == 0));
-    close(fd);
-    kill(child, SIGKILL);
-    end_process(broker);
-}
-
 /* ---- A process of which the kernel tells no pidfd, and that sends none ----------------------- */
 
-/* A process that left a block and has closed its connection since. It stays if it `stays`. */
-static pid_t leave_unseen(const unsigned char *ipc_handle, bool stays)
+/* A process that left a block and has closed its connection since, and stays. */
+static pid_t leave_unseen(const unsigned char *ipc_handle)
 {
     int go[2];
     pid_t sharer;
@@ -128,9 +79,8 @@ static pid_t leave_unseen(const unsigned char *ipc_handle, bool stays)
         close(go[1]);
         if (read(go[0], go, 1) == 0)
             close(fd);
-        while (stays)
+        for (;;)
             pause();
-        _exit(0);
     }
     cr_assert(SIDE_WAIT(side_broker_published(dir) == 1));
     close(go[0]);
@@ -138,6 +88,7 @@ static pid_t leave_unseen(const unsigned char *ipc_handle, bool stays)
     return sharer;
 }
 
+/* Also where nobody has waited for it. */
 Test(share_broker, serves_what_one_left_that_it_has_no_pidfd_of_when_it_has_ended)
 {
     pid_t broker = program_by_hand(OLD_BROKER_PROGRAM, "GPUSHIM_LOG", "debug"), sharer;
@@ -145,8 +96,8 @@ Test(share_broker, serves_what_one_left_that_it_has_no_pidfd_of_when_it_has_ende
     uint64_t left;
     int fd;
 
-    ipc_handle_by_hand(9, 1, ipc_handle);
-    sharer = leave_unseen(ipc_handle, true);
+    ipc_handle_by_hand(9, 1, 512, ipc_handle);
+    sharer = leave_unseen(ipc_handle);
     left = side_now();
     fd = greet_broker(ipc_handle + 8, -1);
     while (side_within(left, 2500 * MS)) {
@@ -154,23 +105,9 @@ Test(share_broker, serves_what_one_left_that_it_has_no_pidfd_of_when_it_has_ende
                      "served while it may use the memory for something else, or dropped");
         usleep(50000);
     }
-    end_process(sharer);
+    kill(sharer, SIGKILL);
     cr_assert(SIDE_WAIT(ask_open(fd, ipc_handle) == 0));
-    close(fd);
-    end_process(broker);
-}
-
-Test(share_broker, serves_what_one_left_that_it_has_no_pidfd_of_and_that_nobody_has_waited_for)
-{
-    pid_t broker = program_by_hand(OLD_BROKER_PROGRAM, "GPUSHIM_LOG", "debug"), sharer;
-    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
-    int fd;
-
-    ipc_handle_by_hand(9, 1, ipc_handle);
-    sharer = leave_unseen(ipc_handle, false);
-    fd = greet_broker(ipc_handle + 8, -1);
-    cr_assert(SIDE_WAIT(ask_open(fd, ipc_handle) == 0));
-    close(fd);
     waitpid(sharer, NULL, 0);
+    close(fd);
     end_process(broker);
 }

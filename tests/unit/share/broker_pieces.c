@@ -3,7 +3,7 @@
 #include <criterion/criterion.h>
 
 #include "broker_scene.h"
-#include "leave_by_hand.h"
+#include "by_hand.h"
 #include "tests/children.h"
 #include "tests/system.h"
 
@@ -157,11 +157,10 @@ static uint64_t holder_of(const unsigned char *bytes)
 
     cr_assert_eq(gs_ipc_handle_read(bytes, &ipc_handle), GS_OK);
     do {
-        gs_wire_start(&message, GS_WIRE_QUERY, 1);
-        message.query.about = GS_ABOUT_BLOCK;
+        message = MESSAGE(QUERY, 1, .query = {.about = GS_ABOUT_BLOCK});
         memcpy(message.query.instance, ipc_handle.instance, GS_INSTANCE_SIZE);
         message.query.number = ipc_handle.block_id;
-        cr_assert_eq(gs_wire_send(fd, &message, -1), 0);
+        cr_assert_eq(say(fd, message), 0);
         cr_assert_gt(recv(fd, &message, sizeof message, 0), 0);
         cr_assert_eq(message.head.type, GS_WIRE_REPORT);
     } while (message.report.block.is_early);
@@ -191,16 +190,14 @@ Test(share_broker_pieces, who_has_one_block_has_that_one)
 static void say_share(int fd, const unsigned char *ipc_handle, uint32_t pieces, uint32_t piece,
                       uint64_t size, int memory)
 {
-    union gs_wire_message message;
+    union gs_wire_message message = message_share(ipc_handle);
 
-    gs_wire_start(&message, GS_WIRE_SHARE, 0);
-    memcpy(message.share.ipc_handle, ipc_handle, GS_IPC_HANDLE_SIZE);
     message.share.slot = 1;
     message.share.chunk_size = (pieces > 60 ? pieces : 3) * PIECE;
     message.share.pieces = pieces;
     message.share.piece = piece;
     message.share.piece_size = size;
-    cr_assert_eq(side_send(fd, &message, memory), 0);
+    cr_assert_eq(say_with(fd, message, memory), 0);
 }
 
 /* A process by hand leaves a block of three pieces and is killed; the sizes end with a 0. What an
@@ -212,7 +209,7 @@ static int left_and_opened(const uint64_t *sizes)
     int memory = open("/dev/null", O_RDONLY), fd, reason;
     pid_t child;
 
-    ipc_handle_by_hand(++instance, 1, ipc_handle);
+    ipc_handle_by_hand(++instance, 1, 512, ipc_handle);
     child = fork_child();
     if (child == 0) {
         fd = dial_broker(ipc_handle + 8, -1);
@@ -249,7 +246,7 @@ static int faulty(const uint64_t *sizes, uint32_t pieces, uint32_t first)
     unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     int memory = open("/dev/null", O_RDONLY), fd, reason;
 
-    ipc_handle_by_hand(++instance, 1, ipc_handle);
+    ipc_handle_by_hand(++instance, 1, 512, ipc_handle);
     fd = dial_broker(ipc_handle + 8, -1);
     for (unsigned i = 0; sizes[i]; i++)
         say_share(fd, ipc_handle, pieces, first + i, sizes[i], memory);
@@ -287,8 +284,8 @@ Test(share_broker_pieces, a_chunk_is_told_of_in_one_way)
     int fd, memory = open("/dev/null", O_RDONLY), confirmed = leave_memory();
 
     export_and_leave(0, kept);
-    ipc_handle_by_hand(61, 1, across);
-    ipc_handle_by_hand(61, 2, within);
+    ipc_handle_by_hand(61, 1, 512, across);
+    ipc_handle_by_hand(61, 2, 512, within);
     fd = greet_broker(across + 8, -1);
     leave_by_hand_in(fd, confirmed);
     say_share(fd, across, 3, 0, PIECE, memory);
@@ -315,21 +312,20 @@ Test(share_broker_pieces, they_count_as_descriptors)
 
     cr_assert_eq(setrlimit(RLIMIT_NOFILE, &few), 0);
     broker = broker_by_hand("GPUSHIM_DEBUG_MAX_CLIENTS", "1");
-    ipc_handle_by_hand(60, 1, ipc_handle);
+    ipc_handle_by_hand(60, 1, 512, ipc_handle);
     fd = greet_broker(ipc_handle + 8, -1);
     leave_by_hand_in(fd, confirmed);
     say_share(fd, ipc_handle, 68, 0, PIECE, fd);
     cr_assert_eq(ask_open(fd, ipc_handle), GS_REFUSED_HANDLE);
     say_share(fd, ipc_handle, 67, 0, PIECE, fd);
     cr_assert_eq(ask_open(fd, ipc_handle), GS_REFUSED_EARLY);
-    ipc_handle_by_hand(60, 2, ipc_handle);
+    ipc_handle_by_hand(60, 2, 512, ipc_handle);
     share_by_hand(fd, ipc_handle, fd);
     cr_assert_eq(ask_open(fd, ipc_handle), GS_REFUSED_HANDLE);
     ring_by_hand(fd, confirmed, 1);
-    ipc_handle_by_hand(60, 1, ipc_handle);
+    ipc_handle_by_hand(60, 1, 512, ipc_handle);
     say_share(fd, ipc_handle, 67, 0, PIECE, fd);
     cr_assert_eq(ask_open(fd, ipc_handle), GS_REFUSED_EARLY, "there is room again");
     close(fd);
-    kill(broker, SIGTERM);
-    waitpid(broker, NULL, 0);
+    end_broker(broker);
 }

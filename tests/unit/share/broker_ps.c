@@ -37,7 +37,7 @@ enum manner { OLDER, OTHER_SHAPE, TURNS_AWAY, HANGS_UP, SILENT, MANNERS };
 
 static void answer_by_hand(int fd, enum manner manner)
 {
-    union gs_wire_message asked, answer;
+    union gs_wire_message asked, answer = MESSAGE(REFUSE, 0);
     struct pollfd gone = {.fd = fd};
 
     if (recv(fd, &asked, sizeof asked, 0) <= 0 || manner == HANGS_UP)
@@ -46,7 +46,8 @@ static void answer_by_hand(int fd, enum manner manner)
         poll(&gone, 1, -1);
         return;
     }
-    gs_wire_start(&answer, manner == OTHER_SHAPE ? GS_WIRE_REPORT : GS_WIRE_REFUSE, 0);
+    if (manner == OTHER_SHAPE)
+        answer = MESSAGE(REPORT, 0);
     if (manner == OLDER)
         answer.head.version--;
     else if (manner == OTHER_SHAPE)
@@ -129,18 +130,16 @@ Test(share_broker, ps_tells_of_those_that_do_not_answer_in_this_version)
 Test(share_broker, one_of_another_version_is_named_by_those_who_would_leave_memory)
 {
     pid_t child = stand_in(side_broker_name(), OLDER, getuid());
-    struct side_chunk piece;
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     struct gs_export *export;
     char expected[160], said[1024];
 
     cr_assert_eq(run_broker("ps", said, sizeof said), 0);
     snprintf(expected, sizeof expected, "broker pid %d: is of another version", (int)child);
     cr_assert_not_null(strstr(said, expected), "%s", said);
-    side_stop(&side);
+    scene_stop();
     options.broker = true;
-    side_start(&side, &options);
-    piece = side_chunk_new(&side, 2 * MIB);
-    cr_assert_eq(side_export(&side, &piece, 0, 512, &export), GS_OK);
+    scene_block(&export, ipc_handle);
     snprintf(expected, sizeof expected,
              "the broker has another version of this library (protocol %u, here %u): memory is "
              "shared as long as this process runs",
@@ -148,27 +147,23 @@ Test(share_broker, one_of_another_version_is_named_by_those_who_would_leave_memo
     cr_assert(SIDE_WAIT(strstr(side_logged(), expected) != NULL), "%s", side_logged());
     stand_down(child, side_broker_name());
     cr_assert(side_gets_back(&side, export));
-    side_chunk_free(&side, &piece);
 }
 
 Test(share_broker, one_of_another_user_is_given_nothing)
 {
-    struct side_chunk piece;
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     struct gs_export *export;
     pid_t child;
 
     if (geteuid() != 0)
         cr_skip_test("only root can be another user");
     child = stand_in(side_broker_name(), SILENT, 65534);
-    side_stop(&side);
+    scene_stop();
     options.broker = true;
-    side_start(&side, &options);
-    piece = side_chunk_new(&side, 2 * MIB);
-    cr_assert_eq(side_export(&side, &piece, 0, 512, &export), GS_OK);
+    scene_block(&export, ipc_handle);
     cr_assert(SIDE_WAIT(strstr(side_logged(), "the broker is of user 65534, who is not to be "
                                               "trusted with memory") != NULL),
               "%s", side_logged());
     stand_down(child, side_broker_name());
     cr_assert(side_gets_back(&side, export));
-    side_chunk_free(&side, &piece);
 }

@@ -3,7 +3,7 @@
 
 #include "broker_scene.h"
 #include "tests/children.h"
-#include "leave_by_hand.h"
+#include "by_hand.h"
 #include "tests/system.h"
 
 gs_status open_it(const unsigned char *ipc_handle, CUdeviceptr *ret_address)
@@ -20,15 +20,10 @@ void export_and_leave(unsigned long number, unsigned char *ret_ipc_handle)
 
 int greet_broker(const unsigned char *instance, int pidfd)
 {
-    struct sockaddr_un to = {.sun_family = AF_UNIX};
-    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-    union gs_wire_message message;
+    int fd = side_broker_dial(dir);
 
-    snprintf(to.sun_path, sizeof to.sun_path, "%s/%s", dir, side_broker_name());
-    cr_assert_eq(connect(fd, (struct sockaddr *)&to, sizeof to), 0);
-    gs_wire_start(&message, GS_WIRE_HELLO, 0);
-    memcpy(message.hello.instance, instance, GS_INSTANCE_SIZE);
-    cr_assert_eq(side_send(fd, &message, pidfd), 0);
+    cr_assert_geq(fd, 0);
+    cr_assert_eq(say_with(fd, message_hello(instance), pidfd), 0);
     return fd;
 }
 
@@ -40,51 +35,21 @@ int dial_broker(const unsigned char *instance, int pidfd)
     return fd;
 }
 
-void send_open(int fd, const unsigned char *ipc_handle)
-{
-    union gs_wire_message message;
-
-    gs_wire_start(&message, GS_WIRE_OPEN, 1);
-    memcpy(message.open.ipc_handle, ipc_handle, GS_IPC_HANDLE_SIZE);
-    gs_wire_send(fd, &message, -1);
-}
-
 int answer_to_open(int fd)
 {
     union gs_wire_message message;
+    int type;
 
     do /* who shares is asked, too */
-        for (int tries = 0; recv(fd, &message, sizeof message, 0) <= 0; tries++)
-            if (tries || errno != ECONNRESET) /* a reset comes before the last words */
-                return -1;
-    while (message.head.type == GS_WIRE_PULL);
-    return message.head.type == GS_WIRE_GRANT ? 0 : (int)message.refuse.reason;
+        type = hear(fd, &message);
+    while (type == GS_WIRE_PULL);
+    return type == GS_WIRE_GRANT ? 0 : type > 0 ? (int)message.refuse.reason : -1;
 }
 
 int ask_open(int fd, const unsigned char *ipc_handle)
 {
-    send_open(fd, ipc_handle);
+    say(fd, message_open(ipc_handle, 1, GS_OPEN_HAS_IT));
     return answer_to_open(fd);
-}
-
-void ipc_handle_by_hand(unsigned char instance, uint64_t block, unsigned char *ret_ipc_handle)
-{
-    struct gs_ipc_handle ipc_handle = {.block_id = block, .chunk_id = 1, .size = 512};
-
-    memset(ipc_handle.instance, instance, sizeof ipc_handle.instance);
-    gs_ipc_handle_write(&ipc_handle, ret_ipc_handle);
-}
-
-void share_by_hand(int fd, const unsigned char *ipc_handle, int memory)
-{
-    union gs_wire_message message;
-
-    gs_wire_start(&message, GS_WIRE_SHARE, 0);
-    memcpy(message.share.ipc_handle, ipc_handle, GS_IPC_HANDLE_SIZE);
-    memcpy(&message.share.slot, ipc_handle + offsetof(struct gs_ipc_handle, block_id),
-           sizeof message.share.slot);
-    message.share.chunk_size = 2 * MIB;
-    cr_assert_eq(side_send(fd, &message, memory), 0);
 }
 
 int run_broker(const char *argument, char *ret_text, size_t size)
@@ -103,7 +68,6 @@ int run_broker(const char *argument, char *ret_text, size_t size)
 
 pid_t program_by_hand(const char *program, const char *name, const char *value)
 {
-    char path[128];
     pid_t child = fork_child();
 
     if (child == 0) {
@@ -113,8 +77,7 @@ pid_t program_by_hand(const char *program, const char *name, const char *value)
         execl(program, program, (char *)NULL);
         _exit(127);
     }
-    snprintf(path, sizeof path, "%s/%s", dir, side_broker_name());
-    cr_assert(SIDE_WAIT(access(path, F_OK) == 0));
+    cr_assert(SIDE_WAIT(access(side_broker_path(dir), F_OK) == 0));
     return child;
 }
 
@@ -136,6 +99,11 @@ void sharer_stop(struct side *sharer, struct side_chunk *piece, pid_t broker)
 {
     side_stop(sharer);
     side_chunk_free(sharer, piece);
+    end_broker(broker);
+}
+
+void end_broker(pid_t broker)
+{
     kill(broker, SIGTERM);
     waitpid(broker, NULL, 0);
 }

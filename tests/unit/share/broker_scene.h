@@ -4,27 +4,25 @@
 #ifndef GS_TESTS_BROKER_SCENE_H
 #define GS_TESTS_BROKER_SCENE_H
 
-#include "core/share/wire.h"
+#include "by_hand.h"
 #include "scene.h"
 
 gs_status open_it(const unsigned char *ipc_handle, CUdeviceptr *ret_address);
 void export_and_leave(unsigned long number, unsigned char *ret_ipc_handle);
-/* A connection to the broker that has greeted it, and has said what it confirms
- * (leave_by_hand.h). */
+/* A connection to the broker that has greeted it, and has said what it confirms. */
 int greet_broker(const unsigned char *instance, int pidfd);
 int dial_broker(const unsigned char *instance, int pidfd);
-void send_open(int fd, const unsigned char *ipc_handle);
 /* The reason of the refusal, 0 for a grant, -1 for a hang-up without a word. */
 int answer_to_open(int fd);
 int ask_open(int fd, const unsigned char *ipc_handle);
-void ipc_handle_by_hand(unsigned char instance, uint64_t block, unsigned char *ret_ipc_handle);
-void share_by_hand(int fd, const unsigned char *ipc_handle, int memory);
 int run_broker(const char *argument, char *ret_text, size_t size);
 pid_t program_by_hand(const char *program, const char *name, const char *value);
 pid_t broker_by_hand(const char *name, const char *value);
 /* A process that publishes what it exports to a broker, where there is one. */
 struct side_chunk sharer_start(struct side *sharer);
 void sharer_stop(struct side *sharer, struct side_chunk *piece, pid_t broker);
+/* Killed; or by a signal at which it takes its socket along. */
 void end_process(pid_t process);
+void end_broker(pid_t broker);
 
 #endif

@@ -108,6 +108,13 @@ static bool was_told(const char *words)
 
 Test(share_broker, that_a_process_starts_has_the_limits_of_that_process)
 {
+    static const char *const told[] = {"GPUSHIM_SHARE_KEEP=1000000001ns",
+                                       "GPUSHIM_DEBUG_SETTLE=2000002ns",
+                                       "GPUSHIM_DEBUG_TIMEOUT=3000000003ns",
+                                       "GPUSHIM_DEBUG_MAX_CLIENTS=44",
+                                       "GPUSHIM_DEBUG_BROKER_BLOCKS=555",
+                                       "GPUSHIM_SHARE_UIDS=66,77",
+                                       "GPUSHIM_SHARE_GIDS=88"};
     struct gs_share_options brokered = options;
     struct side_chunk piece;
     struct gs_export *export;
@@ -127,13 +134,8 @@ Test(share_broker, that_a_process_starts_has_the_limits_of_that_process)
     piece = side_chunk_new(&second, 2 * MIB);
     cr_assert_eq(side_export(&second, &piece, 0, 512, &export), GS_OK);
     cr_assert(SIDE_WAIT(side_broker_published(dir) == 1));
-    cr_assert(was_told("GPUSHIM_SHARE_KEEP=1000000001ns"));
-    cr_assert(was_told("GPUSHIM_DEBUG_SETTLE=2000002ns"));
-    cr_assert(was_told("GPUSHIM_DEBUG_TIMEOUT=3000000003ns"));
-    cr_assert(was_told("GPUSHIM_DEBUG_MAX_CLIENTS=44"));
-    cr_assert(was_told("GPUSHIM_DEBUG_BROKER_BLOCKS=555"));
-    cr_assert(was_told("GPUSHIM_SHARE_UIDS=66,77"));
-    cr_assert(was_told("GPUSHIM_SHARE_GIDS=88"));
+    for (size_t i = 0; i < sizeof told / sizeof *told; i++)
+        cr_assert(was_told(told[i]), "%s", told[i]);
     cr_assert(side_gets_back(&second, export));
     side_stop(&second);
     side_chunk_free(&second, &piece);
@@ -141,25 +143,19 @@ Test(share_broker, that_a_process_starts_has_the_limits_of_that_process)
 
 Test(share_broker, that_cannot_be_started_is_said_and_done_without)
 {
-    struct gs_share_options brokered = options;
     unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
-    struct side_chunk piece;
     struct gs_export *export;
     unsigned long there;
 
-    side_stop(&side);
-    brokered.broker = true;
-    snprintf(brokered.broker_program, sizeof brokered.broker_program, "/nonexistent/broker");
-    side_start(&side, &brokered);
-    piece = side_chunk_new(&side, 2 * MIB);
-    cr_assert_eq(side_export(&side, &piece, 0, 512, &export), GS_OK);
-    gs_export_handle(export, ipc_handle);
+    scene_stop();
+    options.broker = true;
+    strcpy(options.broker_program, "/nonexistent/broker");
+    scene_block(&export, ipc_handle);
     cr_assert_eq(other_open(&other, ipc_handle, &there), GS_OK);
     cr_assert(SIDE_WAIT(strstr(side_logged(), "no broker (") != NULL));
     cr_assert_eq(side_log_lines(), 1);
     other_ask(&other, "close %lx", there);
     cr_assert(side_gets_back(&side, export));
-    side_chunk_free(&side, &piece);
 }
 
 Test(share_broker, there_is_one_for_a_directory)
@@ -297,53 +293,15 @@ Test(share_broker, a_connection_that_the_program_has_closed_is_made_anew)
     cr_assert_eq(errno, EAGAIN);
 }
 
-Test(share_broker, ends_at_a_signal_and_takes_its_socket_along)
-{
-    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
-
-    export_and_leave(0, ipc_handle);
-    kill(side_broker_pid(dir), SIGTERM);
-    cr_assert(side_broker_gone(dir));
-}
-
 /* On a busy machine who started it looks for it late. */
 Test(share_broker, that_keeps_nothing_is_there_for_who_started_it)
 {
-    char said[512], path[128];
+    char said[512];
 
-    snprintf(path, sizeof path, "%s/%s", dir, side_broker_name());
     setenv("GPUSHIM_SHARE_KEEP", "0", 1);
     cr_assert_eq(run_broker("--detach", said, sizeof said), 0, "%s", said);
     unsetenv("GPUSHIM_SHARE_KEEP");
     usleep(1500000);
     cr_assert_neq(side_broker_pid(dir), 0);
-    cr_assert(SIDE_WAIT(access(path, F_OK) != 0), "it does not end with who came");
-}
-
-/* One that is stopped, say, and has been asked by many. */
-Test(share_broker, that_takes_no_connection_keeps_no_importer_waiting)
-{
-    struct sockaddr_un to = {.sun_family = AF_UNIX};
-    int broker = socket(AF_UNIX, SOCK_SEQPACKET, 0), full[8], count = 0;
-    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
-    CUdeviceptr address;
-    uint64_t began;
-
-    cr_assert_eq(mkdir(dir, 0700), 0);
-    snprintf(to.sun_path, sizeof to.sun_path, "%s/%s", dir, side_broker_name());
-    cr_assert_eq(bind(broker, (struct sockaddr *)&to, sizeof to), 0);
-    cr_assert_eq(listen(broker, 1), 0);
-    do
-        full[count] = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK, 0);
-    while (connect(full[count++], (struct sockaddr *)&to, sizeof to) == 0 && count < 8);
-    cr_assert_lt(count, 8, "its queue takes two");
-    other_export(&other, 0, 512, 70, ipc_handle);
-    began = side_now();
-    cr_assert_eq(open_it(ipc_handle, &address), GS_OK);
-    cr_assert(side_within(began, options.timeout_ns / 2));
-    cr_assert(SIDE_WAIT(!strcmp(other_ask(&other, "said no broker"), "ok")));
-    while (count > 0)
-        close(full[--count]);
-    close(broker);
-    unlink(to.sun_path);
+    cr_assert(side_broker_gone(dir), "it does not end with who came");
 }

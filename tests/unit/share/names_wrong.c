@@ -104,8 +104,7 @@ Test(share_names_wrong, a_broker_tells_each_user_of_his_own)
     cr_assert_str_eq(other_ask(&other, "lookup secret"), "none 1 uid 0");
     cr_assert_str_eq(other_ask(&other, "unname secret"), "none 1");
     cr_assert_eq(note_of("secret"), 1);
-    kill(broker, SIGTERM);
-    waitpid(broker, NULL, 0);
+    end_broker(broker);
 }
 
 /* ---- To a broker, by hand -------------------------------------------------------------------- */
@@ -113,15 +112,12 @@ Test(share_names_wrong, a_broker_tells_each_user_of_his_own)
 static int named_by_hand(int fd, const char *name, uint64_t block, uint64_t offset,
                          uint64_t since_ns)
 {
-    union gs_wire_message message;
+    union gs_wire_message message =
+        MESSAGE(NAME, 0, .name = {.block_id = block, .offset = offset, .since_ns = since_ns});
     int error;
 
-    gs_wire_start(&message, GS_WIRE_NAME, 0);
     message.name.naming = naming_of(name, (int)block);
-    message.name.block_id = block;
-    message.name.offset = offset;
-    message.name.since_ns = since_ns;
-    while ((error = side_send(fd, &message, -1)) == -EAGAIN) /* until it has read */
+    while ((error = say(fd, message)) == -EAGAIN) /* until it has read */
         usleep(500);
     return error;
 }
@@ -131,8 +127,7 @@ static bool is_served(int fd)
 {
     union gs_wire_message message;
 
-    gs_wire_start(&message, GS_WIRE_QUERY, 9);
-    if (side_send(fd, &message, -1) != 0)
+    if (say(fd, MESSAGE(QUERY, 9)) != 0)
         return false;
     while (recv(fd, &message, sizeof message, 0) > 0)
         if (message.head.type != GS_WIRE_PULL) /* the answers to what was said before */
@@ -151,7 +146,7 @@ Test(share_names_wrong, a_broker_takes_names_of_what_was_left_over_the_same_conn
     broker = broker_by_hand("GPUSHIM_SHARE_KEEP", "1 min");
     memset(instance, 9, sizeof instance);
     fd = dial_broker(instance, -1);
-    ipc_handle_by_hand(9, 5, handle);
+    ipc_handle_by_hand(9, 5, 512, handle);
     share_by_hand(fd, handle, memory);
     cr_assert_eq(named_by_hand(fd, "beyond", 5, 512, 1), 0);
     cr_assert_eq(named_by_hand(fd, "unknown", 6, 0, 1), 0);
@@ -166,7 +161,7 @@ Test(share_names_wrong, a_broker_takes_names_of_what_was_left_over_the_same_conn
     cr_assert_eq(named_by_hand(second, "theirs", 5, 0, 1), 0);
     cr_assert(is_served(second));
     cr_assert_eq(note_of("theirs"), -1);
-    ipc_handle_by_hand(8, 7, handle);
+    ipc_handle_by_hand(8, 7, 512, handle);
     share_by_hand(second, handle, memory);
     cr_assert_eq(named_by_hand(second, "w", 7, 0, side_now()), 0);
     cr_assert(is_served(second));
@@ -180,20 +175,18 @@ Test(share_names_wrong, a_broker_takes_names_of_what_was_left_over_the_same_conn
     end_process(broker);
 }
 
-/* Sends it alone, and whether it is hung up on. */
-static bool is_sent_off(const union gs_wire_message *message, bool greets)
+/* Whether it is sent off for it, said alone. */
+static bool is_sent_off(union gs_wire_message message, bool greets)
 {
     unsigned char instance[GS_INSTANCE_SIZE] = {3};
-    int fd = greets ? dial_broker(instance, -1) : side_broker_dial(dir);
-    union gs_wire_message answer;
-    bool off;
+    int fd = greets ? dial_broker(instance, -1) : side_broker_dial(dir), type;
 
-    cr_assert_eq(side_send(fd, message, -1), 0);
+    cr_assert_eq(say(fd, message), 0);
     do /* who shares is asked, too */
-        off = recv(fd, &answer, sizeof answer, 0) <= 0 || answer.head.type == GS_WIRE_REFUSE;
-    while (!off && answer.head.type == GS_WIRE_PULL);
+        type = hear(fd, &message);
+    while (type == GS_WIRE_PULL);
     close(fd);
-    return off;
+    return type == GS_WIRE_REFUSE || type == 0;
 }
 
 Test(share_names_wrong, messages_that_make_no_sense_end_their_connection)
@@ -205,30 +198,21 @@ Test(share_names_wrong, messages_that_make_no_sense_end_their_connection)
     scene_side();
     broker = broker_by_hand("GPUSHIM_SHARE_KEEP", "1 min");
     fds = side_open_fds();
-    gs_wire_start(&message, GS_WIRE_NAME, 0);
-    message.name.naming = naming_of("w", 1);
-    cr_assert(is_sent_off(&message, false), "who has not greeted");
-    for (int i = 0; i < 4; i++) {
-        message.name.naming = naming_of("w", 1);
+    for (int i = 0; i < 5; i++) {
+        message = MESSAGE(NAME, 0, .name = {.naming = naming_of(i == 3 ? "" : "w", 1)});
         if (i == 0)
             memset(message.name.naming.name, 'x', GS_NAME_SIZE);
         if (i == 1)
             message.name.naming.label[0] = '\a';
         if (i == 2)
             message.name.naming.note_size = GS_NOTE_SIZE + 1;
-        if (i == 3)
-            message.name.naming.name[0] = 0;
-        cr_assert(is_sent_off(&message, true), "%d", i);
+        cr_assert(is_sent_off(message, i < 4), "%d", i); /* the last one is good, but not greeted */
     }
-    gs_wire_start(&message, GS_WIRE_QUERY, 0);
-    message.query.about = GS_ABOUTS;
-    cr_assert(is_sent_off(&message, false));
-    message.query.about = GS_ABOUT_NAME;
+    cr_assert(is_sent_off(MESSAGE(QUERY, 0, .query = {.about = GS_ABOUTS}), false));
+    message = MESSAGE(QUERY, 0, .query = {.about = GS_ABOUT_NAME});
     memset(message.query.name, 'x', GS_NAME_SIZE);
-    cr_assert(is_sent_off(&message, false));
-    gs_wire_start(&message, GS_WIRE_ORDER, 0);
-    message.order.kind = GS_ORDER_UNNAME;
-    cr_assert(is_sent_off(&message, false), "no name");
+    cr_assert(is_sent_off(message, false));
+    cr_assert(is_sent_off(MESSAGE(ORDER, 0, .order = {.kind = GS_ORDER_UNNAME}), false), "no name");
     cr_assert(SIDE_WAIT(side_open_fds() == fds));
     end_process(broker);
 }
@@ -295,79 +279,48 @@ enum lie {
     CLAIMS_OUR_UID
 };
 
-struct liar {
-    char path[128];
-    enum lie lie;
-};
-
-static void answer(int fd, const struct liar *liar, const union gs_wire_message *asked)
+static void answer(int fd, enum lie lie, const union gs_wire_message *asked)
 {
-    union gs_wire_message message;
+    union gs_wire_message message = MESSAGE(REPORT, asked->head.request);
+    struct gs_wire_named *named = &message.report.named;
 
-    gs_wire_start(&message, GS_WIRE_REPORT, asked->head.request);
-    message.report.named.is_here = 1;
-    message.report.named.since_ns = UINT64_MAX;
-    message.report.named.found.naming = naming_of(asked->query.name, 66);
-    message.report.named.found.size = 512;
-    message.report.named.found.uid = 0;
-    if (liar->lie == ANSWERS_ANOTHER)
-        strcpy(message.report.named.found.naming.name, "x");
-    if (liar->lie == ANSWERS_AN_OLDER_ONE)
-        message.report.named.since_ns =
-            1; /* one that was published anew elsewhere, and did not hear of it */
-    if (liar->lie == ANSWERS_NONSENSE)
-        message.report.named.found.offset = 512;
-    gs_wire_send(fd, &message, -1);
+    named->is_here = 1;
+    named->found = (struct gs_found){.size = 512};
+    named->found.naming = naming_of(lie == ANSWERS_ANOTHER ? "x" : asked->query.name, 66);
+    /* An older one was published anew elsewhere, and did not hear of it. */
+    named->since_ns = lie == ANSWERS_AN_OLDER_ONE ? 1 : UINT64_MAX;
+    if (lie == ANSWERS_NONSENSE)
+        named->found.offset = 512;
+    say(fd, message);
 }
 
-static void lie(void *arg)
+static void lies(int listener, void *arg)
 {
-    const struct liar *liar = arg;
-    int listener = side_listen(liar->path);
+    const enum lie lie = *(const enum lie *)arg;
 
-    if (fork_child() != 0)
-        return;
     for (;;) {
         union gs_wire_message message;
         int fd = accept(listener, NULL, NULL);
 
-        if (fd < 0 || recv(fd, &message, sizeof message, 0) <= 0 || liar->lie == HANGS_UP)
+        if (fd < 0 || recv(fd, &message, sizeof message, 0) <= 0 || lie == HANGS_UP)
             close(fd);
-        else if (liar->lie != SAYS_NOTHING)
-            answer(fd, liar, &message);
+        else if (lie != SAYS_NOTHING)
+            answer(fd, lie, &message);
     }
 }
 
-static void liar_start(enum lie kind, struct liar *ret_liar)
+static void beside_a_liar(enum lie lie)
 {
-    char name[33];
-
-    side_name((unsigned)kind, getpid(), name);
-    *ret_liar = (struct liar){.lie = kind};
-    snprintf(ret_liar->path, sizeof ret_liar->path, "%s/%s", dir, name);
-}
-
-static void beside_a_liar(enum lie kind)
-{
-    struct liar liar;
+    struct player liar;
     uint64_t since;
-    pid_t child;
 
-    liar_start(kind, &liar);
-    child = fork_child();
-    if (child == 0) {
-        lie(&liar);
-        stay_until_end_of(getppid());
-    }
-    cr_assert(SIDE_WAIT(access(liar.path, F_OK) == 0));
+    player_start_named(&liar, dir, lie, lies, &lie);
     since = side_now();
-    cr_assert_eq(note_of("w"), 1, "lie %d", kind);
+    cr_assert_eq(note_of("w"), 1, "lie %d", lie);
     cr_assert(side_within(since, GS_NAME_ANSWER_NS));
-    if (kind != ANSWERS_AN_OLDER_ONE)
-        cr_assert_eq(note_of("nobody-has-it"), -1, "lie %d", kind);
-    kill(child, SIGKILL);
-    waitpid(child, NULL, 0);
-    unlink(liar.path);
+    if (lie != ANSWERS_AN_OLDER_ONE)
+        cr_assert_eq(note_of("nobody-has-it"), -1, "lie %d", lie);
+    player_kill(&liar);
 }
 
 Test(share_names_wrong, nobody_keeps_a_name_from_being_found_by_what_he_says_or_does_not)
@@ -382,16 +335,27 @@ Test(share_names_wrong, nobody_keeps_a_name_from_being_found_by_what_he_says_or_
     cr_assert(SIDE_WAIT(side_open_fds() == fds));
 }
 
+/* In the folder, as one of this user's. */
+static void lies_as_another(void *lie)
+{
+    char path[128];
+    int listener;
+
+    side_path_named(dir, 9, path);
+    listener = side_listen(path);
+    if (fork_child() == 0)
+        lies(listener, lie);
+}
+
 Test(share_names_wrong, what_another_users_process_says_is_not_asked)
 {
+    enum lie lie = CLAIMS_OUR_UID;
     struct gs_found found;
-    struct liar liar;
     pid_t child;
 
     with_folder_of(NOBODY, true);
     cr_assert_eq(publish(export_at(0, 7), "w", 1), GS_OK);
-    liar_start(CLAIMS_OUR_UID, &liar);
-    child = other_user_start(lie, &liar);
+    child = other_user_start(lies_as_another, &lie);
     cr_assert_eq(note_of("w"), 1);
     cr_assert_eq(gs_share_look_up(side.share, "v", &found), GS_LOOK_NONE);
     other_user_end(child);
@@ -414,6 +378,5 @@ Test(share_names_wrong, another_user_has_no_more_than_half_of_a_brokers_names)
     cr_assert_eq(found.kept, 1);
     cr_assert_eq(other_stop(&sharer), 0);
     other_user_end(thief);
-    kill(broker, SIGTERM);
-    waitpid(broker, NULL, 0);
+    end_broker(broker);
 }
