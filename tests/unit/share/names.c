@@ -72,36 +72,6 @@ void end(struct gs_export *export)
     cr_assert(side_withdraws(&side, export));
 }
 
-Test(share_names, what_is_published_is_found_and_opened_by_another)
-{
-    struct gs_export *export = export_at(0, 7);
-    unsigned char handle[GS_IPC_HANDLE_SIZE], own[GS_IPC_HANDLE_SIZE];
-    struct gs_found found;
-    unsigned long address;
-    char expected[300], hex[2 * GS_IPC_HANDLE_SIZE + 1];
-
-    cr_assert_eq(publish(export, "weights/llama:7b", 3), GS_OK);
-    other_start(&other, dir, NULL);
-    gs_export_handle(export, own);
-    ipc_handle_to_hex(own, hex);
-    snprintf(expected, sizeof expected, "note 3 uid %u kept 0 %s", (unsigned)geteuid(), hex);
-    cr_assert_str_eq(other_ask(&other, "lookup weights/llama:7b"), expected);
-    cr_assert(others_handle(&other, "weights/llama:7b", handle));
-    cr_assert_eq(other_open(&other, handle, &address), GS_OK);
-    cr_assert_str_eq(other_ask(&other, "read %lx", address), "ok 7");
-    cr_assert_eq(gs_share_look_up(side.share, "weights/llama:7b", &found), GS_LOOK_FOUND);
-    cr_assert_eq(found.address, chunk.base + 100);
-    cr_assert_eq(found.offset, 100);
-    cr_assert_eq(found.size, 512);
-    cr_assert_eq(found.uid, geteuid());
-    cr_assert_eq(found.pid, (uint64_t)getpid());
-    cr_assert_str_eq(found.naming.label, "a label");
-    cr_assert_eq(memcmp(found.uuid, side_gpu, sizeof found.uuid), 0);
-    cr_assert_lt(found.age_ns, SIDE_HOUR);
-    cr_assert_eq(note_of("weights/llama"), -1);
-    cr_assert_eq(others_note(&other, "weights/llama:7"), -1);
-}
-
 Test(share_names, a_name_ends_with_its_blocks_free_though_others_hold_it)
 {
     struct gs_export *export = export_at(0, 7);
