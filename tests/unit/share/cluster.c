@@ -48,22 +48,6 @@ static void free_it(void)
 
 /* ---- Lending --------------------------------------------------------------------------------- */
 
-Test(share_cluster, an_agent_is_told_what_may_be_opened_and_what_may_not_any_more)
-{
-    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
-    union gs_wire_message message;
-    int agent = shared(ipc_handle, &message);
-
-    cr_assert_eq(memcmp(message.share.ipc_handle, ipc_handle, GS_IPC_HANDLE_SIZE), 0);
-    cr_assert_eq(message.share.chunk_size, 2 * MIB);
-    cr_assert_neq(message.share.fabric[0], 0);
-    free_it();
-    cr_assert(SIDE_WAIT(other_withdraws(&other)), "nobody has it");
-    agent_hears(agent, GS_WIRE_CLOSE, &message);
-    cr_assert_eq(message.close.lease, 0);
-    close(agent);
-}
-
 Test(share_cluster, what_the_agent_has_is_not_used_again_until_it_gives_it_back)
 {
     unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
@@ -99,11 +83,10 @@ Test(share_cluster, a_changed_handle_and_another_user_are_refused)
     gs_ipc_handle_write(&read, changed);
     cr_assert_eq(take(agent, changed, 11, &message), GS_WIRE_REFUSE);
     cr_assert_eq(message.refuse.reason, GS_REFUSED_HANDLE);
-    gs_wire_start(&message, GS_WIRE_OPEN, 5);
-    memcpy(message.open.ipc_handle, ipc_handle, GS_IPC_HANDLE_SIZE);
+    message = message_open(ipc_handle, 5, GS_OPEN_HAS_IT);
     message.open.uid = getuid() + 1;
     message.open.gid = getgid() + 1;
-    agent_say(agent, &message);
+    agent_say(agent, message);
     agent_hears(agent, GS_WIRE_REFUSE, &message);
     cr_assert_eq(message.refuse.reason, GS_REFUSED_USER);
     free_it();
@@ -149,52 +132,6 @@ Test(share_cluster, what_the_agent_gave_up_while_its_process_was_asked_is_not_he
 
 /* ---- Ends that are none ---------------------------------------------------------------------- */
 
-/* It is held, and freed: the new agent hears of both, and gives it back. */
-static void new_agent_gives_it_back(const unsigned char *ipc_handle)
-{
-    union gs_wire_message message;
-    int agent = agent_dial(far_dir);
-
-    agent_awaits(agent, GS_WIRE_SHARE, &message); /* as soon as its process has left it there */
-    cr_assert(message.share.held &&
-              memcmp(message.share.ipc_handle, ipc_handle, GS_IPC_HANDLE_SIZE) == 0);
-    agent_hears(agent, GS_WIRE_RECALL, &message);
-    cr_assert_not(other_withdraws(&other));
-    say_of(agent, GS_WIRE_CLOSE, ipc_handle);
-    cr_assert(SIDE_WAIT(other_withdraws(&other)));
-    close(agent);
-}
-
-Test(share_cluster, the_end_of_an_agent_ends_nothing_that_it_has)
-{
-    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
-    union gs_wire_message message;
-    int agent = shared(ipc_handle, &message);
-
-    cr_assert_eq(take(agent, ipc_handle, 11, &message), GS_WIRE_GRANT);
-    free_it();
-    agent_hears(agent, GS_WIRE_RECALL, &message);
-    close(agent);
-    cr_assert(SIDE_WAIT(!told_at(far_dir).has_agent));
-    new_agent_gives_it_back(ipc_handle);
-}
-
-Test(share_cluster, a_killed_broker_ends_nothing_that_its_agent_has)
-{
-    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
-    union gs_wire_message message;
-    int agent = shared(ipc_handle, &message);
-    pid_t broker = side_broker_pid(far_dir);
-
-    cr_assert_eq(take(agent, ipc_handle, 11, &message), GS_WIRE_GRANT);
-    free_it();
-    agent_hears(agent, GS_WIRE_RECALL, &message);
-    kill(broker, SIGKILL);
-    close(agent);
-    cr_assert(SIDE_WAIT(side_broker_pid(far_dir) && side_broker_pid(far_dir) != broker));
-    new_agent_gives_it_back(ipc_handle);
-}
-
 Test(share_cluster, people_ask_the_agent_by_the_broker)
 {
     unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
@@ -206,10 +143,9 @@ Test(share_cluster, people_ask_the_agent_by_the_broker)
     cr_assert_str_eq(message.query.name, "rack2");
     client = message.query.number;
     for (int i = 0; i < 2; i++) {
-        gs_wire_start(&message, GS_WIRE_REPORT, 3);
+        message = MESSAGE(REPORT, 3, .report = {.machine = {.leases = 5 + i}});
         message.report.machine.client = i ? client : UINT64_MAX; /* whom there is not */
-        message.report.machine.leases = 5 + i;
-        agent_say(agent, &message);
+        agent_say(agent, message);
     }
     agent_hears(asks, GS_WIRE_REPORT, &message);
     cr_assert(message.report.machine.leases == 6 && message.report.machine.has_agent == 1 &&
@@ -226,30 +162,6 @@ Test(share_cluster, people_ask_the_agent_by_the_broker)
 
 /* ---- Borrowing ------------------------------------------------------------------------------- */
 
-Test(share_cluster, a_block_of_another_machine_is_opened_and_opened_again_by_nobodys_leave)
-{
-    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
-    union gs_wire_message message;
-    int far_agent = shared(ipc_handle, &message), near = near_agent();
-    CUdeviceptr address, again;
-    uint64_t lease;
-
-    cr_assert_eq(open_by_agents(near, far_agent, ipc_handle, &address, &lease), GS_OK, "%s",
-                 side_logged());
-    cr_assert_eq(*(char *)address, 71);
-    *(char *)address = 72;
-    for (int i = 0; i < 3; i++) {
-        cr_assert_eq(gs_share_close(side.share, address), GS_OK);
-        cr_assert_eq(open_it(ipc_handle, &again), GS_OK);
-        cr_assert_eq(again, address);
-    }
-    cr_assert(agent_hears_nothing(near), "it stayed mapped");
-    cr_assert(agent_hears_nothing(far_agent));
-    cr_assert_eq(gs_share_close(side.share, address), GS_OK);
-    close(near);
-    close(far_agent);
-}
-
 Test(share_cluster, a_free_calls_idle_mappings_of_other_machines_back)
 {
     unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
@@ -261,7 +173,7 @@ Test(share_cluster, a_free_calls_idle_mappings_of_other_machines_back)
     cr_assert_eq(open_by_agents(near, far_agent, ipc_handle, &address, &lease), GS_OK);
     free_it();
     agent_hears(far_agent, GS_WIRE_RECALL, &message);
-    agent_say(near, &message);
+    agent_say(near, message);
     cr_assert(agent_hears_nothing(near), "its program has it open");
     cr_assert_not(other_withdraws(&other));
     cr_assert_eq(gs_share_close(side.share, address), GS_OK);
@@ -288,13 +200,11 @@ Test(share_cluster, without_an_agent_an_open_fails_and_says_why)
 /* A connection to the near broker that asks it for the block. */
 static int ask_to_open(const unsigned char *ipc_handle)
 {
-    union gs_wire_message message;
+    union gs_wire_message message = message_open(ipc_handle, 1, GS_OPEN_HAS_IT);
     int importer = greet_broker(ipc_handle + offsetof(struct gs_ipc_handle, instance), -1);
 
-    gs_wire_start(&message, GS_WIRE_OPEN, 1);
-    memcpy(message.open.ipc_handle, ipc_handle, GS_IPC_HANDLE_SIZE);
     message.open.cluster = 1;
-    agent_say(importer, &message);
+    agent_say(importer, message);
     return importer;
 }
 
@@ -308,9 +218,8 @@ Test(share_cluster, an_agents_refusal_and_its_end_reach_who_waits)
     other_export(&other, 0, 512, 71, ipc_handle);
     open_begin(&opening, ipc_handle);
     agent_awaits(near, GS_WIRE_OPEN, &message);
-    gs_wire_start(&message, GS_WIRE_REFUSE, message.head.request);
-    message.refuse.reason = GS_REFUSED_DIRECTORY;
-    agent_say(near, &message);
+    agent_say(near,
+              MESSAGE(REFUSE, message.head.request, .refuse = {.reason = GS_REFUSED_DIRECTORY}));
     cr_assert_eq(open_end(&opening), GS_UNREACHABLE);
     cr_assert_not_null(strstr(side_logged(), "cannot use its directory"), "%s", side_logged());
     importer = ask_to_open(ipc_handle);
@@ -332,11 +241,10 @@ Test(share_cluster, what_makes_no_sense_is_given_back)
         int importer = ask_to_open(ipc_handle);
 
         agent_awaits(near, GS_WIRE_OPEN, &question);
-        gs_wire_start(&message, GS_WIRE_GRANT, question.head.request);
-        message.grant.chunk_size = i == 0 ? 4096 : 2 * MIB;
-        message.grant.offset = i == 1 ? 2 * MIB : 0;
-        message.grant.far = i != 2;
-        agent_say(near, &message);
+        agent_say(near, MESSAGE(GRANT, question.head.request,
+                                .grant = {.chunk_size = i == 0 ? 4096 : 2 * MIB,
+                                          .offset = i == 1 ? 2 * MIB : 0,
+                                          .far = i != 2}));
         agent_hears(importer, GS_WIRE_REFUSE, &message);
         agent_awaits(near, GS_WIRE_CLOSE, &message);
         cr_assert_eq(message.close.lease, question.open.lease);
@@ -356,9 +264,8 @@ Test(share_cluster, what_nobody_waits_for_any_more_the_agent_need_not_answer)
     for (int i = 0; i < 2; i++)
         importers[i] = ask_to_open(ipc_handle);
     agent_awaits(near, GS_WIRE_OPEN, &question);
-    gs_wire_start(&message, GS_WIRE_QUERY, 2); /* which comes behind the second one's */
-    message.query.about = GS_ABOUT_MACHINE;
-    agent_say(importers[1], &message);
+    /* Which comes behind the second one's: */
+    agent_say(importers[1], MESSAGE(QUERY, 2, .query = {.about = GS_ABOUT_MACHINE}));
     agent_awaits(near, GS_WIRE_QUERY, &message);
     close(importers[0]);
     agent_hears(near, GS_WIRE_HELLO, &message);
@@ -367,34 +274,13 @@ Test(share_cluster, what_nobody_waits_for_any_more_the_agent_need_not_answer)
     close(importers[1]);
     agent_awaits(near, GS_WIRE_CLOSE, &message);
     cr_assert_eq(message.close.lease, question.open.lease);
-    gs_wire_start(&message, GS_WIRE_GRANT, question.head.request); /* which has crossed that */
-    message.grant.chunk_size = 2 * MIB;
-    message.grant.far = 1;
-    agent_say(near, &message);
+    /* Which has crossed that: */
+    agent_say(near,
+              MESSAGE(GRANT, question.head.request, .grant = {.chunk_size = 2 * MIB, .far = 1}));
     cr_assert(agent_hears_nothing(near));
     close(near);
     cr_assert(SIDE_WAIT(!told_at(dir).has_agent));
     cr_assert_eq(told_at(dir).opened, 0);
-}
-
-/* A handle that is none of the domain's: the mapping fails, and the lease goes back. */
-Test(share_cluster, memory_that_the_driver_does_not_import_is_given_back)
-{
-    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
-    union gs_wire_message question, message;
-    int near = near_agent();
-    struct opening opening;
-
-    other_export(&other, 0, 512, 71, ipc_handle);
-    open_begin(&opening, ipc_handle);
-    agent_awaits(near, GS_WIRE_OPEN, &question);
-    gs_wire_start(&message, GS_WIRE_GRANT, question.head.request);
-    message.grant.far = 1;
-    message.grant.chunk_size = 2 * MIB;
-    agent_say(near, &message);
-    cr_assert_eq(open_end(&opening), (gs_status)CUDA_ERROR_INVALID_VALUE);
-    agent_awaits(near, GS_WIRE_CLOSE, &message);
-    close(near);
 }
 
 Test(share_cluster, a_second_agent_is_refused_and_an_agent_says_what_is_its_to_say)
@@ -406,13 +292,11 @@ Test(share_cluster, a_second_agent_is_refused_and_an_agent_says_what_is_its_to_s
     agent_hears(second, GS_WIRE_REFUSE, &message);
     cr_assert_eq(message.refuse.reason, GS_REFUSED_BUSY);
     cr_assert_eq(take(second, ipc_handle, 11, &message), GS_WIRE_REFUSE);
-    gs_wire_start(&message, GS_WIRE_REPORT, 12);
-    agent_say(second, &message); /* hung up on */
+    agent_say(second, MESSAGE(REPORT, 12)); /* hung up on */
     agent_hears(second, GS_WIRE_REFUSE, &message);
     cr_assert_eq(message.refuse.reason, GS_REFUSED_MESSAGE);
     cr_assert_eq(take(agent, ipc_handle, 11, &message), GS_WIRE_GRANT);
-    gs_wire_start(&message, GS_WIRE_HELLO, 13);
-    agent_say(agent, &message);
+    agent_say(agent, MESSAGE(HELLO, 13));
     agent_awaits(agent, GS_WIRE_REFUSE, &message);
     cr_assert_eq(message.refuse.reason, GS_REFUSED_MESSAGE);
     close(second);

@@ -33,20 +33,16 @@ void cluster_teardown(void)
 
 int agent_dial(const char *at)
 {
-    union gs_wire_message message;
     int fd = -1;
 
     cr_assert(SIDE_WAIT((fd = side_broker_dial(at)) >= 0));
-    gs_wire_start(&message, GS_WIRE_HELLO, 0);
-    strcpy(message.hello.name, "agent");
-    message.hello.agent = 1;
-    agent_say(fd, &message);
+    agent_say(fd, MESSAGE(HELLO, 0, .hello = {.name = "agent", .agent = 1}));
     return fd;
 }
 
-void agent_say(int fd, const union gs_wire_message *message)
+void agent_say(int fd, union gs_wire_message message)
 {
-    cr_assert_eq(side_send(fd, message, -1), 0);
+    cr_assert_eq(say_with(fd, message, -1), 0);
 }
 
 static int hears(int fd, union gs_wire_message *ret_message)
@@ -86,9 +82,7 @@ bool agent_hears_nothing(int fd)
     union gs_wire_message message;
     int attached;
 
-    gs_wire_start(&message, GS_WIRE_QUERY, 77);
-    message.query.about = GS_ABOUT_MACHINE;
-    agent_say(fd, &message);
+    agent_say(fd, MESSAGE(QUERY, 77, .query = {.about = GS_ABOUT_MACHINE}));
     attached = hears(fd, &message);
     if (attached >= 0)
         close(attached);
@@ -97,13 +91,11 @@ bool agent_hears_nothing(int fd)
 
 void take_say(int fd, const unsigned char *ipc_handle, uint32_t request)
 {
-    union gs_wire_message message;
+    union gs_wire_message message = message_open(ipc_handle, request, GS_OPEN_HAS_IT);
 
-    gs_wire_start(&message, GS_WIRE_OPEN, request);
-    memcpy(message.open.ipc_handle, ipc_handle, GS_IPC_HANDLE_SIZE);
     message.open.uid = getuid();
     message.open.gid = getgid();
-    agent_say(fd, &message);
+    agent_say(fd, message);
 }
 
 int take(int fd, const unsigned char *ipc_handle, uint32_t request,
@@ -125,21 +117,18 @@ void say_of(int fd, enum gs_wire_type type, const unsigned char *ipc_handle)
     gs_wire_start(&message, type, 0);
     memcpy(message.close.instance, read.instance, GS_INSTANCE_SIZE);
     message.close.block_id = read.block_id;
-    agent_say(fd, &message);
+    agent_say(fd, message);
 }
 
 int ask_at(const char *at, const char *forget)
 {
-    union gs_wire_message message;
+    union gs_wire_message message = MESSAGE(QUERY, 3, .query = {.about = GS_ABOUT_MACHINE});
     int fd = -1;
 
     cr_assert(SIDE_WAIT((fd = side_broker_dial(at)) >= 0)); /* after another was killed, say */
-    gs_wire_start(&message, GS_WIRE_HELLO, 0);
-    agent_say(fd, &message);
-    gs_wire_start(&message, GS_WIRE_QUERY, 3);
-    message.query.about = GS_ABOUT_MACHINE;
+    agent_say(fd, MESSAGE(HELLO, 0));
     strcpy(message.query.name, forget);
-    agent_say(fd, &message);
+    agent_say(fd, message);
     return fd;
 }
 
@@ -186,7 +175,7 @@ gs_status open_by_agents(int near_agent, int far_agent, const unsigned char *ipc
     *ret_lease = question.open.lease;
     take(far_agent, ipc_handle, 77, &answer);
     answer.head.request = question.head.request;
-    agent_say(near_agent, &answer);
+    agent_say(near_agent, answer);
     *ret_address = 0;
     if (open_end(&opening) == GS_OK)
         *ret_address = opening.address;

@@ -17,7 +17,7 @@ void cluster_teardown(void);
 
 /* An agent, to the folder's broker. */
 int agent_dial(const char *at);
-void agent_say(int fd, const union gs_wire_message *message);
+void agent_say(int fd, union gs_wire_message message);
 /* The next message to the agent, or the end of the test where it is of another type; a descriptor
  * that came along, or -1. */
 int agent_hears(int fd, enum gs_wire_type type, union gs_wire_message *ret_message);
