@@ -95,10 +95,9 @@ static void start(unsigned count, enum play play)
         limit.rlim_cur = limit.rlim_max;
         setrlimit(RLIMIT_NOFILE, &limit);
         for (unsigned i = 0; i < count; i++) {
-            char name[GS_SOCKET_NAME_SIZE], path[108];
+            char path[128];
 
-            side_name(i + 1, getpid(), name);
-            snprintf(path, sizeof path, "%.63s/%.32s", dir, name);
+            side_path_named(dir, i + 1, path);
             listeners[i] = side_listen(path);
         }
         play_all(listeners, count, play, told[1]);

@@ -2,6 +2,7 @@
  * and those who do it wrongly. What is given, and how often, is tests/neighbour's. */
 #include <criterion/criterion.h>
 
+#include "by_hand.h"
 #include "core/share/internal.h"
 #include "patience.h"
 #include "scene.h"
@@ -52,11 +53,8 @@ static void poses_as_one_of_ours(void *path)
         union gs_wire_message message;
         int fd = accept(listener, NULL, NULL);
 
-        if (fd < 0 || recv(fd, &message, sizeof message, 0) <= 0)
-            continue;
-        gs_wire_start(&message, GS_WIRE_DONE, message.head.request);
-        message.done.given = UINT64_MAX;
-        gs_wire_send(fd, &message, -1);
+        if (fd >= 0 && recv(fd, &message, sizeof message, 0) > 0)
+            say(fd, MESSAGE(DONE, message.head.request, .done = {.given = UINT64_MAX}));
     }
 }
 
@@ -73,50 +71,24 @@ static void only_socket(char ret_name[GS_SOCKET_NAME_SIZE])
 
 static void plead(int fd, const unsigned char *uuid, uint64_t wanted, uint32_t request)
 {
-    union gs_wire_message message;
+    union gs_wire_message message =
+        MESSAGE(ORDER, request, .order = {.kind = GS_ORDER_TRIM, .value = wanted});
 
-    gs_wire_start(&message, GS_WIRE_ORDER, request);
-    message.order.kind = GS_ORDER_TRIM;
     memcpy(message.order.uuid, uuid, sizeof message.order.uuid);
-    message.order.value = wanted;
-    gs_wire_send(fd, &message, -1);
+    say(fd, message);
 }
 
-/* The type of what comes next; 0: it was hung up on, or nothing comes. */
-static int hear(int fd, union gs_wire_message *ret_message)
-{
-    struct pollfd answer = {.fd = fd, .events = POLLIN};
-    ssize_t got = -1;
+/* `more` of its answer: */
+enum told { GIVEN, SEEN_TO, TAKES_LONGER };
 
-    for (int i = 0; i < 2 && got < 0 && poll(&answer, 1, SIDE_PATIENCE_MS) > 0; i++)
-        got =
-            recv(fd, ret_message, sizeof *ret_message, 0); /* a reset comes before the last words */
-    return got > 0 ? ret_message->head.type : 0;
-}
-
-static void assert_purged(int fd, uint32_t request, uint32_t more, uint64_t given)
+static void assert_told(int fd, uint32_t request, enum told told, uint64_t given)
 {
     union gs_wire_message message;
 
     cr_assert_eq(hear(fd, &message), GS_WIRE_DONE);
     cr_assert_eq(message.head.request, request);
-    cr_assert_eq(message.done.more, more);
+    cr_assert_eq(message.done.more, told);
     cr_assert_eq(message.done.given, given);
-}
-
-static void assert_seen_to(int fd, uint32_t request)
-{
-    assert_purged(fd, request, 1, 0);
-}
-
-static void assert_is_long(int fd, uint32_t request)
-{
-    assert_purged(fd, request, 2, 0);
-}
-
-static void assert_given(int fd, uint32_t request, uint64_t given)
-{
-    assert_purged(fd, request, 0, given);
 }
 
 /* The side's program, which takes what it is asked for by gs_share_purge when the test likes. */
@@ -148,24 +120,6 @@ static uint64_t taken(const unsigned char *uuid)
 
 /* ---- Being asked ---------------------------------------------------------------------------- */
 
-Test(share_pressure, who_asks_is_told_at_once_and_when_it_is_done)
-{
-    int fd;
-
-    can_be_asked(true);
-    fd = dial(side.share->name);
-    for (uint32_t i = 1; i < 4; i++) { /* as often as it likes, one after the other */
-        plead(fd, side_gpu, i * MIB, i);
-        assert_seen_to(fd, i);
-        cr_assert_eq(taken(side_gpu), i * MIB);
-        gs_share_purged(side.share, i * 2 * MIB);
-        assert_given(fd, i, i * 2 * MIB);
-    }
-    close(fd);
-    cr_assert_eq(asked, 3);
-    cr_assert_not(gs_share_purge(side.share, (unsigned char[16]){0}, &(uint64_t){0}));
-}
-
 /* Those whose plea is under way, and once. */
 Test(share_pressure, who_goes_to_sleep_for_it_says_that_this_takes_longer)
 {
@@ -175,16 +129,16 @@ Test(share_pressure, who_goes_to_sleep_for_it_says_that_this_takes_longer)
     for (uint32_t i = 0; i < 2; i++) {
         fds[i] = dial(side.share->name);
         plead(fds[i], i ? side_other_gpu : side_gpu, MIB, i);
-        assert_seen_to(fds[i], i);
+        assert_told(fds[i], i, SEEN_TO, 0);
     }
     cr_assert_eq(taken(side_gpu), MIB);
     gs_share_purge_is_long(side.share);
-    assert_is_long(fds[0], 0);
+    assert_told(fds[0], 0, TAKES_LONGER, 0);
     gs_share_purged(side.share, 5 * MIB);
-    assert_given(fds[0], 0, 5 * MIB);
+    assert_told(fds[0], 0, GIVEN, 5 * MIB);
     cr_assert_eq(taken(side_other_gpu), MIB);
     gs_share_purged(side.share, 0);
-    assert_given(fds[1], 1, 0);
+    assert_told(fds[1], 1, GIVEN, 0);
     for (unsigned i = 0; i < 2; i++)
         close(fds[i]);
 }
@@ -198,20 +152,20 @@ Test(share_pressure, those_who_ask_for_one_device_are_told_together)
     for (unsigned i = 0; i < 5; i++) {
         fds[i] = dial(side.share->name);
         plead(fds[i], i == 3 ? side_other_gpu : side_gpu, i == 4 ? UINT64_MAX : (i + 1) * MIB, i);
-        assert_seen_to(fds[i], i);
+        assert_told(fds[i], i, SEEN_TO, 0);
         if (i == 0)
             cr_assert_eq(taken(side_gpu), MIB);
     }
     gs_share_purged(side.share, 7);
-    assert_given(fds[0], 0, 7);
+    assert_told(fds[0], 0, GIVEN, 7);
     cr_assert_eq(taken(side_gpu), UINT64_MAX);
     gs_share_purged(side.share, 8);
-    assert_given(fds[1], 1, 8);
-    assert_given(fds[2], 2, 8);
-    assert_given(fds[4], 4, 8);
+    assert_told(fds[1], 1, GIVEN, 8);
+    assert_told(fds[2], 2, GIVEN, 8);
+    assert_told(fds[4], 4, GIVEN, 8);
     cr_assert_eq(taken(side_other_gpu), 4 * MIB);
     gs_share_purged(side.share, 9);
-    assert_given(fds[3], 3, 9);
+    assert_told(fds[3], 3, GIVEN, 9);
     for (unsigned i = 0; i < 5; i++)
         close(fds[i]);
 }
@@ -223,21 +177,21 @@ Test(share_pressure, who_ends_while_he_asks_delays_nobody)
     can_be_asked(true);
     gone = dial(side.share->name);
     plead(gone, side_gpu, MIB, 1);
-    assert_seen_to(gone, 1);
+    assert_told(gone, 1, SEEN_TO, 0);
     cr_assert_eq(taken(side_gpu), MIB);
     due = dial(side.share->name);
     plead(due, side_other_gpu, MIB, 1);
-    assert_seen_to(due, 1);
+    assert_told(due, 1, SEEN_TO, 0);
     close(gone);
     close(due);
     fd = dial(side.share->name);
     plead(fd, side_gpu, 5 * MIB, 1);
-    assert_seen_to(fd, 1);
+    assert_told(fd, 1, SEEN_TO, 0);
     cr_assert(SIDE_WAIT(side.share->clients.count == 1));
     gs_share_purged(side.share, 1);
     cr_assert_eq(taken(side_gpu), 5 * MIB);
     gs_share_purged(side.share, 2);
-    assert_given(fd, 1, 2);
+    assert_told(fd, 1, GIVEN, 2);
     close(fd);
 }
 
@@ -250,7 +204,7 @@ Test(share_pressure, who_asks_again_before_he_was_answered_is_hung_up_on)
     fd = dial(side.share->name);
     plead(fd, side_gpu, MIB, 1);
     plead(fd, side_gpu, MIB, 2);
-    assert_seen_to(fd, 1);
+    assert_told(fd, 1, SEEN_TO, 0);
     cr_assert_eq(hear(fd, &message), GS_WIRE_REFUSE);
     cr_assert_eq(message.refuse.reason, GS_REFUSED_MESSAGE);
     cr_assert_eq(hear(fd, &message), 0);
@@ -298,7 +252,7 @@ Test(share_pressure, another_user_gets_nothing_though_he_may_open)
 
 Test(share_pressure, another_user_is_not_asked_though_he_shares)
 {
-    char name[GS_SOCKET_NAME_SIZE], path[108];
+    char path[128];
     struct gs_share_answers answers;
     pid_t child;
 
@@ -308,8 +262,7 @@ Test(share_pressure, another_user_is_not_asked_though_he_shares)
     options.uids[options.uid_count++] = 65534;
     side_stop(&side);
     side_start(&side, &options);
-    side_name(7, getpid(), name);
-    snprintf(path, sizeof path, "%.63s/%.32s", dir, name);
+    side_path_named(dir, 7, path);
     child = other_user_start(poses_as_one_of_ours, path);
     gs_share_ask(side.share, side_gpu, MIB, &answers);
     cr_assert_eq(answers.given, 0);
@@ -359,24 +312,21 @@ static void assert_waits(unsigned took, unsigned ms)
 Test(share_pressure, who_goes_to_sleep_is_waited_for_longer)
 {
     const unsigned begun = patience_waits();
-    char name[GS_SOCKET_NAME_SIZE], path[108];
+    char path[128];
     union gs_wire_message message;
     struct gs_share_answers answers;
     pthread_t thread;
     int listener, fd;
 
-    side_name(7, getpid(), name);
     mkdir(dir, 0700);
-    snprintf(path, sizeof path, "%.63s/%.32s", dir, name);
+    side_path_named(dir, 7, path);
     listener = side_listen(path);
     patience_took();
     cr_assert_eq(pthread_create(&thread, NULL, asks, &answers), 0);
     fd = accept(listener, NULL, NULL);
     cr_assert_eq(hear(fd, &message), GS_WIRE_ORDER);
     for (uint32_t more = 1; more <= 2; more++) {
-        gs_wire_start(&message, GS_WIRE_DONE, message.head.request);
-        message.done.more = more;
-        cr_assert_eq(gs_wire_send(fd, &message, -1), 0);
+        cr_assert_eq(say(fd, MESSAGE(DONE, message.head.request, .done = {.more = more})), 0);
         cr_assert(SIDE_WAIT(patience_waits() == begun + 1 + more));
     }
     patience_for(0);
@@ -442,8 +392,8 @@ Test(share_pressure, what_was_given_before_it_was_asked_for_is_not_counted)
     only_socket(name);
     fd = dial(name);
     plead(fd, side_gpu, MIB, 1);
-    assert_seen_to(fd, 1);
-    assert_given(fd, 1, 4 << 20); /* with this at the latest it has answered */
+    assert_told(fd, 1, SEEN_TO, 0);
+    assert_told(fd, 1, GIVEN, 4 << 20); /* with this at the latest it has answered */
     close(fd);
     other_kill(&other);
     asking_waits(&answers, -1);
@@ -454,12 +404,11 @@ Test(share_pressure, what_was_given_before_it_was_asked_for_is_not_counted)
 /* The only socket there gets a name as of a process that lives, or is of another PID namespace. */
 static void rename_socket(char *ret_path)
 {
-    char name[GS_SOCKET_NAME_SIZE], old[GS_SOCKET_NAME_SIZE], before[108];
+    char old[GS_SOCKET_NAME_SIZE], before[128];
 
     only_socket(old);
-    side_name(7, getpid(), name);
     snprintf(before, sizeof before, "%.63s/%.32s", dir, old);
-    snprintf(ret_path, 108, "%.63s/%.32s", dir, name);
+    side_path_named(dir, 7, ret_path);
     cr_assert_eq(rename(before, ret_path), 0);
 }
 
@@ -468,7 +417,7 @@ Test(share_pressure, a_child_of_who_has_ended_is_not_asked)
 {
     for (int i = 0; i < 2; i++) {
         struct gs_share_answers answers;
-        char path[108] = "";
+        char path[128] = "";
         int child;
 
         other_start(&other, dir, NULL);
@@ -532,31 +481,16 @@ static void lie_to(int fd, enum lie lie, uint32_t request)
         continue;
 }
 
-/* Under a name as an exporter has, and of a process that lives. */
-static pid_t liar(enum lie lie, char *ret_path)
+static void lies(int listener, void *lie)
 {
-    char name[GS_SOCKET_NAME_SIZE];
-    int listener;
-    pid_t child;
+    signal(SIGPIPE, SIG_IGN);
+    for (;;) {
+        union gs_wire_message message;
+        int fd = accept(listener, NULL, NULL);
 
-    side_name(7, getpid(), name);
-    mkdir(dir, 0700);
-    snprintf(ret_path, 108, "%.63s/%.32s", dir, name);
-    listener = side_listen(ret_path);
-    child = fork_child();
-    if (child == 0) {
-        alarm(SIDE_PATIENCE_MS / 1000);
-        signal(SIGPIPE, SIG_IGN);
-        for (;;) {
-            union gs_wire_message message;
-            int fd = accept(listener, NULL, NULL);
-
-            if (recv(fd, &message, sizeof message, 0) > 0)
-                lie_to(fd, lie, message.head.request);
-        }
+        if (recv(fd, &message, sizeof message, 0) > 0)
+            lie_to(fd, *(int *)lie, message.head.request);
     }
-    close(listener);
-    return child;
 }
 
 Test(share_pressure, who_answers_wrongly_is_believed_nothing_and_not_waited_for)
@@ -565,11 +499,12 @@ Test(share_pressure, who_answers_wrongly_is_believed_nothing_and_not_waited_for)
         bool silent = lie == SILENCE || lie == MORE_AND_SILENCE;
         struct gs_share_answers answers;
         int fds = side_open_fds();
-        char path[108];
-        pid_t child = liar(lie, path);
+        struct player player;
 
-        for (int i = 0; i < 2;
-             i++) { /* who is silent is waited for once, and whoever is at it longer */
+        mkdir(dir, 0700);
+        player_start_named(&player, dir, 7, lies, &lie);
+        /* Who is silent is waited for once, and whoever is at it longer. */
+        for (int i = 0; i < 2; i++) {
             unsigned took = asking_waits(&answers, lie == SILENCE            ? 0
                                                    : lie == MORE_AND_SILENCE ? 1
                                                                              : -1);
@@ -582,9 +517,7 @@ Test(share_pressure, who_answers_wrongly_is_believed_nothing_and_not_waited_for)
         }
         cr_assert(SIDE_WAIT(side_open_fds() <= fds + 1), "lie %d",
                   lie); /* closed by another thread, perhaps */
-        kill(child, SIGKILL);
-        waitpid(child, NULL, 0);
-        unlink(path);
+        player_kill(&player);
         asking_waits(&answers, -1);
         cr_assert(SIDE_WAIT(side_open_fds() <= fds), "lie %d", lie);
     }
@@ -600,10 +533,9 @@ Test(share_pressure, a_folder_full_of_silent_sockets_costs_no_more_than_one)
 
     mkdir(dir, 0700);
     for (unsigned i = 0; i < 150; i++) {
-        char name[GS_SOCKET_NAME_SIZE], path[108];
+        char path[128];
 
-        side_name(i, getpid(), name);
-        snprintf(path, sizeof path, "%.63s/%.32s", dir, name);
+        side_path_named(dir, i, path);
         listeners[i] = side_listen(path);
     }
     assert_waits(asking_waits(&answers, 0), WAIT_MS);
