@@ -2,6 +2,7 @@
 #include <criterion/criterion.h>
 
 #include "core/share/event.h"
+#include "by_hand.h"
 #include "core/share/internal.h"
 #include "scene.h"
 #include "tests/children.h"
@@ -204,15 +205,13 @@ static const unsigned char *place_of(const struct gs_event_handle *of)
 /* What it answers, with a descriptor or without; 0: it hangs up. */
 static uint32_t asks(const struct gs_event_handle *of, uint32_t *ret_reason, int *ret_fd)
 {
-    union gs_wire_message message;
+    union gs_wire_message message =
+        MESSAGE(QUERY, 9, .query = {.about = GS_ABOUT_EVENTS, .number = of->number});
     int fd = side_dial(dir, place_of(of)), error = -EAGAIN;
 
     *ret_fd = -1;
-    gs_wire_start(&message, GS_WIRE_QUERY, 9);
-    message.query.about = GS_ABOUT_EVENTS;
-    message.query.number = of->number;
     memcpy(message.query.secret, of->secret, sizeof of->secret);
-    if (fd < 0 || gs_wire_send(fd, &message, -1) != 0)
+    if (fd < 0 || say(fd, message) != 0)
         return 0;
     while (error == -EAGAIN) {
         usleep(500);
@@ -223,12 +222,20 @@ static uint32_t asks(const struct gs_event_handle *of, uint32_t *ret_reason, int
     return error || message.head.request != 9 ? 0 : message.head.type;
 }
 
+static void is_refused(void *arg)
+{
+    uint32_t reason = 0;
+    int fd;
+
+    if (asks(&handle, &reason, &fd) != GS_WIRE_REFUSE || reason != GS_REFUSED_USER || fd >= 0)
+        _exit(2);
+}
+
 Test(share_event, another_user_is_refused_though_he_is_named)
 {
-    uint32_t type, reason = 0;
     struct sockaddr_un at;
-    int fd, status;
-    pid_t child;
+    uint32_t reason;
+    int fd;
 
     if (geteuid() != 0)
         cr_skip("not root: there is no other user");
@@ -241,17 +248,8 @@ Test(share_event, another_user_is_refused_though_he_is_named)
     cr_assert_eq(gs_event_export(side.share, &kept, &handle), GS_OK);
     side_path_of(dir, place_of(&handle), &at);
     cr_assert_eq(chmod(dir, 0711) | chmod(at.sun_path, 0666), 0);
-    child = fork_child();
-    if (child == 0) {
-        if (!become_user(NOBODY, NOBODY))
-            _exit(1);
-        type = asks(&handle, &reason, &fd);
-        _exit(type == GS_WIRE_REFUSE && reason == GS_REFUSED_USER && fd < 0 ? 42 : 2);
-    }
-    cr_assert_eq(waitpid(child, &status, 0), child);
-    cr_assert_eq(WEXITSTATUS(status), 42);
-    type = asks(&handle, &reason, &fd);
-    cr_assert_eq(type, GS_WIRE_REPORT);
+    other_user_end(other_user_start(is_refused, NULL));
+    cr_assert_eq(asks(&handle, &reason, &fd), GS_WIRE_REPORT);
     cr_assert(is_same_file(fd, file));
     close(fd);
 }
@@ -323,20 +321,10 @@ static void lies_once(int fd, enum lie lie, unsigned times, uint32_t request)
     close(of);
 }
 
-static pid_t liar(enum lie lie, const struct gs_event_handle *at)
+static void lies(int listener, void *arg)
 {
-    struct sockaddr_un address;
-    int listener;
-    pid_t child;
+    const enum lie lie = *(const enum lie *)arg;
 
-    side_path_of(dir, place_of(at), &address);
-    listener = side_listen(address.sun_path);
-    child = fork_child();
-    if (child != 0) {
-        close(listener);
-        return child;
-    }
-    alarm(2 * SIDE_PATIENCE_MS / 1000);
     for (unsigned times = 0;;) {
         union gs_wire_message message;
         int fd = accept(listener, NULL, NULL);
@@ -350,17 +338,16 @@ static pid_t liar(enum lie lie, const struct gs_event_handle *at)
 
 Test(share_event, what_is_no_file_of_events_is_refused)
 {
-    for (int lie = HONEST; lie < LIES; lie++) {
+    for (enum lie lie = HONEST; lie < LIES; lie++) {
         struct gs_event_handle asked = handle, led;
         const char *reason = NULL;
-        struct sockaddr_un address;
         int fd = -1, fds = side_open_fds();
+        struct player player;
         gs_status status;
-        pid_t child;
 
-        memset(asked.instance, 0x50 + lie, sizeof asked.instance);
+        memset(asked.instance, 0x50 + (int)lie, sizeof asked.instance);
         led = asked;
-        child = liar((enum lie)lie, &asked);
+        player_start_for(&player, dir, place_of(&asked), lies, &lie);
         if (lie == SILENT) {
             side_stop(&importer);
             options.timeout_ns = 200 * MS;
@@ -379,10 +366,7 @@ Test(share_event, what_is_no_file_of_events_is_refused)
         if (lie == OTHER_VERSION)
             cr_assert_not_null(strstr(reason, "version"));
         cr_assert(SIDE_WAIT(side_open_fds() <= fds), "lie %d", lie);
-        kill(child, SIGKILL);
-        waitpid(child, NULL, 0);
-        side_path_of(dir, place_of(&asked), &address);
-        unlink(address.sun_path);
+        player_kill(&player);
     }
 }
 
