@@ -7,10 +7,7 @@
 #include <criterion/criterion.h>
 
 #include "bombs.h"
-#include "core/share/discard.h"
-#include "core/share/internal.h"
-#include "leave_by_hand.h"
-#include "memdriver.h"
+#include "by_hand.h"
 #include "scene.h"
 #include "tests/system.h"
 
@@ -39,10 +36,9 @@ static void setup(void)
 TestSuite(share_descriptors, .init = setup, .fini = scene_end, .timeout = 120);
 
 /* A message with that bomb, which the attacker lets go of at once. */
-static void throw(int fd, const union gs_wire_message *message, enum bomb kind, int bomb,
-                  bool waits)
+static void throw(int fd, union gs_wire_message message, enum bomb kind, int bomb, bool waits)
 {
-    int error = waits ? side_send(fd, message, bomb) : gs_wire_send(fd, message, bomb);
+    int error = waits ? say_with(fd, message, bomb) : gs_wire_send(fd, &message, bomb);
 
     if (error) /* who takes none is not harmed */
         bomb_unsent(bomb);
@@ -50,7 +46,7 @@ static void throw(int fd, const union gs_wire_message *message, enum bomb kind, 
         bomb_gone(kind, bomb);
 }
 
-static void throw_bomb(int fd, const union gs_wire_message *message, enum bomb kind, bool waits)
+static void throw_bomb(int fd, union gs_wire_message message, enum bomb kind, bool waits)
 {
     throw(fd, message, kind, bomb_new(kind), waits);
 }
@@ -64,43 +60,31 @@ static void say_served(const char *who, enum bomb kind, uint64_t since)
 
 /* ---- An exporter ---------------------------------------------------------------------------- */
 
-static int dial_anew(const unsigned char *ipc_handle)
-{
-    int fd = side_dial(dir, ipc_handle);
-
-    cr_assert_geq(fd, 0);
-    return fd;
-}
-
 /* With the greeting; with a question after it; and behind something that is hung up on unread. */
 static void attack_exporter(const unsigned char *ipc_handle, enum bomb kind, int *ret_fds)
 {
     for (int i = 0; i < EACH; i++) {
-        union gs_wire_message hello, query;
-        int fd = dial_anew(ipc_handle);
+        int fd = side_dial(dir, ipc_handle);
 
-        gs_wire_start(&hello, GS_WIRE_HELLO, 0);
-        memcpy(hello.hello.instance, ipc_handle + 8, GS_INSTANCE_SIZE);
-        gs_wire_start(&query, GS_WIRE_QUERY, 1);
+        cr_assert_geq(fd, 0);
         if (i == 0)
-            throw_bomb(fd, &hello, kind, false);
+            throw_bomb(fd, message_hello(ipc_handle + 8), kind, false);
         else if (i == 1)
-            gs_wire_send(fd, &hello, -1);
+            side_greet(fd, ipc_handle + 8);
         else
             send(fd, "garbage", 7, MSG_NOSIGNAL);
-        throw_bomb(fd, &query, kind, false);
+        throw_bomb(fd, MESSAGE(QUERY, 1), kind, false);
         ret_fds[i] = fd;
     }
 }
 
 Test(share_descriptors, sent_to_an_exporter_hold_nobody_up)
 {
-    struct side_chunk piece = side_chunk_new(&side, 2 * MIB);
     unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     struct gs_export *export;
 
-    cr_assert_eq(side_export(&side, &piece, 0, 512, &export), GS_OK);
-    gs_export_handle(export, ipc_handle);
+    chunk = side_chunk_new(&side, 2 * MIB);
+    export = scene_export(0, 512, ipc_handle);
     other_start(&other, dir, NULL);
     for (enum bomb kind = 0; kind < BOMBS; kind++) {
         int fds[EACH], before = side_open_fds();
@@ -124,38 +108,6 @@ Test(share_descriptors, sent_to_an_exporter_hold_nobody_up)
                   before);
     }
     cr_assert(side_gets_back(&side, export));
-    side_chunk_free(&side, &piece);
-}
-
-/* The closer that is held up is waited for by what may hold it up, and by nothing else. */
-Test(share_descriptors, hold_up_no_end_of_a_connection_that_came_without_any)
-{
-    struct side_chunk piece = side_chunk_new(&side, 2 * MIB);
-    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
-    struct gs_export *export;
-    unsigned long address;
-    int before;
-
-    cr_assert_eq(side_export(&side, &piece, 0, 512, &export), GS_OK);
-    gs_export_handle(export, ipc_handle);
-    other_start(&other, dir, NULL);
-    for (int i = 0; i < EACH; i++)
-        gs_discard(bomb_new(BOMB_NESTED));
-    before = side_open_fds();
-    for (int i = 0; i < 100; i++) {
-        int fd = dial_anew(ipc_handle);
-
-        for (int j = 0; j < 3; j++) /* one is read, and the others lie there */
-            send(fd, "garbage", j, MSG_NOSIGNAL);
-        close(fd);
-    }
-    /* They are taken in one after the other: until then they are nobody's descriptors. */
-    cr_assert_eq(other_open(&other, ipc_handle, &address), GS_OK);
-    cr_assert(SIDE_WAIT(side_open_fds() <= before + 4), "%d, %d before", side_open_fds(), before);
-    other_ask(&other, "close %lx", address);
-    bombs_end();
-    cr_assert(side_gets_back(&side, export));
-    side_chunk_free(&side, &piece);
 }
 
 /* ---- An importer ----------------------------------------------------------------------------- */
@@ -169,23 +121,21 @@ struct liar {
 
 static void answer(int fd, enum bomb kind, const union gs_wire_message *open)
 {
-    union gs_wire_message message;
     struct gs_ipc_handle asked;
 
     gs_ipc_handle_read(open->open.ipc_handle, &asked);
-    gs_wire_start(&message, GS_WIRE_RECALL, 0);
-    throw_bomb(fd, &message, kind, true);
-    gs_wire_start(&message, GS_WIRE_GRANT, open->head.request);
-    message.grant.block_id = asked.block_id;
-    message.grant.chunk_id = asked.chunk_id;
-    message.grant.chunk_size = 2 * MIB;
-    message.grant.size = asked.size;
-    message.grant.pieces = message.grant.batch.count = 1;
-    message.grant.batch.sizes[0] = message.grant.chunk_size;
-    throw_bomb(fd, &message, kind, true);
-    gs_wire_start(&message, GS_WIRE_FLUSH, 0); /* lies there unread in the end */
-    for (int i = 0; i < 3; i++)
-        throw_bomb(fd, &message, kind, true);
+    throw_bomb(fd, MESSAGE(RECALL, 0), kind, true);
+    throw_bomb(fd,
+               MESSAGE(GRANT, open->head.request,
+                       .grant = {.block_id = asked.block_id,
+                                 .chunk_id = asked.chunk_id,
+                                 .chunk_size = 2 * MIB,
+                                 .size = asked.size,
+                                 .pieces = 1,
+                                 .batch = {.count = 1, .sizes = {2 * MIB}}}),
+               kind, true);
+    for (int i = 0; i < 3; i++) /* they lie there unread in the end */
+        throw_bomb(fd, MESSAGE(FLUSH, 0), kind, true);
 }
 
 static void *lie(void *arg)
@@ -203,14 +153,6 @@ static void *lie(void *arg)
         usleep(1000);
     close(fd);
     return NULL;
-}
-
-static void make_ipc_handle(unsigned char *ret, unsigned char instance)
-{
-    struct gs_ipc_handle made = {.block_id = 5, .chunk_id = 6, .size = 512};
-
-    memset(made.instance, instance, sizeof made.instance);
-    gs_ipc_handle_write(&made, ret);
 }
 
 static void liar_start(struct liar *liar, enum bomb kind, const unsigned char *ipc_handle)
@@ -234,7 +176,7 @@ Test(share_descriptors, sent_to_an_importer_hold_nobody_up)
 
         other_start(&other, dir, NULL);
         other_export(&other, 0, 512, 71, good);
-        make_ipc_handle(bad, (unsigned char)(kind + 1));
+        ipc_handle_by_hand((unsigned char)(kind + 1), 5, 512, bad);
         liar_start(&liar, kind, bad);
         since = side_now();
         status = gs_share_open(side.share, bad, SIDE_CONTEXT, 0, &address);
@@ -264,13 +206,16 @@ Test(share_descriptors, sent_to_an_importer_hold_nobody_up)
 
 /* ---- A broker ------------------------------------------------------------------------------- */
 
-static int dial_broker(void)
+/* It has greeted, and said what it confirms. */
+static int greet_broker(unsigned char instance, int memory)
 {
-    struct sockaddr_un to = {.sun_family = AF_UNIX};
-    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    unsigned char whole[GS_INSTANCE_SIZE];
+    int fd = side_broker_dial(dir);
 
-    snprintf(to.sun_path, sizeof to.sun_path, "%s/%s", dir, side_broker_name());
-    cr_assert_eq(connect(fd, (struct sockaddr *)&to, sizeof to), 0);
+    cr_assert_geq(fd, 0);
+    memset(whole, instance, sizeof whole);
+    side_greet(fd, whole);
+    leave_by_hand_in(fd, memory);
     return fd;
 }
 
@@ -278,73 +223,67 @@ static int dial_broker(void)
 static void attack_broker(enum bomb kind, int *ret_fds)
 {
     for (int i = 0; i < EACH; i++) {
-        struct gs_ipc_handle ipc_handle = {.block_id = 1, .chunk_id = 1, .size = 512};
-        int fd = dial_broker(), memory = leave_memory();
+        const unsigned char instance = (unsigned char)((int)kind * EACH + i + 100);
+        unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
         union gs_wire_message message;
+        int memory = leave_memory(), fd = greet_broker(instance, memory);
 
-        memset(ipc_handle.instance, (int)kind * EACH + i + 100, sizeof ipc_handle.instance);
-        gs_wire_start(&message, GS_WIRE_HELLO, 0);
-        memcpy(message.hello.instance, ipc_handle.instance, sizeof ipc_handle.instance);
-        gs_wire_send(fd, &message, -1);
-        leave_by_hand_in(fd, memory);
-        gs_wire_start(&message, GS_WIRE_SHARE, 0);
-        gs_ipc_handle_write(&ipc_handle, message.share.ipc_handle);
-        message.share.chunk_size = 2 * MIB;
+        ipc_handle_by_hand(instance, 1, 512, ipc_handle);
+        message = message_share(ipc_handle);
         message.share.slot = 2; /* which says something else: it goes with the connection */
-        throw_bomb(fd, &message, kind, true);
+        throw_bomb(fd, message, kind, true);
         if (i == 0) {
             ring_by_hand(fd, memory, 2);
         } else if (i == 1) {
-            gs_wire_start(&message, GS_WIRE_QUERY, 1);
-            throw_bomb(fd, &message, kind, true);
+            throw_bomb(fd, MESSAGE(QUERY, 1), kind, true);
         } else {
             send(fd, "garbage", 7, MSG_NOSIGNAL);
-            throw_bomb(fd, &message, kind, false);
+            throw_bomb(fd, message, kind, false);
         }
         close(memory);
         ret_fds[i] = fd;
     }
 }
 
+/* Of which the broker serves a block. */
+static void leave_and_die(unsigned char *ret_ipc_handle)
+{
+    other_start(&other, dir, "keep=60000");
+    other_export(&other, 0, 512, 72, ret_ipc_handle);
+    cr_assert(SIDE_WAIT(side_broker_published(dir) == 1));
+    other_kill(&other);
+}
+
+static void is_served(const char *who, enum bomb kind, const unsigned char *ipc_handle)
+{
+    const uint64_t since = side_now();
+    CUdeviceptr address = scene_open(ipc_handle);
+
+    cr_assert_eq(*(char *)address, 72);
+    say_served(who, kind, since);
+    cr_assert_eq(gs_share_close(side.share, address), GS_OK);
+}
+
 Test(share_descriptors, sent_to_a_broker_hold_nobody_up)
 {
     unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
 
-    other_start(&other, dir, "keep=60000");
-    other_export(&other, 0, 512, 72, ipc_handle);
-    cr_assert(SIDE_WAIT(side_broker_published(dir) == 1));
-    other_kill(&other);
+    leave_and_die(ipc_handle);
     for (enum bomb kind = 0; kind < BOMBS; kind++) {
-        CUdeviceptr address;
         uint64_t since;
         int fds[EACH];
 
         attack_broker(kind, fds);
         usleep(AGAIN_MS * 1000);
-        since = side_now();
-        cr_assert_eq(gs_share_open(side.share, ipc_handle, SIDE_CONTEXT, 0, &address), GS_OK);
-        cr_assert_eq(*(char *)address, 72);
-        say_served("broker", kind, since);
+        is_served("broker", kind, ipc_handle);
         for (int i = 0; i < EACH; i++)
             close(fds[i]);
         since = side_now();
         cr_assert(
             SIDE_WAIT(side_broker_published(dir) <= 2)); /* it goes on, and has dropped the rest */
         say_served("broker that was hung up on", kind, since);
-        cr_assert_eq(gs_share_close(side.share, address), GS_OK);
         bombs_end();
     }
-}
-
-static int greet_broker(unsigned char instance)
-{
-    union gs_wire_message message;
-    int fd = dial_broker();
-
-    gs_wire_start(&message, GS_WIRE_HELLO, 0);
-    memset(message.hello.instance, instance, sizeof message.hello.instance);
-    cr_assert_eq(gs_wire_send(fd, &message, -1), 0);
-    return fd;
 }
 
 /* False: it is not read any more. */
@@ -360,23 +299,20 @@ static bool is_asked_soon(int fd)
 static void attack_closers(void)
 {
     static int bombs[MANY]; /* they take longer to make than to send */
-    struct gs_ipc_handle ipc_handle = {.size = 512};
-    union gs_wire_message message;
-    int fd = greet_broker(99), memory = leave_memory();
+    struct gs_ipc_handle made = {.size = 512};
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
+    int memory = leave_memory(), fd;
     bool asked = true;
 
-    memset(ipc_handle.instance, 99, sizeof ipc_handle.instance);
+    memset(made.instance, 99, sizeof made.instance);
     for (int i = 0; i < MANY; i++)
         bombs[i] = bomb_new(BOMB_NESTED);
-    leave_by_hand_in(fd, memory);
+    fd = greet_broker(99, memory);
     for (int i = 0; i < MANY; i++) {
         asked = asked && is_asked_soon(fd);
-        ipc_handle.block_id = ipc_handle.chunk_id = 1 + (uint64_t)i;
-        gs_wire_start(&message, GS_WIRE_SHARE, 0);
-        gs_ipc_handle_write(&ipc_handle, message.share.ipc_handle);
-        message.share.chunk_size = 2 * MIB;
-        message.share.slot = 1 + (uint32_t)i;
-        throw(fd, &message, BOMB_NESTED, bombs[i], true);
+        made.block_id = made.chunk_id = 1 + (uint64_t)i; /* with a descriptor each */
+        gs_ipc_handle_write(&made, ipc_handle);
+        throw(fd, message_share(ipc_handle), BOMB_NESTED, bombs[i], true);
         if (i < MANY / 2)
             continue;
         asked = asked && is_asked_soon(fd);
@@ -390,19 +326,10 @@ static void attack_closers(void)
 Test(share_descriptors, sent_to_a_broker_by_hundreds_hold_nobody_up)
 {
     unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
-    CUdeviceptr address;
-    uint64_t since;
 
-    other_start(&other, dir, "keep=60000");
-    other_export(&other, 0, 512, 73, ipc_handle);
-    cr_assert(SIDE_WAIT(side_broker_published(dir) == 1));
-    other_kill(&other);
+    leave_and_die(ipc_handle);
     attack_closers();
     cr_assert(SIDE_WAIT(side_broker_published(dir) == 1), "what the attacker left is not dropped");
-    since = side_now();
-    cr_assert_eq(gs_share_open(side.share, ipc_handle, SIDE_CONTEXT, 0, &address), GS_OK);
-    cr_assert_eq(*(char *)address, 73);
-    say_served("broker, hundreds", BOMB_NESTED, since);
-    cr_assert_eq(gs_share_close(side.share, address), GS_OK);
+    is_served("broker, hundreds", BOMB_NESTED, ipc_handle);
     bombs_end();
 }
