@@ -74,14 +74,14 @@ void siege_tried(enum gs_wire_type type)
     __atomic_or_fetch(&siege->tried, UINT64_C(1) << type, __ATOMIC_SEQ_CST);
 }
 
-int siege_say(int fd, const union gs_wire_message *message, int attached)
+int siege_say(int fd, union gs_wire_message message, int attached)
 {
-    int error = gs_wire_send(fd, message, attached);
+    int error = gs_wire_send(fd, &message, attached);
 
     if (error == -ETOOMANYREFS) /* none is taken */
-        error = gs_wire_send(fd, message, -1);
+        error = say(fd, message);
     if (error == 0)
-        note(message->head.type);
+        note(message.head.type);
     return error;
 }
 
@@ -103,19 +103,17 @@ int siege_say_type(int fd, enum gs_wire_type type)
         message.order.value = UINT64_MAX;
     if (message.head.size == 0) /* the number of a message that there was */
         return 0;
-    return siege_say(fd, &message, -1);
+    return siege_say(fd, message, -1);
 }
 
 void siege_greet(int fd, const unsigned char *to, const unsigned char *from)
 {
-    union gs_wire_message message;
+    union gs_wire_message message = message_hello(to);
 
-    gs_wire_start(&message, GS_WIRE_HELLO, 0);
-    memcpy(message.hello.instance, to, GS_INSTANCE_SIZE);
     if (from)
         memcpy(message.hello.from, from, GS_INSTANCE_SIZE);
     message.hello.holds = from ? 8 : 0;
-    siege_say(fd, &message, -1);
+    siege_say(fd, message, -1);
 }
 
 int siege_greeted(void)
@@ -129,12 +127,7 @@ int siege_greeted(void)
 
 int siege_ask(int fd, uint32_t want_fd)
 {
-    union gs_wire_message message;
-
-    gs_wire_start(&message, GS_WIRE_OPEN, 1);
-    memcpy(message.open.ipc_handle, siege->ipc_handle, GS_IPC_HANDLE_SIZE);
-    message.open.want_fd = want_fd;
-    return siege_say(fd, &message, -1);
+    return siege_say(fd, message_open(siege->ipc_handle, 1, want_fd), -1);
 }
 
 int siege_hear(int fd, union gs_wire_message *ret_message)
@@ -143,6 +136,25 @@ int siege_hear(int fd, union gs_wire_message *ret_message)
         return 0;
     note(ret_message->head.type);
     return ret_message->head.type;
+}
+
+static _Noreturn void say_again_and_again(const struct siege_words *words)
+{
+    union gs_wire_message message;
+
+    for (unsigned round = 0;; round++) {
+        int fd = words->greets ? siege_greeted() : siege_dial();
+
+        words->say(fd, round);
+        if (words->reads) { /* it has been answered last */
+            shutdown(fd, SHUT_WR);
+            while (fd >= 0 && siege_hear(fd, &message) != 0)
+                continue;
+        }
+        if (round >= words->rounds)
+            siege_holds();
+        close(fd);
+    }
 }
 
 /* ---- Its beginning and end ------------------------------------------------------------------ */
@@ -168,7 +180,10 @@ static pid_t attack_start(const struct siege_attack *attack)
         return child;
     if (is_root && !become_user(user, user))
         _exit(1);
-    attack->play();
+    if (attack->play)
+        attack->play();
+    else
+        say_again_and_again(&attack->words);
     _exit(0);
 }
 
@@ -253,7 +268,7 @@ static void folder_start(void)
         cr_assert_eq(chown(siege->dir, owner, owner), 0);
 }
 
-static void say(const struct siege_attack *attack, const char *what, uint64_t since)
+static void tell(const struct siege_attack *attack, const char *what, uint64_t since)
 {
     static const char *const positions[] = {
         "another user", "a listed user",  "a listed user that holds", "the same user",
@@ -268,7 +283,7 @@ static void say(const struct siege_attack *attack, const char *what, uint64_t si
 
 static void say_served(const struct siege_attack *attack, uint64_t since, gs_status status)
 {
-    say(attack, "an honest importer is answered", since);
+    tell(attack, "an honest importer is answered", since);
     cr_assert_eq(status, GS_OK, "%s: an honest importer got %d", attack->name, status);
 }
 
@@ -341,7 +356,7 @@ static void run_short(const struct siege_attack *attack, struct other *exporter)
     cr_assert_not(other_withdraws(exporter), "%s: it holds nothing", attack->name);
     since = side_now();
     cr_assert_str_eq(other_ask(exporter, "short"), "ok");
-    say(attack, "its memory is waited for", since);
+    tell(attack, "its memory is waited for", since);
 }
 
 /* How many connections it has, with this one. */
@@ -351,9 +366,8 @@ static unsigned clients_of(const unsigned char *ipc_handle)
     union gs_wire_message message;
     unsigned clients = 0;
 
-    gs_wire_start(&message, GS_WIRE_QUERY, 1);
-    if (fd >= 0 && gs_wire_send(fd, &message, -1) == 0 &&
-        recv(fd, &message, sizeof message, 0) > 0 && message.head.type == GS_WIRE_REPORT)
+    if (fd >= 0 && say(fd, MESSAGE(QUERY, 1)) == 0 && recv(fd, &message, sizeof message, 0) > 0 &&
+        message.head.type == GS_WIRE_REPORT)
         clients = message.report.clients;
     if (fd >= 0)
         close(fd);
@@ -461,10 +475,8 @@ static unsigned left_by(pid_t pid)
     int fd = side_broker_dial(siege->dir);
 
     for (unsigned i = 0; fd >= 0 && i < clients; i++) {
-        gs_wire_start(&message, GS_WIRE_QUERY, 1);
-        message.query.index = i;
-        if (gs_wire_send(fd, &message, -1) != 0 || recv(fd, &message, sizeof message, 0) <= 0 ||
-            message.head.type != GS_WIRE_REPORT)
+        if (say(fd, MESSAGE(QUERY, 1, .query = {.index = i})) != 0 ||
+            recv(fd, &message, sizeof message, 0) <= 0 || message.head.type != GS_WIRE_REPORT)
             break;
         clients = message.report.clients;
         if (message.report.client_pid == (uint64_t)pid)
@@ -507,7 +519,7 @@ static void attack_broker(const struct siege_attack *attack)
     assert_is_under_way(attack, &siege->holds, attacker);
     since = side_now();
     leave(&late, 512, 8, ipc_handle);
-    say(attack, "it has what is left", since);
+    tell(attack, "it has what is left", since);
     other_kill(&late);
     assert_serves(attack, &importer, ipc_handle, 8);
     assert_bounded(attack, broker, &before);
@@ -534,7 +546,6 @@ static void *open_false(void *ipc_handle)
 /* One of its threads opens what the attacker poses to have, another one what there is. */
 static void attack_importer(const struct siege_attack *attack)
 {
-    struct gs_ipc_handle made = {.instance = {0x77}, .block_id = 5, .chunk_id = 6, .size = 512};
     unsigned char good[GS_IPC_HANDLE_SIZE], bad[GS_IPC_HANDLE_SIZE];
     struct gs_share_options options;
     CUdeviceptr address = 0;
@@ -550,7 +561,7 @@ static void attack_importer(const struct siege_attack *attack)
     side_start(&side, &options);
     start_owned(&exporter, "");
     other_export(&exporter, 0, 512, 9, good);
-    gs_ipc_handle_write(&made, bad);
+    ipc_handle_by_hand(0x77, 5, 512, bad);
     memcpy(siege->ipc_handle, bad, sizeof bad);
     attacker = attack_start(attack);
     assert_is_under_way(attack, &siege->listens, attacker);
@@ -587,7 +598,7 @@ static void attack_publisher(const struct siege_attack *attack)
     since = side_now();
     for (int i = 1; i < 500; i++) /* more than a socket takes */
         other_export(&exporter, 512 * i, 512, 8, ipc_handle);
-    say(attack, "499 handles are made", since);
+    tell(attack, "499 handles are made", since);
     assert_serves(attack, &importer, ipc_handle, 8);
     cr_assert_eq(other_stop(&importer), 0);
     cr_assert(SIDE_WAIT(other_withdraws(&exporter)));

@@ -5,7 +5,7 @@
 #ifndef GS_TESTS_SIEGE_H
 #define GS_TESTS_SIEGE_H
 
-#include "core/share/wire.h"
+#include "by_hand.h"
 #include "tests/system.h"
 
 enum siege_position {
@@ -42,7 +42,13 @@ struct siege_attack {
     enum siege_position position;
     uint64_t types;     /* bits: what it says, or is told and does not heed */
     unsigned resources; /* bits */
-    void (*play)(void);
+    void (*play)(void); /* all that it does; or NULL, and it connects again and again: */
+    struct siege_words {
+        void (*say)(int fd, unsigned round);
+        unsigned rounds; /* from then on the attack is under way */
+        bool greets;     /* before */
+        bool reads;      /* and closes as soon as all that was said is read */
+    } words;
 };
 
 extern const struct siege_attack siege_clients[], siege_posers[];
@@ -69,7 +75,7 @@ _Noreturn void siege_stays(void);
 /* To whom is attacked: a connection, or -1. */
 int siege_dial(void);
 /* Sends with a descriptor, if one goes, or -1; the error of gs_wire_send. */
-int siege_say(int fd, const union gs_wire_message *message, int attached);
+int siege_say(int fd, union gs_wire_message message, int attached);
 /* A message of that type, zero or made of the handle otherwise. */
 int siege_say_type(int fd, enum gs_wire_type type);
 /* It would have said so, and was hung up on for what came before. */

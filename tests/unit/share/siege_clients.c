@@ -1,5 +1,4 @@
 /* Attackers that come as clients, to an exporter or a broker (siege.h). */
-#include "leave_by_hand.h"
 #include "siege.h"
 #include "tests/children.h" /* SYS_pidfd_open */
 #include "tests/system.h"
@@ -53,37 +52,22 @@ static void greets_and_asks(void)
 }
 
 /* Asks for what it has no handle of as fast as it goes, and reads nothing. */
-static void guesses(void)
+static void guess(int fd, unsigned round)
 {
-    for (unsigned i = 0;; i++) {
-        int fd = siege_greeted();
-
-        for (int j = 0; j < 100 && siege_ask(fd, 1) == 0; j++)
-            continue;
-        if (i >= 20)
-            siege_holds();
-        close(fd);
-    }
+    for (int i = 0; i < 100 && siege_ask(fd, 1) == 0; i++)
+        continue;
 }
 
 /* Asks for blocks, every other time by an address, for which all exports are looked through. */
-static void looks_for_blocks(void)
+static void look_for_blocks(int fd, unsigned round)
 {
-    union gs_wire_message message;
+    union gs_wire_message message = MESSAGE(QUERY, 1);
 
-    gs_wire_start(&message, GS_WIRE_QUERY, 1);
-    for (unsigned i = 0;; i++) {
-        int fd = siege_greeted();
-
-        for (unsigned j = 0; j < 200; j++) {
-            message.query.about = j % 2 ? GS_ABOUT_ADDRESS : GS_ABOUT_BLOCK;
-            message.query.number = j % 4 ? UINT64_MAX - j : 1;
-            if (siege_say(fd, &message, -1) != 0)
-                break;
-        }
-        if (i >= 20)
-            siege_holds();
-        close(fd);
+    for (unsigned i = 0; i < 200; i++) {
+        message.query.about = i % 2 ? GS_ABOUT_ADDRESS : GS_ABOUT_BLOCK;
+        message.query.number = i % 4 ? UINT64_MAX - i : 1;
+        if (siege_say(fd, message, -1) != 0)
+            break;
     }
 }
 
@@ -194,19 +178,8 @@ static void heeds_nothing(void)
     }
 }
 
-/* As soon as all that was said is read: it has been answered last. */
-static void read_all_and_close(int fd)
-{
-    union gs_wire_message message;
-
-    shutdown(fd, SHUT_WR);
-    while (fd >= 0 && siege_hear(fd, &message) != 0)
-        continue;
-    close(fd);
-}
-
 /* Says what is not its to say, each time over a connection that has greeted. */
-static void says_what_others_say(void)
+static void say_what_others_say(int fd, unsigned round)
 {
     static const enum gs_wire_type types[] = {GS_WIRE_GRANT,   GS_WIRE_REFUSE, GS_WIRE_CLOSE,
                                               GS_WIRE_RECALL,  GS_WIRE_SHARE,  GS_WIRE_RING,
@@ -214,78 +187,50 @@ static void says_what_others_say(void)
                                               GS_WIRE_PUBLISH, GS_WIRE_HELLO,  GS_WIRE_ORDER,
                                               GS_WIRE_DONE,    GS_WIRE_FORKED, GS_WIRE_NAME,
                                               GS_WIRE_PULL};
-    enum { COUNT = sizeof types / sizeof *types };
 
-    for (unsigned i = 0;; i++) {
-        int fd = siege_greeted();
-
-        siege_say_type(fd, types[i % COUNT]);
-        close(fd);
-        if (i >= 3 * COUNT)
-            siege_holds();
-    }
+    siege_say_type(fd, types[round % (sizeof types / sizeof *types)]);
 }
 
 /* Opens what he has the handle of, gives back what he has not, tells of machines whom nobody asked
- * about. */
-static void say_as_agent(int fd, unsigned number)
+ * about; reads nothing. */
+static void say_as_agent(int fd, unsigned round)
 {
-    union gs_wire_message message;
+    union gs_wire_message open = message_open(siege->ipc_handle, 0, GS_OPEN_HAS_IT);
 
-    gs_wire_start(&message, GS_WIRE_OPEN, number);
-    memcpy(message.open.ipc_handle, siege->ipc_handle, GS_IPC_HANDLE_SIZE);
-    message.open.uid = getuid();
-    siege_say(fd, &message, -1);
-    gs_wire_start(&message, GS_WIRE_CLOSE, 0);
-    memset(message.close.instance, 0x66, GS_INSTANCE_SIZE);
-    message.close.block_id = number;
-    siege_say(fd, &message, -1);
-    gs_wire_start(&message, GS_WIRE_REPORT, number);
-    message.report.machine.client = number;
-    siege_say(fd, &message, -1);
-}
+    siege_say(fd, MESSAGE(HELLO, 1, .hello = {.agent = 1}), -1);
+    open.open.uid = getuid();
+    for (unsigned i = 1; i < 200; i++) {
+        const unsigned number = (round + 1) * 200 + i;
+        union gs_wire_message close = MESSAGE(CLOSE, 0, .close = {.block_id = number});
 
-/* Without end, as an agent that reads nothing. */
-static void is_an_agent(void)
-{
-    union gs_wire_message message;
-
-    for (unsigned i = 1;; i++) {
-        int fd = siege_dial();
-
-        gs_wire_start(&message, GS_WIRE_HELLO, 1);
-        message.hello.agent = 1;
-        siege_say(fd, &message, -1);
-        for (unsigned j = 1; j < 200; j++)
-            say_as_agent(fd, i * 200 + j);
-        if (i >= 60)
-            siege_holds();
-        close(fd);
+        open.head.request = number;
+        siege_say(fd, open, -1);
+        memset(close.close.instance, 0x66, GS_INSTANCE_SIZE);
+        siege_say(fd, close, -1);
+        siege_say(fd, MESSAGE(REPORT, number, .report = {.machine = {.client = number}}), -1);
     }
 }
 
 static int say_publish(int fd, int memory)
 {
-    union gs_wire_message message;
-
-    gs_wire_start(&message, GS_WIRE_PUBLISH, 0);
-    return siege_say(fd, &message, memory);
+    return siege_say(fd, MESSAGE(PUBLISH, 0), memory);
 }
 
 /* A chunk; or one of many pieces, of which the last never comes. */
-static int say_share(int fd, const struct gs_ipc_handle *ipc_handle, uint32_t pieces,
-                     uint32_t piece, int attached)
+static int say_share(int fd, const struct gs_ipc_handle *of, uint32_t pieces, uint32_t piece,
+                     int attached)
 {
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     union gs_wire_message message;
 
-    gs_wire_start(&message, GS_WIRE_SHARE, 0);
-    gs_ipc_handle_write(ipc_handle, message.share.ipc_handle);
-    message.share.chunk_size = (pieces ? pieces : 1) * (uint64_t)(2 << 20);
+    gs_ipc_handle_write(of, ipc_handle);
+    message = message_share(ipc_handle);
+    message.share.chunk_size *= pieces ? pieces : 1;
     message.share.pieces = pieces;
     message.share.piece = piece;
     message.share.piece_size = 2 << 20;
-    message.share.slot = (uint32_t)ipc_handle->block_id % PUBLISH_SLOTS;
-    return siege_say(fd, &message, attached);
+    message.share.slot %= PUBLISH_SLOTS;
+    return siege_say(fd, message, attached);
 }
 
 /* Returns when all that was said to a broker has been read: it answers in turn. */
@@ -363,41 +308,26 @@ static void leaves_from_many(void)
 }
 
 /* The blocks that another one will leave next. */
-static void leaves_in_anothers_name(void)
+static void leave_in_anothers_name(int fd, unsigned round)
 {
+    struct gs_ipc_handle ipc_handle = {.chunk_id = 99, .size = 512};
     int memory = leave_memory(), null = open("/dev/null", O_RDONLY | O_CLOEXEC);
 
-    for (unsigned i = 0;; i++) {
-        struct gs_ipc_handle ipc_handle = {.chunk_id = 99, .size = 512};
-        int fd = siege_dial();
-
-        memcpy(ipc_handle.instance, siege->other, sizeof ipc_handle.instance);
-        siege_greet(fd, ipc_handle.instance, NULL);
-        say_publish(fd, memory);
-        for (ipc_handle.block_id = 2; ipc_handle.block_id < 5; ipc_handle.block_id++)
-            say_share(fd, &ipc_handle, 0, 0, null);
-        if (i >= 20)
-            siege_holds();
-        read_all_and_close(fd);
-    }
+    memcpy(ipc_handle.instance, siege->other, sizeof ipc_handle.instance);
+    siege_greet(fd, ipc_handle.instance, NULL);
+    say_publish(fd, memory);
+    for (ipc_handle.block_id = 2; ipc_handle.block_id < 5; ipc_handle.block_id++)
+        say_share(fd, &ipc_handle, 0, 0, null);
+    close(memory);
+    close(null);
 }
 
 /* In the name of an honest importer: what it has open, which then is not its any more. */
-static void resumes_what_another_has(void)
+static void resume_what_another_has(int fd, unsigned round)
 {
-    union gs_wire_message message;
-
-    for (unsigned i = 0;; i++) {
-        int fd = siege_dial();
-
-        siege_greet(fd, siege->ipc_handle + 8, siege->other);
-        gs_wire_start(&message, GS_WIRE_RESUME, 1);
-        for (message.resume.block_id = 8; message.resume.block_id-- > 0;)
-            siege_say(fd, &message, -1);
-        if (i >= 20)
-            siege_holds();
-        read_all_and_close(fd);
-    }
+    siege_greet(fd, siege->ipc_handle + 8, siege->other);
+    for (uint64_t id = 8; id-- > 0;)
+        siege_say(fd, MESSAGE(RESUME, 1, .close = {.block_id = id}), -1);
 }
 
 /* As an honest importer, by its number and its pidfd: what ends with that is not the honest one's
@@ -410,10 +340,9 @@ static void claims_to_be_another(void)
     for (unsigned i = 0; i < CLAIMS; i++) {
         int fd = siege_dial();
 
-        gs_wire_start(&message, GS_WIRE_HELLO, 0);
-        memcpy(message.hello.instance, siege->ipc_handle + 8, GS_INSTANCE_SIZE);
+        message = message_hello(siege->ipc_handle + 8);
         message.hello.pid = (uint64_t)siege->honest;
-        siege_say(fd, &message, pidfd);
+        siege_say(fd, message, pidfd);
         siege_ask(fd, 1);
         siege_hear(fd, &message);
         close(fd);
@@ -422,50 +351,25 @@ static void claims_to_be_another(void)
 }
 
 /* With each connection goes what it held. */
-static void leaves_with_a_bye(void)
+static void leave_with_a_bye(int fd, unsigned round)
 {
     union gs_wire_message message;
 
-    for (unsigned i = 0;; i++) {
-        int fd = siege_greeted();
-
-        siege_ask(fd, 0);
-        siege_hear(fd, &message);
-        siege_say_type(fd, GS_WIRE_BYE);
-        siege_ask(fd, 0);
-        if (i >= 200)
-            siege_holds();
-        close(fd);
-    }
+    siege_ask(fd, 0);
+    siege_hear(fd, &message);
+    siege_say_type(fd, GS_WIRE_BYE);
+    siege_ask(fd, 0);
 }
 
 /* For all there is, over and over: one answer is read, the others are not waited for. */
-static void asks_for_memory(void)
+static void ask_for_memory(int fd, unsigned round)
 {
     union gs_wire_message message;
 
-    for (unsigned i = 0;; i++) {
-        int fd = siege_dial();
-
-        siege_say_type(fd, GS_WIRE_ORDER);
-        siege_hear(fd, &message);
-        for (int j = 0; j < 10 && siege_say_type(fd, GS_WIRE_ORDER) == 0; j++)
-            continue;
-        if (i >= 2 * MANY)
-            siege_holds();
-        close(fd);
-    }
-}
-
-static int say_name(int fd, unsigned number)
-{
-    union gs_wire_message message;
-
-    gs_wire_start(&message, GS_WIRE_NAME, 0);
-    message.name.block_id = 1;
-    message.name.since_ns = UINT64_MAX; /* nothing is newer */
-    snprintf(message.name.naming.name, sizeof message.name.naming.name, "name-%u", number);
-    return siege_say(fd, &message, -1);
+    siege_say_type(fd, GS_WIRE_ORDER);
+    siege_hear(fd, &message);
+    for (int i = 0; i < 10 && siege_say_type(fd, GS_WIRE_ORDER) == 0; i++)
+        continue;
 }
 
 /* More names than there may be, each again and again, of a block that it has left. */
@@ -479,58 +383,89 @@ static void names_without_end(void)
     say_publish(fd, memory);
     say_share(fd, &ipc_handle, 0, 0, null);
     for (unsigned i = 0;; i++) {
+        union gs_wire_message message =
+            MESSAGE(NAME, 0, .name = {.block_id = 1, .since_ns = UINT64_MAX}); /* the newest */
+
         is_asked(fd);
-        say_name(fd, i % 3000);
+        snprintf(message.name.naming.name, GS_NAME_SIZE, "name-%u", i % 3000);
+        siege_say(fd, message, -1);
         if (i >= 4000)
             siege_holds();
     }
 }
 
 /* Asks for names, and has them end, as fast as it goes; reads nothing. */
-static void asks_for_names(void)
+static void ask_for_names(int fd, unsigned round)
 {
-    union gs_wire_message message;
+    bool goes = true;
 
-    for (unsigned i = 0;; i++) {
-        int fd = siege_dial();
-
-        for (unsigned j = 0; j < 40; j++) {
-            gs_wire_start(&message, j % 2 ? GS_WIRE_QUERY : GS_WIRE_ORDER, j);
-            if (j % 2) {
-                message.query.about = GS_ABOUT_NEXT_NAME;
-            } else {
-                message.order.kind = GS_ORDER_UNNAME;
-                strcpy(message.order.name, "name-1");
-            }
-            if (siege_say(fd, &message, -1) != 0)
-                break;
-        }
-        if (i >= 2 * MANY)
-            siege_holds();
-        close(fd);
-    }
+    for (unsigned i = 0; i < 40 && goes; i++)
+        goes = siege_say(fd,
+                         i % 2 ? MESSAGE(QUERY, i, .query = {.about = GS_ABOUT_NEXT_NAME})
+                               : MESSAGE(ORDER, i,
+                                         .order = {.kind = GS_ORDER_UNNAME, .name = "name-1"}),
+                         -1) == 0;
 }
 
 /* Asks for files of events, and reads nothing. */
-static void asks_for_events(void)
+static void ask_for_events(int fd, unsigned round)
 {
-    union gs_wire_message message;
+    union gs_wire_message message = MESSAGE(QUERY, 0, .query = {.about = GS_ABOUT_EVENTS});
 
-    for (unsigned i = 0;; i++) {
-        int fd = siege_dial();
-
-        for (unsigned j = 0; j < 40; j++) {
-            gs_wire_start(&message, GS_WIRE_QUERY, j);
-            message.query.about = GS_ABOUT_EVENTS;
-            message.query.number = j % 3;
-            if (siege_say(fd, &message, -1) != 0)
-                break;
-        }
-        if (i >= 2 * MANY)
-            siege_holds();
-        close(fd);
+    for (unsigned i = 0; i < 40; i++) {
+        message.head.request = i;
+        message.query.number = i % 3;
+        if (siege_say(fd, message, -1) != 0)
+            break;
     }
 }
+
+#define GUESSES                   \
+    NULL,                         \
+    {                             \
+        guess, 20, .greets = true \
+    }
+#define LOOKS                               \
+    NULL,                                   \
+    {                                       \
+        look_for_blocks, 20, .greets = true \
+    }
+#define MEMORY                   \
+    NULL,                        \
+    {                            \
+        ask_for_memory, 2 * MANY \
+    }
+#define NAMES                   \
+    NULL,                       \
+    {                           \
+        ask_for_names, 2 * MANY \
+    }
+#define EVENTS                   \
+    NULL,                        \
+    {                            \
+        ask_for_events, 2 * MANY \
+    }
+#define MISTAKES                                \
+    NULL,                                       \
+    {                                           \
+        say_what_others_say, 48, .greets = true \
+    }
+#define BYES                                  \
+    NULL,                                     \
+    {                                         \
+        leave_with_a_bye, 200, .greets = true \
+    }
+#define RESUMES                                    \
+    NULL,                                          \
+    {                                              \
+        resume_what_another_has, 20, .reads = true \
+    }
+#define OTHERS                                    \
+    NULL,                                         \
+    {                                             \
+        leave_in_anothers_name, 20, .reads = true \
+    }
+#define AS_AGENT NULL, {say_as_agent, 60}
 
 const struct siege_attack siege_clients[] = {
     {"makes connections without end", EXPORTER, UNINVITED, SAYS(HELLO) | SAYS(OPEN),
@@ -539,9 +474,9 @@ const struct siege_attack siege_clients[] = {
      TAKES(CONNECTIONS) | TAKES(TURNS), greets_and_asks},
     {"makes silent connections without end", EXPORTER, SAME_USER, 0, TAKES(CONNECTIONS), silent},
     {"guesses without end", EXPORTER, SAME_USER, SAYS(HELLO) | SAYS(OPEN),
-     TAKES(TURNS) | TAKES(SOCKET_MEMORY), guesses},
+     TAKES(TURNS) | TAKES(SOCKET_MEMORY), GUESSES},
     {"looks for blocks without end", EXPORTER, LISTED, SAYS(QUERY),
-     TAKES(TURNS) | TAKES(SOCKET_MEMORY), looks_for_blocks},
+     TAKES(TURNS) | TAKES(SOCKET_MEMORY), LOOKS},
     {"reads no answer to its questions", EXPORTER, LISTED, SAYS(QUERY),
      TAKES(SOCKET_MEMORY) | TAKES(UNDER_WAY), questions_unread},
     {"takes no descriptor", EXPORTER, LISTED_HOLDER, SAYS(OPEN),
@@ -551,31 +486,31 @@ const struct siege_attack siege_clients[] = {
     {"opens with all connections", EXPORTER, LISTED_HOLDER, SAYS(OPEN), TAKES(CONNECTIONS),
      opens_with_all},
     {"says bye and comes again", EXPORTER, LISTED_HOLDER, SAYS(OPEN) | SAYS(BYE),
-     TAKES(CONNECTIONS), leaves_with_a_bye},
+     TAKES(CONNECTIONS), BYES},
     {"opens and closes without end", EXPORTER, HOLDER, SAYS(OPEN) | SAYS(CLOSE), TAKES(TURNS),
      churns},
     {"gives nothing back", EXPORTER, HOLDER, SAYS(OPEN) | SAYS(CLOSE) | SAYS(RECALL) | SAYS(FLUSH),
      TAKES(LIMBO), heeds_nothing},
     {"resumes what another has open", EXPORTER, HOLDER, SAYS(HELLO) | SAYS(RESUME), TAKES(LEASES),
-     resumes_what_another_has},
+     RESUMES},
     {"claims to be another", EXPORTER, HOLDER, SAYS(HELLO) | SAYS(OPEN), TAKES(CONNECTIONS),
      claims_to_be_another},
     {"asks for memory without end", EXPORTER, LISTED, SAYS(ORDER) | SAYS(REFUSE), TAKES(TURNS),
-     asks_for_memory},
+     MEMORY},
     {"asks for memory without end", EXPORTER, SAME_USER, SAYS(ORDER) | SAYS(DONE),
-     TAKES(TURNS) | TAKES(SOCKET_MEMORY), asks_for_memory},
+     TAKES(TURNS) | TAKES(SOCKET_MEMORY), MEMORY},
     {"says what is not its to say", EXPORTER, SAME_USER,
      NO_IMPORTERS | SAYS(CLOSE) | SAYS(FLUSHED) | SAYS(HELLO) | SAYS(SHARE) | SAYS(RING) |
          SAYS(PUBLISH) | SAYS(ORDER) | SAYS(PULL) | SAYS(FORKED) | SAYS(NAME),
-     TAKES(TURNS), says_what_others_say},
+     TAKES(TURNS), MISTAKES},
     {"asks for names without end", EXPORTER, LISTED, SAYS(QUERY) | SAYS(ORDER),
-     TAKES(TURNS) | TAKES(SOCKET_MEMORY), asks_for_names},
+     TAKES(TURNS) | TAKES(SOCKET_MEMORY), NAMES},
     {"asks for names without end", EXPORTER, SAME_USER, SAYS(QUERY) | SAYS(ORDER),
-     TAKES(TURNS) | TAKES(SOCKET_MEMORY), asks_for_names},
+     TAKES(TURNS) | TAKES(SOCKET_MEMORY), NAMES},
     {"asks for events without end", EXPORTER, LISTED, SAYS(QUERY),
-     TAKES(TURNS) | TAKES(SOCKET_MEMORY), asks_for_events},
+     TAKES(TURNS) | TAKES(SOCKET_MEMORY), EVENTS},
     {"asks for events without end", EXPORTER, SAME_USER, SAYS(QUERY),
-     TAKES(TURNS) | TAKES(SOCKET_MEMORY), asks_for_events},
+     TAKES(TURNS) | TAKES(SOCKET_MEMORY), EVENTS},
     {"makes connections without end", BROKER, UNINVITED, SAYS(HELLO) | SAYS(OPEN),
      TAKES(CONNECTIONS), greets_and_asks},
     {"leaves all it can", BROKER, SAME_USER, SAYS(PUBLISH) | SAYS(SHARE), TAKES(EXPORTS),
@@ -587,22 +522,22 @@ const struct siege_attack siege_clients[] = {
      SAYS(HELLO) | SAYS(PUBLISH) | SAYS(SHARE) | SAYS(NAME), TAKES(TURNS) | TAKES(EXPORTS),
      names_without_end},
     {"asks for names without end", BROKER, LISTED, SAYS(QUERY) | SAYS(ORDER),
-     TAKES(TURNS) | TAKES(SOCKET_MEMORY), asks_for_names},
+     TAKES(TURNS) | TAKES(SOCKET_MEMORY), NAMES},
     {"asks for events without end", BROKER, SAME_USER, SAYS(QUERY),
-     TAKES(TURNS) | TAKES(SOCKET_MEMORY), asks_for_events},
+     TAKES(TURNS) | TAKES(SOCKET_MEMORY), EVENTS},
     {"leaves in another's name", BROKER, LISTED, SAYS(HELLO) | SAYS(PUBLISH) | SAYS(SHARE),
-     TAKES(EXPORTS), leaves_in_anothers_name},
+     TAKES(EXPORTS), OTHERS},
     {"looks for blocks without end", BROKER, LISTED, SAYS(QUERY),
-     TAKES(TURNS) | TAKES(SOCKET_MEMORY), looks_for_blocks},
+     TAKES(TURNS) | TAKES(SOCKET_MEMORY), LOOKS},
     {"reads no answer to its questions", BROKER, LISTED, SAYS(QUERY),
      TAKES(SOCKET_MEMORY) | TAKES(UNDER_WAY), questions_unread},
     {"takes no descriptor", BROKER, LISTED_HOLDER, SAYS(OPEN), TAKES(UNDER_WAY), opens_unread},
     {"opens and closes without end", BROKER, HOLDER, SAYS(OPEN) | SAYS(CLOSE), TAKES(TURNS),
      churns},
     {"says what is not its to say", BROKER, SAME_USER,
-     NO_IMPORTERS | SAYS(CLOSE) | SAYS(FLUSHED) | SAYS(ORDER), TAKES(TURNS), says_what_others_say},
+     NO_IMPORTERS | SAYS(CLOSE) | SAYS(FLUSHED) | SAYS(ORDER), TAKES(TURNS), MISTAKES},
     {"is an agent of machines without end", BROKER, SAME_USER,
      SAYS(HELLO) | SAYS(OPEN) | SAYS(CLOSE) | SAYS(REPORT),
-     TAKES(TURNS) | TAKES(SOCKET_MEMORY) | TAKES(LEASES), is_an_agent},
+     TAKES(TURNS) | TAKES(SOCKET_MEMORY) | TAKES(LEASES), AS_AGENT},
 };
 const size_t siege_client_count = sizeof siege_clients / sizeof *siege_clients;

@@ -73,19 +73,19 @@ static void broker_is_silent_to_importers(void)
 static void grant(int fd)
 {
     int memory = memfd_create("grant", MFD_CLOEXEC);
-    union gs_wire_message message;
     struct gs_ipc_handle asked;
 
     if (ftruncate(memory, 2 << 20) != 0 || gs_ipc_handle_read(siege->ipc_handle, &asked) != GS_OK)
         _exit(1);
-    gs_wire_start(&message, GS_WIRE_GRANT, 1);
-    message.grant.block_id = asked.block_id;
-    message.grant.chunk_id = asked.chunk_id;
-    message.grant.chunk_size = 2 << 20;
-    message.grant.size = asked.size;
-    message.grant.pieces = message.grant.batch.count = 1;
-    message.grant.batch.sizes[0] = message.grant.chunk_size;
-    siege_say(fd, &message, memory);
+    siege_say(fd,
+              MESSAGE(GRANT, 1,
+                      .grant = {.block_id = asked.block_id,
+                                .chunk_id = asked.chunk_id,
+                                .chunk_size = 2 << 20,
+                                .size = asked.size,
+                                .pieces = 1,
+                                .batch = {.count = 1, .sizes = {2 << 20}}}),
+              memory);
     close(memory);
 }
 
