@@ -1,7 +1,7 @@
 /* Who may do what with a shared block: reading only, blocks alone in their chunk, groups. */
 #include <criterion/criterion.h>
 
-#include "core/share/wire.h"
+#include "by_hand.h"
 #include "scene.h"
 #include "tests/children.h"
 #include "tests/forbid.h"
@@ -86,8 +86,7 @@ Test(share_access, who_holds_what_is_told_to_nobody_who_is_only_listed)
     if (child == 0) {
         int fd = setuid(65534) == 0 ? side_connect_by_hand(dir, ipc_handle) : -1;
 
-        gs_wire_start(&message, GS_WIRE_QUERY, 1);
-        gs_wire_send(fd, &message, -1);
+        say(fd, MESSAGE(QUERY, 1));
         _exit(recv(fd, &message, sizeof message, 0) > 0 && message.head.type == GS_WIRE_REFUSE
                   ? (int)message.refuse.reason
                   : 0);
@@ -111,20 +110,6 @@ Test(share_access, a_handle_with_another_secret_opens_nothing)
     cr_assert_neq(other_open(&other, forged, &address), GS_OK);
     cr_assert_eq(other_open(&other, ipc_handle, &address), GS_OK);
     cr_assert_eq(other_open(&other, forged, &address), GS_BAD_HANDLE);
-}
-
-/* One connection has it open twice, and closes neither before it ends. */
-Test(share_access, all_that_one_had_open_ends_with_it)
-{
-    int fd;
-
-    scene_block(&export, ipc_handle);
-    fd = side_connect_by_hand(dir, ipc_handle);
-    for (int i = 0; i < 2; i++)
-        cr_assert_eq(side_open_by_hand(fd, export), GS_WIRE_GRANT);
-    cr_assert_not(gs_share_withdraw(side.share, export));
-    side_leave(fd);
-    cr_assert(side_gets_back(&side, export));
 }
 
 /* ---- What the system forbids ----------------------------------------------------------------- */

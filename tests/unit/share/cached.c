@@ -1,6 +1,7 @@
 /* Chunks are mapped for as long as something of them is held; and what is closed is asked for. */
 #include <criterion/criterion.h>
 
+#include "by_hand.h"
 #include "core/share/internal.h"
 #include "scene.h"
 #include "tests/children.h"
@@ -61,38 +62,6 @@ Test(share_cached, with_its_last_block_it_is_unmapped_before_that_is_back)
     cr_assert_eq(memdriver_exports(), 1, "its descriptor is kept");
 }
 
-Test(share_cached, while_another_block_is_open_it_stays_mapped)
-{
-    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
-    struct gs_export *held;
-    unsigned long address;
-
-    other_start(&other, dir, NULL);
-    cr_assert_eq(side_export(&side, &chunk, MIB, 512, &held), GS_OK);
-    gs_export_handle(held, ipc_handle);
-    cr_assert_eq(other_open(&other, ipc_handle, &address), GS_OK);
-    for (int i = 1; i <= 10; i++)
-        go_round((size_t)i % 7 * 512, i, false);
-    cr_assert(is_mapped());
-    cr_assert_str_eq(other_ask(&other, "maps"), "ok 1");
-    other_ask(&other, "close %lx", address);
-    cr_assert(side_gets_back(&side, held));
-}
-
-Test(share_cached, its_exporter_is_killed_and_it_is_unmapped)
-{
-    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
-    CUdeviceptr address;
-
-    other_start(&other, dir, NULL);
-    other_export(&other, 0, 512, 7, ipc_handle);
-    cr_assert_eq(gs_share_open(side.share, ipc_handle, SIDE_CONTEXT, 0, &address), GS_OK);
-    cr_assert_eq(gs_share_close(side.share, address), GS_OK);
-    cr_assert_not_null(gs_map_find(&side.map, address), "it was not kept");
-    other_kill(&other);
-    cr_assert(SIDE_WAIT(gs_map_find(&side.map, address) == NULL));
-}
-
 /* A connection by hand that has something open, which is freed; and is asked for it. */
 static int asked_by_hand(struct gs_export **ret_held, uint64_t *ret_number)
 {
@@ -113,11 +82,7 @@ static int asked_by_hand(struct gs_export **ret_held, uint64_t *ret_number)
 
 static void say_flushed(int fd, uint64_t number)
 {
-    union gs_wire_message message;
-
-    gs_wire_start(&message, GS_WIRE_FLUSHED, 0);
-    message.flush.number = number;
-    cr_assert_eq(gs_wire_send(fd, &message, -1), 0);
+    cr_assert_eq(say(fd, MESSAGE(FLUSHED, 0, .flush = {.number = number})), 0);
 }
 
 /* Whoever answers what it was not asked, or twice, is hung up on. */

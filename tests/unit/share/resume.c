@@ -4,7 +4,7 @@
  */
 #include <criterion/criterion.h>
 
-#include "by_name.h"
+#include "by_hand.h"
 #include "core/share/exporter.h"
 #include "scene.h"
 #include "tests/system.h"
@@ -29,16 +29,16 @@ TestSuite(share_resume, .init = setup, .fini = scene_end, .timeout = 120);
 Test(share_resume, of_a_process_that_says_who_it_is_stays_without_a_connection)
 {
     uint64_t block_id;
-    int fd = connect_by_name(ipc_handle, 0, 0);
+    int fd = connect_by_name(dir, ipc_handle, 0, 0);
 
     block_id = open_again(fd, ipc_handle, 1);
     open_again(fd, ipc_handle, 2);
     close(fd);
     cr_assert(side_stays_held(&side, export, LATE_MS));
-    fd = connect_by_name(ipc_handle, 0, 1);
-    say(fd, GS_WIRE_RESUME, 1, block_id);
+    fd = connect_by_name(dir, ipc_handle, 0, 1);
+    say_of_block(fd, GS_WIRE_RESUME, 1, block_id);
     cr_assert(side_stays_held(&side, export, 100));
-    say(fd, GS_WIRE_CLOSE, 1, block_id);
+    say_of_block(fd, GS_WIRE_CLOSE, 1, block_id);
     cr_assert(side_gets_back(&side, export));
     close(fd);
 }
@@ -46,19 +46,19 @@ Test(share_resume, of_a_process_that_says_who_it_is_stays_without_a_connection)
 /* What a holder that comes back does not name, it does not hold. */
 Test(share_resume, that_is_not_named_by_who_comes_back_is_over)
 {
-    int fd = connect_by_name(ipc_handle, 0, 0);
+    int fd = connect_by_name(dir, ipc_handle, 0, 0);
 
     open_again(fd, ipc_handle, 1);
     close(fd);
-    fd = connect_by_name(ipc_handle, 0, 2);
-    say(fd, GS_WIRE_RESUME, 1, 12345);
+    fd = connect_by_name(dir, ipc_handle, 0, 2);
+    say_of_block(fd, GS_WIRE_RESUME, 1, 12345);
     cr_assert(side_stays_held(&side, export, 100), "it has not named all");
-    say(fd, GS_WIRE_RESUME, 1, 12346);
+    say_of_block(fd, GS_WIRE_RESUME, 1, 12346);
     cr_assert(side_gets_back(&side, export));
     export = scene_export(0, 512, ipc_handle);
     open_again(fd, ipc_handle, 1);
     close(fd);
-    fd = connect_by_name(ipc_handle, 0, 0); /* nothing at all */
+    fd = connect_by_name(dir, ipc_handle, 0, 0); /* nothing at all */
     cr_assert(side_gets_back(&side, export));
     close(fd);
 }
@@ -66,17 +66,17 @@ Test(share_resume, that_is_not_named_by_who_comes_back_is_over)
 Test(share_resume, a_close_of_an_earlier_grant_comes_late_and_ends_nothing)
 {
     uint64_t block_id;
-    int fd = connect_by_name(ipc_handle, 0, 0);
+    int fd = connect_by_name(dir, ipc_handle, 0, 0);
 
     block_id = open_again(fd, ipc_handle, 7);
     cr_assert_eq(open_again(fd, ipc_handle, 8), block_id);
     cr_assert(SIDE_WAIT(export->references == 1), "one holder");
     for (int i = 0; i < 2; i++)
-        say(fd, GS_WIRE_CLOSE, 7, block_id);
-    say(fd, GS_WIRE_CLOSE, 9, block_id);
+        say_of_block(fd, GS_WIRE_CLOSE, 7, block_id);
+    say_of_block(fd, GS_WIRE_CLOSE, 9, block_id);
     cr_assert(side_stays_held(&side, export, 100));
     for (int i = 0; i < 2; i++) /* the second one means nothing */
-        say(fd, GS_WIRE_CLOSE, 8, block_id);
+        say_of_block(fd, GS_WIRE_CLOSE, 8, block_id);
     cr_assert(side_gets_back(&side, export));
     close(fd);
 }
@@ -95,16 +95,16 @@ Test(share_resume, is_called_back_once_from_who_comes_back)
 {
     union gs_wire_message message;
     uint64_t block_id;
-    int fd = connect_by_name(ipc_handle, 0, 0), got;
+    int fd = connect_by_name(dir, ipc_handle, 0, 0), got;
 
     block_id = open_again(fd, ipc_handle, 3);
     close(fd);
-    fd = connect_by_name(ipc_handle, 0, 1);
+    fd = connect_by_name(dir, ipc_handle, 0, 1);
     open_of_another(fd); /* it has been heard */
     gs_share_freed(side.share, export, side_now());
     cr_assert_not(poll(&(struct pollfd){.fd = fd, .events = POLLIN}, 1, 200),
                   "it has not named it");
-    say(fd, GS_WIRE_RESUME, 4, block_id);
+    say_of_block(fd, GS_WIRE_RESUME, 4, block_id);
     cr_assert(SIDE_WAIT(gs_wire_receive(fd, &message, &got) == 0));
     cr_assert_eq(message.head.type, GS_WIRE_RECALL);
     cr_assert_eq(message.head.request, 4);
@@ -118,7 +118,7 @@ Test(share_resume, is_not_ended_by_a_hello_that_is_heard_behind_the_next)
     int fd[3];
 
     for (int i = 0; i < 3; i++) {
-        fd[i] = connect_by_name(ipc_handle, (uint32_t[]){UINT32_MAX, 1, 0}[i], 0);
+        fd[i] = connect_by_name(dir, ipc_handle, (uint32_t[]){UINT32_MAX, 1, 0}[i], 0);
         if (i < 2)
             open_again(fd[i], ipc_handle, 1);
     }
@@ -130,15 +130,15 @@ Test(share_resume, is_not_ended_by_a_hello_that_is_heard_behind_the_next)
 /* The process has another connection since, and a child may have this one: it has no say. */
 Test(share_resume, is_not_ended_with_the_connection_before_the_newest)
 {
-    int before = connect_by_name(ipc_handle, 0, 0), fd;
+    int before = connect_by_name(dir, ipc_handle, 0, 0), fd;
     uint64_t block_id = open_again(before, ipc_handle, 1);
 
-    fd = connect_by_name(ipc_handle, 0, 1);
-    say(fd, GS_WIRE_RESUME, 1, block_id);
+    fd = connect_by_name(dir, ipc_handle, 0, 1);
+    say_of_block(fd, GS_WIRE_RESUME, 1, block_id);
     cr_assert(SIDE_WAIT(gs_conn_hung_up(before)), "nothing is heard over it any more");
     cr_assert(side_stays_held(&side, export, 100));
     cr_assert_eq(export->references, 1);
-    say(fd, GS_WIRE_CLOSE, 1, block_id);
+    say_of_block(fd, GS_WIRE_CLOSE, 1, block_id);
     cr_assert(side_gets_back(&side, export));
     close(before);
     close(fd);
