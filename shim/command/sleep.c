@@ -162,8 +162,8 @@ static bool order_one(struct sleeping *sleeping, struct target *target, enum gs_
 
 static void add_target(struct sleeping *sleeping, long pid, int word, bool in_group)
 {
-    struct target *targets = command_room(sleeping->targets, sleeping->count, &sleeping->room,
-                                          sizeof *targets);
+    struct target *targets =
+        command_room(sleeping->targets, sleeping->count, &sleeping->room, sizeof *targets);
     size_t first = 0;
 
     sleeping->targets = targets;
