@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "core/gpu/device.h"
+#include "tests/driver/softcuda.h"
 #include "tests/unit/base/files.h"
 #include "tests/unit/fixture.h"
 
@@ -116,10 +117,17 @@ static CUresult full(CUmemGenericAllocationHandle *ret, size_t size,
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
+static CUresult refuse_import(CUmemGenericAllocationHandle *ret, void *handle,
+                              CUmemAllocationHandleType type)
+{
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
+
 /* It is asked again when there is room. */
 Test(device, one_that_is_full_is_not_taken_for_one_that_cannot)
 {
     const struct gs_log log = {.line = hear};
+    struct softcuda_census census;
     struct gs_driver driver;
     struct gs_device device;
     struct fixture f;
@@ -138,5 +146,11 @@ Test(device, one_that_is_full_is_not_taken_for_one_that_cannot)
     gs_device_probe(&driver, &log, 0, false, false, &device);
     cr_assert_eq(device.mode, GS_MODE_NATIVE);
     cr_assert_eq(lines, 1);
+    driver.mem_export = fixture_driver(&f)->mem_export;
+    driver.mem_import = refuse_import;
+    gs_device_probe(&driver, &log, 0, false, false, &device);
+    cr_assert_eq(device.mode, GS_MODE_NATIVE);
+    softcuda_census(&census);
+    cr_assert_eq(census.exported_fds, 0);
     fixture_end(&f);
 }
