@@ -102,22 +102,6 @@ Test(share_first, blocks_go_back_without_a_thread)
     refuses = false;
 }
 
-/* What the GPU still uses goes back with what is closed later, by then also with a thread. */
-Test(share_first, blocks_in_use_go_back_later_without_a_thread)
-{
-    CUdeviceptr second, first = open_two(&second);
-
-    memdriver_hold(true);
-    cr_assert_eq(gs_share_close(side.share, second), GS_OK);
-    cr_assert(all_rest(other.pid));
-    cr_assert_not(other_withdraws(&other));
-    memdriver_hold(false);
-    refuses = false;
-    cr_assert_eq(gs_share_close(side.share, first), GS_OK);
-    cr_assert_gt(side_threads(), threads);
-    cr_assert(SIDE_WAIT(other_withdraws(&other)));
-}
-
 static bool holds; /* a registration, what was opened */
 
 static bool is_held(void *arg, uint64_t base, size_t size, bool going)
@@ -186,21 +170,20 @@ int __wrap_epoll_ctl(int epoll, int op, int fd, struct epoll_event *event)
 
 Test(share_first, a_socket_that_cannot_be_watched_is_not_closed_for_the_programs_file)
 {
-    struct side_chunk piece = side_chunk_new(&side, 2 * MIB);
     struct gs_export *export;
     char byte;
 
+    chunk = side_chunk_new(&side, 2 * MIB);
     cr_assert_eq(pipe2(its_pipe, O_CLOEXEC), 0);
     is_full = is_closing = true;
-    cr_assert_eq(side_export(&side, &piece, 0, 512, &export), GS_NOT_OFFERED);
+    cr_assert_eq(side_export(&side, &chunk, 0, 512, &export), GS_NOT_OFFERED);
     is_full = is_closing = false;
     close(its_pipe[1]); /* the other number of it is left */
     cr_assert_eq(fcntl(its_pipe[0], F_SETFL, O_NONBLOCK), 0);
     cr_assert_eq(read(its_pipe[0], &byte, 1), -1, "it was closed");
     cr_assert_eq(errno, EAGAIN);
-    cr_assert_eq(side_export(&side, &piece, 0, 512, &export), GS_OK);
+    cr_assert_eq(side_export(&side, &chunk, 0, 512, &export), GS_OK);
     cr_assert(side_gets_back(&side, export));
-    side_chunk_free(&side, &piece);
 }
 
 ssize_t __real_write(int fd, const void *bytes, size_t size);
