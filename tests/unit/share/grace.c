@@ -66,19 +66,6 @@ static bool is_over(struct gs_export *export)
     return gs_share_withdraw(side.share, export);
 }
 
-Test(share_grace, a_handle_in_flight_opens_while_memory_is_left)
-{
-    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
-    struct gs_export *export = freed(MOST - 60 * S);
-    unsigned long address;
-
-    gs_export_handle(export, ipc_handle);
-    cr_assert_not(is_over(export));
-    cr_assert_eq(other_open(&other, ipc_handle, &address), GS_OK);
-    other_ask(&other, "close %lx", address);
-    cr_assert(side_gets_back(&side, export), "it was opened");
-}
-
 Test(share_grace, its_time_is_over_whatever_is_left)
 {
     unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];

@@ -88,22 +88,20 @@ Test(share_idle, called_back_while_open_it_goes_at_the_close)
 
 Test(share_idle, its_time_ends)
 {
-    struct gs_share_options briefly = options;
     unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     CUdeviceptr address;
     uint64_t closed;
     bool is_there;
 
-    side_stop(&side);
-    briefly.idle_ns = 100000000;
-    side_start(&side, &briefly);
+    options.idle_ns = 100 * MS;
+    scene_side_anew();
     other_export(&other, 0, 512, 7, ipc_handle);
     address = scene_open(ipc_handle);
     closed = side_now();
     cr_assert_eq(gs_share_close(side.share, address), GS_OK);
     cr_assert(all_rest(other.pid));
     is_there = gs_map_find(&side.map, address) != NULL;
-    cr_assert(is_there || !side_within(closed, briefly.idle_ns));
+    cr_assert(is_there || !side_within(closed, options.idle_ns));
     cr_assert(SIDE_WAIT(gs_map_find(&side.map, address) == NULL));
     /* Once more: the thread has gone to sleep meanwhile. */
     address = scene_open(ipc_handle);
@@ -113,13 +111,11 @@ Test(share_idle, its_time_ends)
 
 Test(share_idle, beyond_the_bound_the_oldest_goes)
 {
-    struct gs_share_options few = options;
     unsigned char ipc_handle[3][GS_IPC_HANDLE_SIZE];
     CUdeviceptr address[3];
 
-    side_stop(&side);
-    few.idle_blocks = 2;
-    side_start(&side, &few);
+    options.idle_blocks = 2;
+    scene_side_anew();
     for (int i = 0; i < 3; i++) {
         other_export(&other, (size_t)i * 512, 512, i, ipc_handle[i]);
         address[i] = scene_open(ipc_handle[i]);
@@ -140,16 +136,14 @@ Test(share_idle, a_thousand_are_called_back_at_once_while_others_are_opened)
     struct gs_share_options many = options;
     static struct gs_export *exports[1000];
     static unsigned char ipc_handle[1000][GS_IPC_HANDLE_SIZE];
-    struct side_chunk piece;
     struct side importer;
     CUdeviceptr address;
 
     many.idle_blocks = 1000;
     side_start(&importer, &many);
-    piece = side_chunk_new(&side, 2 * MIB);
+    chunk = side_chunk_new(&side, 2 * MIB);
     for (int i = 0; i < 1000; i++) {
-        cr_assert_eq(side_export(&side, &piece, (size_t)i * 512, 512, &exports[i]), GS_OK);
-        gs_export_handle(exports[i], ipc_handle[i]);
+        exports[i] = scene_export((size_t)i * 512, 512, ipc_handle[i]);
         cr_assert_eq(gs_share_open(importer.share, ipc_handle[i], SIDE_CONTEXT, 0, &address),
                      GS_OK);
         if (i < 999)
@@ -158,11 +152,9 @@ Test(share_idle, a_thousand_are_called_back_at_once_while_others_are_opened)
     for (int i = 0; i < 999; i++)
         gs_share_freed(side.share, exports[i], side_now());
     for (int i = 0; i < 200; i++) { /* answers have room between the calls */
-        struct gs_export *export;
         unsigned char fresh[GS_IPC_HANDLE_SIZE];
+        struct gs_export *export = scene_export(1 * MIB + (size_t)i * 512, 512, fresh);
 
-        cr_assert_eq(side_export(&side, &piece, 1 * MIB + (size_t)i * 512, 512, &export), GS_OK);
-        gs_export_handle(export, fresh);
         cr_assert_eq(gs_share_open(importer.share, fresh, SIDE_CONTEXT, 0, &address), GS_OK);
         cr_assert_eq(gs_share_close(importer.share, address), GS_OK);
         cr_assert(side_gets_back(&side, export));
@@ -172,7 +164,6 @@ Test(share_idle, a_thousand_are_called_back_at_once_while_others_are_opened)
     cr_assert_not(gs_share_withdraw(side.share, exports[999]), "the importer lost its lease");
     side_stop(&importer);
     cr_assert(side_gets_back(&side, exports[999]));
-    side_chunk_free(&side, &piece);
 }
 
 /* How many of the blocks that were closed could not be given back for want of room; -1: the thread
@@ -227,9 +218,8 @@ Test(share_idle,
     char expected[32];
     pthread_t thread;
 
-    side_stop(&side);
     options.idle_blocks = 0;
-    side_start(&side, &options);
+    scene_side_anew();
     for (unsigned i = 0; i < BLOCKS; i++) {
         other_export(&other, (size_t)i * 512, 512, 7, ipc_handles[i]);
         if (i < BLOCKS - 1)
