@@ -11,7 +11,7 @@ static struct {
     bool held;
     CUcontext busy;
     CUresult export_result;
-    unsigned export_delay, exports, maps, mapped;
+    unsigned export_delay, exports, mapped;
 } state;
 
 static struct {
@@ -90,11 +90,6 @@ unsigned memdriver_exports(void)
 unsigned memdriver_mapped(void)
 {
     return __atomic_load_n(&state.mapped, __ATOMIC_SEQ_CST);
-}
-
-unsigned memdriver_maps(void)
-{
-    return __atomic_load_n(&state.maps, __ATOMIC_SEQ_CST);
 }
 
 static void count(int change)
@@ -222,7 +217,6 @@ static CUresult mem_map(CUdeviceptr address, size_t size, size_t offset,
              0) == MAP_FAILED ||
         !note_mapping(address, handle))
         return CUDA_ERROR_OUT_OF_MEMORY;
-    __atomic_add_fetch(&state.maps, 1, __ATOMIC_SEQ_CST);
     __atomic_add_fetch(&state.mapped, 1, __ATOMIC_SEQ_CST);
     count(1);
     return CUDA_SUCCESS;

@@ -24,7 +24,6 @@ void memdriver_delay_export(unsigned microseconds);
 /* Handles, reservations, mappings and events that exist. */
 int memdriver_alive(void);
 unsigned memdriver_exports(void);
-unsigned memdriver_maps(void);   /* that were made */
-unsigned memdriver_mapped(void); /* that are there */
+unsigned memdriver_mapped(void); /* mappings */
 
 #endif

@@ -6,14 +6,12 @@
  *   open HANDLE              "ok ADDRESS" or "status N"
  *   close ADDRESS            "status N"
  *   read ADDRESS             "ok BYTE"          write ADDRESS BYTE   "ok"
- *   handle ADDRESS           of what it opened: "ok HANDLE"
  *   withdraw                 the last export, without grace: "ok" or "held"
  *   fds                      "ok COUNT"         holds     of others on its exports: "ok COUNT"
  *   census    what lives in its driver: "ok COUNT"
  *   fork [unheard]           a child that sleeps: "ok PID"; it is told of as a fork is, or not
  *   nofile N                 its limit of descriptors
  *   connections, lose        how many it has made; and closes them
- *   exec                     becomes a program that sleeps, after "ok"
  *   short                    its memory is out: waits for what others have of it, a little
  *   delay MICROSECONDS       that each export takes
  *   serve N                  can be asked for memory, and gives N bytes each time: "ok"

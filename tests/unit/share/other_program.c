@@ -93,17 +93,6 @@ static void do_open(const char *hex)
         printf("status %d\n", status);
 }
 
-static void do_ipc_handle(unsigned long address)
-{
-    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
-    gs_status status = gs_share_pass_on(side.share, address, ipc_handle);
-
-    if (status == GS_OK)
-        say_ipc_handle(ipc_handle);
-    else
-        printf("status %d\n", status);
-}
-
 static void do_fork(bool told)
 {
     pid_t child;
@@ -128,15 +117,6 @@ static void do_nofile(unsigned long limit)
     now.rlim_cur = limit;
     setrlimit(RLIMIT_NOFILE, &now);
     printf("ok\n");
-}
-
-/* Becomes another program. */
-static void do_exec(void)
-{
-    printf("ok\n");
-    fflush(stdout);
-    execl("/bin/sleep", "sleep", "30", (char *)NULL);
-    _exit(127);
 }
 
 static void do_ask(uint64_t wanted)
@@ -207,8 +187,6 @@ static void serve(const char *line)
         do_open(argument);
     } else if (!strcmp(word, "close")) {
         printf("status %d\n", gs_share_close(side.share, a));
-    } else if (!strcmp(word, "handle")) {
-        do_ipc_handle(a);
     } else if (!strcmp(word, "read")) {
         printf("ok %d\n", *(volatile unsigned char *)a);
     } else if (!strcmp(word, "write")) {
@@ -233,8 +211,6 @@ static void serve(const char *line)
         printf("ok %lu\n", (unsigned long)stats.references);
     } else if (!strcmp(word, "said")) {
         puts(strstr(side_logged(), argument) ? "ok" : "no");
-    } else if (!strcmp(word, "maps")) {
-        printf("ok %u\n", memdriver_maps());
     } else if (!strcmp(word, "mapped")) {
         printf("ok %u\n", memdriver_mapped());
     } else if (!strcmp(word, "census")) {
@@ -259,8 +235,6 @@ static void serve(const char *line)
         do_look_up(argument);
     } else if (!strcmp(word, "unname")) {
         do_unname(argument);
-    } else if (!strcmp(word, "exec")) {
-        do_exec();
     } else if (!strcmp(word, "delay")) {
         memdriver_delay_export((unsigned)strtoul(argument, NULL, 10));
         printf("ok\n");
