@@ -162,29 +162,6 @@ Test(share_cluster, people_ask_the_agent_by_the_broker)
 
 /* ---- Borrowing ------------------------------------------------------------------------------- */
 
-Test(share_cluster, a_free_calls_idle_mappings_of_other_machines_back)
-{
-    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
-    union gs_wire_message message;
-    int far_agent = shared(ipc_handle, &message), near = near_agent();
-    CUdeviceptr address;
-    uint64_t lease;
-
-    cr_assert_eq(open_by_agents(near, far_agent, ipc_handle, &address, &lease), GS_OK);
-    free_it();
-    agent_hears(far_agent, GS_WIRE_RECALL, &message);
-    agent_say(near, message);
-    cr_assert(agent_hears_nothing(near), "its program has it open");
-    cr_assert_not(other_withdraws(&other));
-    cr_assert_eq(gs_share_close(side.share, address), GS_OK);
-    agent_hears(near, GS_WIRE_CLOSE, &message);
-    cr_assert_eq(message.close.lease, lease);
-    say_of(far_agent, GS_WIRE_CLOSE, ipc_handle);
-    cr_assert(SIDE_WAIT(other_withdraws(&other)));
-    close(near);
-    close(far_agent);
-}
-
 /* ---- Refusals -------------------------------------------------------------------------------- */
 
 Test(share_cluster, without_an_agent_an_open_fails_and_says_why)

@@ -161,23 +161,3 @@ gs_status open_end(struct opening *opening)
     pthread_join(opening->thread, NULL);
     return opening->status;
 }
-
-gs_status open_by_agents(int near_agent, int far_agent, const unsigned char *ipc_handle,
-                         CUdeviceptr *ret_address, uint64_t *ret_lease)
-{
-    union gs_wire_message question, answer;
-    struct opening opening;
-
-    open_begin(&opening, ipc_handle);
-    agent_awaits(near_agent, GS_WIRE_OPEN, &question);
-    cr_assert_eq(memcmp(question.open.ipc_handle, ipc_handle, GS_IPC_HANDLE_SIZE), 0);
-    cr_assert_eq(question.open.uid, getuid());
-    *ret_lease = question.open.lease;
-    take(far_agent, ipc_handle, 77, &answer);
-    answer.head.request = question.head.request;
-    agent_say(near_agent, answer);
-    *ret_address = 0;
-    if (open_end(&opening) == GS_OK)
-        *ret_address = opening.address;
-    return opening.status;
-}

@@ -44,8 +44,5 @@ struct opening {
 };
 void open_begin(struct opening *opening, const unsigned char *ipc_handle);
 gs_status open_end(struct opening *opening);
-/* Opens by both agents: the near one, asked for a block, takes it from the far one. */
-gs_status open_by_agents(int near_agent, int far_agent, const unsigned char *ipc_handle,
-                         CUdeviceptr *ret_address, uint64_t *ret_lease);
 
 #endif

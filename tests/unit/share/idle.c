@@ -68,24 +68,6 @@ Test(share_idle, reopening_makes_no_system_call)
     cr_assert(__atomic_load_n(&reopening.done, __ATOMIC_SEQ_CST), "there was one each time");
 }
 
-Test(share_idle, called_back_while_open_it_goes_at_the_close)
-{
-    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
-    CUdeviceptr address;
-
-    other_export(&other, 512, 512, 8, ipc_handle);
-    scene_open(ipc_handle);
-    other_export(&other, 0, 512, 7, ipc_handle);
-    address = scene_open(ipc_handle); /* the second: there is a thread that reads what comes */
-    cr_assert_not(other_withdraws(&other));
-    cr_assert(all_rest(other.pid));
-    cr_assert(all_rest(0));
-    cr_assert_eq(*(char *)address, 7, "the mapping went under its user");
-    cr_assert_eq(gs_share_close(side.share, address), GS_OK);
-    cr_assert(SIDE_WAIT(!strcmp(other_ask(&other, "holds"), "ok 1")), "nobody asks again");
-    cr_assert(other_withdraws(&other));
-}
-
 Test(share_idle, its_time_ends)
 {
     unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
@@ -129,41 +111,6 @@ Test(share_idle, beyond_the_bound_the_oldest_goes)
     cr_assert_eq(gs_share_close(side.share, address[0]), GS_OK);
     cr_assert(SIDE_WAIT(!strcmp(other_ask(&other, "holds"), "ok 2")));
     cr_assert(other_withdraws(&other));
-}
-
-Test(share_idle, a_thousand_are_called_back_at_once_while_others_are_opened)
-{
-    struct gs_share_options many = options;
-    static struct gs_export *exports[1000];
-    static unsigned char ipc_handle[1000][GS_IPC_HANDLE_SIZE];
-    struct side importer;
-    CUdeviceptr address;
-
-    many.idle_blocks = 1000;
-    side_start(&importer, &many);
-    chunk = side_chunk_new(&side, 2 * MIB);
-    for (int i = 0; i < 1000; i++) {
-        exports[i] = scene_export((size_t)i * 512, 512, ipc_handle[i]);
-        cr_assert_eq(gs_share_open(importer.share, ipc_handle[i], SIDE_CONTEXT, 0, &address),
-                     GS_OK);
-        if (i < 999)
-            cr_assert_eq(gs_share_close(importer.share, address), GS_OK);
-    }
-    for (int i = 0; i < 999; i++)
-        gs_share_freed(side.share, exports[i], side_now());
-    for (int i = 0; i < 200; i++) { /* answers have room between the calls */
-        unsigned char fresh[GS_IPC_HANDLE_SIZE];
-        struct gs_export *export = scene_export(1 * MIB + (size_t)i * 512, 512, fresh);
-
-        cr_assert_eq(gs_share_open(importer.share, fresh, SIDE_CONTEXT, 0, &address), GS_OK);
-        cr_assert_eq(gs_share_close(importer.share, address), GS_OK);
-        cr_assert(side_gets_back(&side, export));
-    }
-    for (int i = 0; i < 999; i++)
-        cr_assert(side_gets_back(&side, exports[i]), "block %d", i);
-    cr_assert_not(gs_share_withdraw(side.share, exports[999]), "the importer lost its lease");
-    side_stop(&importer);
-    cr_assert(side_gets_back(&side, exports[999]));
 }
 
 /* How many of the blocks that were closed could not be given back for want of room; -1: the thread

@@ -43,44 +43,6 @@ Test(share_resume, of_a_process_that_says_who_it_is_stays_without_a_connection)
     close(fd);
 }
 
-/* What a holder that comes back does not name, it does not hold. */
-Test(share_resume, that_is_not_named_by_who_comes_back_is_over)
-{
-    int fd = connect_by_name(dir, ipc_handle, 0, 0);
-
-    open_again(fd, ipc_handle, 1);
-    close(fd);
-    fd = connect_by_name(dir, ipc_handle, 0, 2);
-    say_of_block(fd, GS_WIRE_RESUME, 1, 12345);
-    cr_assert(side_stays_held(&side, export, 100), "it has not named all");
-    say_of_block(fd, GS_WIRE_RESUME, 1, 12346);
-    cr_assert(side_gets_back(&side, export));
-    export = scene_export(0, 512, ipc_handle);
-    open_again(fd, ipc_handle, 1);
-    close(fd);
-    fd = connect_by_name(dir, ipc_handle, 0, 0); /* nothing at all */
-    cr_assert(side_gets_back(&side, export));
-    close(fd);
-}
-
-Test(share_resume, a_close_of_an_earlier_grant_comes_late_and_ends_nothing)
-{
-    uint64_t block_id;
-    int fd = connect_by_name(dir, ipc_handle, 0, 0);
-
-    block_id = open_again(fd, ipc_handle, 7);
-    cr_assert_eq(open_again(fd, ipc_handle, 8), block_id);
-    cr_assert(SIDE_WAIT(export->references == 1), "one holder");
-    for (int i = 0; i < 2; i++)
-        say_of_block(fd, GS_WIRE_CLOSE, 7, block_id);
-    say_of_block(fd, GS_WIRE_CLOSE, 9, block_id);
-    cr_assert(side_stays_held(&side, export, 100));
-    for (int i = 0; i < 2; i++) /* the second one means nothing */
-        say_of_block(fd, GS_WIRE_CLOSE, 8, block_id);
-    cr_assert(side_gets_back(&side, export));
-    close(fd);
-}
-
 /* What is granted behind the HELLO shows that it was heard. */
 static void open_of_another(int fd)
 {
