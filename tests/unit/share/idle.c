@@ -225,3 +225,37 @@ Test(share_idle, who_is_looked_at_later_puts_off_nobody)
     cr_assert(noticed);
     cr_assert_eq(later, due);
 }
+
+/* ---- What is not kept for the next open ------------------------------------------------------ */
+
+/* The other's block is opened and closed, and does not go back yet. */
+static void opens_and_closes_in_vain(void)
+{
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
+
+    other_export(&other, 0, 512, 5, ipc_handle);
+    cr_assert_eq(gs_share_close(side.share, scene_open(ipc_handle)), GS_OK);
+    cr_assert(all_rest(other.pid));
+    cr_assert_str_eq(other_ask(&other, "withdraw"), "held");
+}
+
+Test(share_idle, while_a_capture_is_open_nothing_is_given_back)
+{
+    options.idle_blocks = 0;
+    scene_side_anew();
+    gs_fences_capture_begin(&side.fences, 1, SIDE_CONTEXT, SIDE_CONTEXT);
+    opens_and_closes_in_vain();
+    gs_fences_capture_end(&side.fences, 1, NULL);
+    cr_assert(SIDE_WAIT(other_withdraws(&other)));
+}
+
+Test(share_idle, a_driver_without_context_events_is_waited_for)
+{
+    options.idle_blocks = 0;
+    scene_side_anew();
+    side.driver.ctx_record_event = NULL;
+    memdriver_hold(true);
+    opens_and_closes_in_vain();
+    memdriver_hold(false);
+    cr_assert(SIDE_WAIT(other_withdraws(&other)));
+}
