@@ -82,28 +82,6 @@ Test(share_absent, what_is_opened_again_does_not_go_back_before_work_on_the_firs
     nothing_is_held();
 }
 
-static CUresult fails(CUmemGenericAllocationHandle *handle, void *shareable,
-                      CUmemAllocationHandleType type)
-{
-    return CUDA_ERROR_UNKNOWN;
-}
-
-Test(share_absent, what_was_granted_again_in_vain_does_not_go_back_before_work_has_ended)
-{
-    CUdeviceptr address = scene_open(ipc_handle);
-
-    memdriver_busy(SIDE_CONTEXT);
-    cr_assert_eq(gs_share_close(side.share, address), GS_OK);
-    give_up();
-    side.driver.mem_import = fails;
-    cr_assert_eq((int)gs_share_open(side.share, ipc_handle, OTHER_CONTEXT, 0, &address),
-                 CUDA_ERROR_UNKNOWN);
-    memdriver_fill(&side.driver);
-    only_it_is_held();
-    memdriver_busy(NULL);
-    nothing_is_held();
-}
-
 Test(share_absent, what_was_open_meanwhile_goes_back_to_who_comes_back)
 {
     CUdeviceptr address = scene_open(ipc_handle);

@@ -136,24 +136,6 @@ Test(share_grace, each_device_is_a_matter_of_its_own)
     cr_assert_not(is_over(here));
 }
 
-/* What was opened, or has ended, is not of what waits. */
-Test(share_grace, what_does_not_wait_any_more_does_not_count)
-{
-    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
-    struct gs_export *export;
-    unsigned long address;
-
-    room[0] = WAITS * 2 * MIB;
-    export = freed(LEAST);
-    gs_export_handle(export, ipc_handle);
-    cr_assert_eq(other_open(&other, ipc_handle, &address), GS_OK);
-    cr_assert_not(is_over(freed(LEAST)));
-    gs_share_end_graces(side.share, side_gpu, GS_GRACES_ALL);
-    cr_assert_not(is_over(freed(LEAST)));
-    other_ask(&other, "close %lx", address);
-    cr_assert(side_gets_back(&side, export));
-}
-
 Test(share_grace, who_needs_memory_has_it_from_those_that_had_their_least)
 {
     struct gs_export *older = freed(LEAST + 7 * S), *younger = freed(0);
