@@ -24,7 +24,7 @@ void gs_core_sync_memops_due(struct gs_core *core)
     CUcontext contexts[GS_CONTEXTS_SEEN];
     gs_status status = GS_OK, one;
 
-    if (gs_core_capturing(core) || !__atomic_load_n(&core->programs.memops_due, __ATOMIC_RELAXED) ||
+    if (gs_core_capturing(core) || !__atomic_load_n(&core->programs.memops_due, __ATOMIC_SEQ_CST) ||
         !__atomic_exchange_n(&core->programs.memops_due, false, __ATOMIC_SEQ_CST))
         return;
     for (unsigned count = gs_contexts_alive(core, contexts); count-- > 0;)
@@ -61,12 +61,14 @@ gs_status gs_core_sync_memops(struct gs_core *core, CUdeviceptr address, bool on
     if (status == GS_OK && on) /* so GPUDirect's users begin */
         gs_single_drain(&core->single, "memory is made ready for other devices");
     if (status == GS_OK && on && info.context) {
-        if (!core->driver.ctx_get_flags || !core->driver.ctx_set_flags)
+        if (!core->driver.ctx_get_flags || !core->driver.ctx_set_flags) {
             status = GS_NOT_OFFERED;
-        else if (gs_core_capturing(core)) /* one of a blocking stream would be broken by it */
+        } else if (gs_core_capturing(core)) { /* one of a blocking stream would be broken by it */
             __atomic_store_n(&core->programs.memops_due, true, __ATOMIC_SEQ_CST);
-        else
+            gs_core_sync_memops_due(core); /* the last may just have ended */
+        } else {
             status = synchronise(core, info.context);
+        }
     }
     if (status == GS_OK)
         note(core, address, info.id, on);

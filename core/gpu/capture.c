@@ -103,7 +103,7 @@ void gs_fences_capture_context_gone(struct gs_fences *fences, CUcontext context)
 
 bool gs_fences_capturing(struct gs_fences *fences)
 {
-    return __atomic_load_n(&fences->captures, __ATOMIC_RELAXED) > 0;
+    return __atomic_load_n(&fences->captures, __ATOMIC_SEQ_CST) > 0;
 }
 
 bool gs_fences_captured(struct gs_fences *fences, uint64_t *ret_stream_key)
