@@ -3,6 +3,8 @@ comes back as one memory.
 
     sleep_group.py GPUSHIM SHIM LIBCUDA
 """
+import os
+
 from holder import GPUSHIM, MIB, Holder, await_that, check, gpushim, prove_each
 import sleepers
 from sleepers import READ, run

@@ -118,7 +118,8 @@ Test(share_broker, ps_tells_of_those_that_do_not_answer_in_this_version)
     cr_assert_eq(run_broker("ps", said, sizeof said), 0);
     for (int manner = 0; manner < MANNERS; manner++) {
         snprintf(text, sizeof text, said_of[manner], GS_WIRE_VERSION - 1, GS_WIRE_VERSION);
-        snprintf(expected, sizeof expected, "process pid %d: %s", (int)child[manner], text);
+        snprintf(expected, sizeof expected, "process pid %d (test_share_brok): %s",
+                 (int)child[manner], text);
         cr_expect_not_null(strstr(said, expected), "no '%s' in:\n%s", expected, said);
         stand_down(child[manner], names[manner]);
     }
@@ -135,7 +136,8 @@ Test(share_broker, one_of_another_version_is_named_by_those_who_would_leave_memo
     char expected[160], said[1024];
 
     cr_assert_eq(run_broker("ps", said, sizeof said), 0);
-    snprintf(expected, sizeof expected, "broker pid %d: is of another version", (int)child);
+    snprintf(expected, sizeof expected, "broker pid %d (test_share_brok): is of another version",
+             (int)child);
     cr_assert_not_null(strstr(said, expected), "%s", said);
     scene_stop();
     options.broker = true;
