@@ -110,6 +110,18 @@ CUresult sd_array_create_3d(CUarray *handle, const CUDA_ARRAY3D_DESCRIPTOR *shap
     return result;
 }
 
+CUresult sd_array_create_3d_v1(CUarray *handle, const CUDA_ARRAY3D_DESCRIPTOR_v1 *shape)
+{
+    if (!shape)
+        return CUDA_ERROR_INVALID_VALUE;
+    return sd_array_create_3d(handle, &(CUDA_ARRAY3D_DESCRIPTOR){.Width = shape->Width,
+                                                                 .Height = shape->Height,
+                                                                 .Depth = shape->Depth,
+                                                                 .Format = shape->Format,
+                                                                 .NumChannels = shape->NumChannels,
+                                                                 .Flags = shape->Flags});
+}
+
 CUresult sd_array_create(CUarray *handle, const CUDA_ARRAY_DESCRIPTOR *flat)
 {
     if (!flat)

@@ -129,3 +129,26 @@ CUresult sd_queue_copy(struct sd_queue *queue, const CUDA_MEMCPY2D *copy, bool a
                           copy->srcArray, copy->srcPitch, copy->srcXInBytes, copy->srcY);
     return result ? result : do_copy(queue, &to, &from, copy->WidthInBytes, copy->Height, async);
 }
+
+CUresult sd_memcpy_2d_v1(const CUDA_MEMCPY2D_v1 *copy, CUstream stream, bool async)
+{
+    CUDA_MEMCPY2D wide;
+
+    if (!copy)
+        return CUDA_ERROR_INVALID_VALUE;
+    wide = (CUDA_MEMCPY2D){.srcXInBytes = copy->srcXInBytes,
+                           .srcY = copy->srcY,
+                           .srcMemoryType = copy->srcMemoryType,
+                           .srcHost = copy->srcHost,
+                           .srcDevice = copy->srcDevice,
+                           .srcPitch = copy->srcPitch,
+                           .dstXInBytes = copy->dstXInBytes,
+                           .dstY = copy->dstY,
+                           .dstMemoryType = copy->dstMemoryType,
+                           .dstHost = copy->dstHost,
+                           .dstDevice = copy->dstDevice,
+                           .dstPitch = copy->dstPitch,
+                           .WidthInBytes = copy->WidthInBytes,
+                           .Height = copy->Height};
+    return sd_memcpy_2d(&wide, stream, async);
+}

@@ -213,6 +213,18 @@ CUresult sd_device_total_mem(size_t *bytes, CUdevice dev)
     return CUDA_SUCCESS;
 }
 
+CUresult sd_device_total_mem_v1(unsigned *bytes, CUdevice dev)
+{
+    size_t total;
+    CUresult result = sd_device_total_mem(&total, dev);
+
+    if (!bytes)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (!result)
+        *bytes = total > UINT32_MAX ? UINT32_MAX : total;
+    return result;
+}
+
 static int attribute_value(CUdevice_attribute attribute)
 {
     switch ((int)attribute) {

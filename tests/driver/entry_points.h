@@ -14,7 +14,8 @@
  *
  * What says 14000 is in no CUDA: calls and forms that are newer than every library.
  *
- * Of the forms with 32-bit addresses there are those of cuMemAlloc and cuMemFree alone.
+ * The 32-bit forms of CUDA 2 and 3 do what they can with 32 bits: those that take an address find
+ * nothing there, those that would have to return one say NOT_SUPPORTED.
  *
  * Define ROW and ALIAS, and CALL where its function matters, include this, and they are undefined again.
  */
@@ -44,6 +45,7 @@ CALL(cuDeviceGetCount, cuDeviceGetCount, 2000, SD_PLAIN, (int *count), sd_device
 CALL(cuDeviceGetName, cuDeviceGetName, 2000, SD_PLAIN, (char *name, int len, CUdevice dev), sd_device_get_name, (name, len, dev))
 CALL(cuDeviceGetUuid, cuDeviceGetUuid, 9020, SD_PLAIN, (CUuuid *uuid, CUdevice dev), sd_device_get_uuid, (uuid, dev))
 ROW(cuDeviceGetUuid, cuDeviceGetUuid_v2, 11040, SD_PLAIN, (CUuuid *uuid, CUdevice dev), sd_device_get_uuid(uuid, dev))
+CALL(cuDeviceTotalMem, cuDeviceTotalMem, 2000, SD_PLAIN, (unsigned *bytes, CUdevice dev), sd_device_total_mem_v1, (bytes, dev))
 CALL(cuDeviceTotalMem, cuDeviceTotalMem_v2, 3020, SD_PLAIN, (size_t *bytes, CUdevice dev), sd_device_total_mem, (bytes, dev))
 CALL(cuDeviceGetAttribute, cuDeviceGetAttribute, 2000, SD_PLAIN, (int *value, CUdevice_attribute a, CUdevice dev), sd_device_get_attribute, (value, a, dev))
 CALL(cuDeviceCanAccessPeer, cuDeviceCanAccessPeer, 4000, SD_PLAIN, (int *can, CUdevice dev, CUdevice peer), sd_device_can_access_peer, (can, dev, peer))
@@ -178,7 +180,9 @@ CALL(cuMemAllocPitch, cuMemAllocPitch_v2, 3020, SD_PLAIN, (CUdeviceptr *p, size_
 CALL(cuMemAllocManaged, cuMemAllocManaged, 6000, SD_PLAIN, (CUdeviceptr *p, size_t bytes, unsigned flags), sd_mem_alloc_managed, (p, bytes, flags))
 ROW(cuMemFree, cuMemFree, 2000, SD_PLAIN, (CUdeviceptr_v1 p), sd_mem_free(p))
 CALL(cuMemFree, cuMemFree_v2, 3020, SD_PLAIN, (CUdeviceptr p), sd_mem_free, (p))
+CALL(cuMemGetInfo, cuMemGetInfo, 2000, SD_PLAIN, (unsigned *free_bytes, unsigned *total), sd_mem_get_info_v1, (free_bytes, total))
 CALL(cuMemGetInfo, cuMemGetInfo_v2, 3020, SD_PLAIN, (size_t *free_bytes, size_t *total), sd_mem_get_info, (free_bytes, total))
+CALL(cuMemGetAddressRange, cuMemGetAddressRange, 2000, SD_PLAIN, (CUdeviceptr_v1 *base, unsigned *size, CUdeviceptr_v1 p), sd_mem_get_address_range_v1, (base, size, p))
 CALL(cuMemGetAddressRange, cuMemGetAddressRange_v2, 3020, SD_PLAIN, (CUdeviceptr *base, size_t *size, CUdeviceptr p), sd_mem_get_address_range, (base, size, p))
 ROW(cuMemAllocHost, cuMemAllocHost, 2000, SD_PLAIN, (void **p, unsigned bytes), sd_mem_host_alloc(p, bytes, 0))
 ROW(cuMemAllocHost, cuMemAllocHost_v2, 3020, SD_PLAIN, (void **p, size_t bytes), sd_mem_host_alloc(p, bytes, 0))
@@ -187,6 +191,7 @@ CALL(cuMemFreeHost, cuMemFreeHost, 2000, SD_PLAIN, (void *p), sd_mem_free_host, 
 CALL(cuMemHostRegister, cuMemHostRegister, 4000, SD_PLAIN, (void *p, size_t bytes, unsigned flags), sd_mem_host_register, (p, bytes, flags))
 ROW(cuMemHostRegister, cuMemHostRegister_v2, 6050, SD_PLAIN, (void *p, size_t bytes, unsigned flags), sd_mem_host_register(p, bytes, flags))
 CALL(cuMemHostUnregister, cuMemHostUnregister, 4000, SD_PLAIN, (void *p), sd_mem_host_unregister, (p))
+ROW(cuMemHostGetDevicePointer, cuMemHostGetDevicePointer, 2020, SD_PLAIN, (CUdeviceptr_v1 *d, void *p, unsigned flags), CUDA_ERROR_NOT_SUPPORTED)
 CALL(cuMemHostGetDevicePointer, cuMemHostGetDevicePointer_v2, 3020, SD_PLAIN, (CUdeviceptr *d, void *p, unsigned flags), sd_mem_host_get_device_pointer, (d, p, flags))
 CALL(cuMemHostGetFlags, cuMemHostGetFlags, 2030, SD_PLAIN, (unsigned *flags, void *p), sd_mem_host_get_flags, (flags, p))
 
@@ -249,6 +254,7 @@ CALL(cuPointerSetAttribute, cuPointerSetAttribute, 6000, SD_PLAIN, (const void *
 
 /* -- arrays -- */
 CALL(cuArrayCreate, cuArrayCreate_v2, 3020, SD_PLAIN, (CUarray *a, const CUDA_ARRAY_DESCRIPTOR *flat), sd_array_create, (a, flat))
+CALL(cuArray3DCreate, cuArray3DCreate, 2000, SD_PLAIN, (CUarray *a, const CUDA_ARRAY3D_DESCRIPTOR_v1 *shape), sd_array_create_3d_v1, (a, shape))
 CALL(cuArray3DCreate, cuArray3DCreate_v2, 3020, SD_PLAIN, (CUarray *a, const CUDA_ARRAY3D_DESCRIPTOR *shape), sd_array_create_3d, (a, shape))
 CALL(cuArray3DGetDescriptor, cuArray3DGetDescriptor_v2, 3020, SD_PLAIN, (CUDA_ARRAY3D_DESCRIPTOR *shape, CUarray a), sd_array_get_descriptor, (shape, a))
 CALL(cuArrayDestroy, cuArrayDestroy, 2000, SD_PLAIN, (CUarray a), sd_array_destroy, (a))
@@ -262,11 +268,17 @@ CALL(cuTexObjectDestroy, cuTexObjectDestroy, 5000, SD_PLAIN, (CUtexObject t), sd
 /* -- copies -- */
 ROWS(cuMemcpy, cuMemcpy, _ptds, 4000, 7000, (CUdeviceptr d, CUdeviceptr s, size_t n), sd_memcpy(d, s, n, OWN(NULL), false))
 ROWS(cuMemcpyAsync, cuMemcpyAsync, _ptsz, 4000, 7000, (CUdeviceptr d, CUdeviceptr s, size_t n, CUstream q), sd_memcpy(d, s, n, OWN(q), true))
+ROW(cuMemcpyHtoD, cuMemcpyHtoD, 2000, SD_PLAIN, (CUdeviceptr_v1 d, const void *s, unsigned n), sd_memcpy_htod(d, s, n, NULL, false))
 ROWS(cuMemcpyHtoD, cuMemcpyHtoD_v2, _ptds, 3020, 7000, (CUdeviceptr d, const void *s, size_t n), sd_memcpy_htod(d, s, n, OWN(NULL), false))
+ROW(cuMemcpyHtoDAsync, cuMemcpyHtoDAsync, 2000, SD_PLAIN, (CUdeviceptr_v1 d, const void *s, unsigned n, CUstream q), sd_memcpy_htod(d, s, n, q, true))
 ROWS(cuMemcpyHtoDAsync, cuMemcpyHtoDAsync_v2, _ptsz, 3020, 7000, (CUdeviceptr d, const void *s, size_t n, CUstream q), sd_memcpy_htod(d, s, n, OWN(q), true))
+ROW(cuMemcpyDtoH, cuMemcpyDtoH, 2000, SD_PLAIN, (void *d, CUdeviceptr_v1 s, unsigned n), sd_memcpy_dtoh(d, s, n, NULL, false))
 ROWS(cuMemcpyDtoH, cuMemcpyDtoH_v2, _ptds, 3020, 7000, (void *d, CUdeviceptr s, size_t n), sd_memcpy_dtoh(d, s, n, OWN(NULL), false))
+ROW(cuMemcpyDtoHAsync, cuMemcpyDtoHAsync, 2000, SD_PLAIN, (void *d, CUdeviceptr_v1 s, unsigned n, CUstream q), sd_memcpy_dtoh(d, s, n, q, true))
 ROWS(cuMemcpyDtoHAsync, cuMemcpyDtoHAsync_v2, _ptsz, 3020, 7000, (void *d, CUdeviceptr s, size_t n, CUstream q), sd_memcpy_dtoh(d, s, n, OWN(q), true))
+ROW(cuMemcpyDtoD, cuMemcpyDtoD, 2000, SD_PLAIN, (CUdeviceptr_v1 d, CUdeviceptr_v1 s, unsigned n), sd_memcpy_dtod(d, s, n, NULL))
 ROWS(cuMemcpyDtoD, cuMemcpyDtoD_v2, _ptds, 3020, 7000, (CUdeviceptr d, CUdeviceptr s, size_t n), sd_memcpy_dtod(d, s, n, OWN(NULL)))
+ROW(cuMemcpyDtoDAsync, cuMemcpyDtoDAsync, 3000, SD_PLAIN, (CUdeviceptr_v1 d, CUdeviceptr_v1 s, unsigned n, CUstream q), sd_memcpy_dtod(d, s, n, q))
 CALLS(cuMemcpyDtoDAsync, cuMemcpyDtoDAsync_v2, _ptsz, 3020, 7000, (CUdeviceptr d, CUdeviceptr s, size_t n, CUstream q), sd_memcpy_dtod, (d, s, n, OWN(q)))
 ROWS(cuMemcpyPeer, cuMemcpyPeer, _ptds, 4000, 7000, (CUdeviceptr d, CUcontext dc, CUdeviceptr s, CUcontext sc, size_t n), sd_memcpy_peer(d, dc, s, sc, n, OWN(NULL)))
 ROWS(cuMemcpyBatchAsync, cuMemcpyBatchAsync, _ptsz, 12080, 12080, (CUdeviceptr *d, CUdeviceptr *s, size_t *n, size_t count, CUmemcpyAttributes *a, size_t *first, size_t as, size_t *fail, CUstream q), sd_memcpy_batch(d, s, n, count, a, first, as, fail, OWN(q)))
@@ -276,21 +288,30 @@ ROWS(cuMemcpy3DBatchAsync, cuMemcpy3DBatchAsync_v2, _ptsz, 13000, 13000, (size_t
 ROWS(cuMemcpyWithAttributesAsync, cuMemcpyWithAttributesAsync, _ptsz, 13020, 13020, (CUdeviceptr d, CUdeviceptr s, size_t n, CUmemcpyAttributes *a, CUstream q), sd_memcpy_with(d, s, n, a, OWN(q)))
 ROWS(cuMemcpy3DWithAttributesAsync, cuMemcpy3DWithAttributesAsync, _ptsz, 13020, 13020, (CUDA_MEMCPY3D_BATCH_OP *b, unsigned long long flags, CUstream q), sd_memcpy_boxes(1, b, NULL, flags, OWN(q)))
 CALLS(cuMemcpyPeerAsync, cuMemcpyPeerAsync, _ptsz, 4000, 7000, (CUdeviceptr d, CUcontext dc, CUdeviceptr s, CUcontext sc, size_t n, CUstream q), sd_memcpy_peer, (d, dc, s, sc, n, OWN(q)))
+ROW(cuMemsetD8, cuMemsetD8, 2000, SD_PLAIN, (CUdeviceptr_v1 d, unsigned char v, unsigned n), sd_memset(d, v, 1, n, NULL))
 ROWS(cuMemsetD8, cuMemsetD8_v2, _ptds, 3020, 7000, (CUdeviceptr d, unsigned char v, size_t n), sd_memset(d, v, 1, n, OWN(NULL)))
+ROW(cuMemsetD16, cuMemsetD16, 2000, SD_PLAIN, (CUdeviceptr_v1 d, unsigned short v, unsigned n), sd_memset(d, v, 2, n, NULL))
 ROWS(cuMemsetD16, cuMemsetD16_v2, _ptds, 3020, 7000, (CUdeviceptr d, unsigned short v, size_t n), sd_memset(d, v, 2, n, OWN(NULL)))
+ROW(cuMemsetD32, cuMemsetD32, 2000, SD_PLAIN, (CUdeviceptr_v1 d, unsigned v, unsigned n), sd_memset(d, v, 4, n, NULL))
 ROWS(cuMemsetD32, cuMemsetD32_v2, _ptds, 3020, 7000, (CUdeviceptr d, unsigned v, size_t n), sd_memset(d, v, 4, n, OWN(NULL)))
 ROWS(cuMemsetD8Async, cuMemsetD8Async, _ptsz, 3020, 7000, (CUdeviceptr d, unsigned char v, size_t n, CUstream q), sd_memset(d, v, 1, n, OWN(q)))
 ROWS(cuMemsetD16Async, cuMemsetD16Async, _ptsz, 3020, 7000, (CUdeviceptr d, unsigned short v, size_t n, CUstream q), sd_memset(d, v, 2, n, OWN(q)))
 ROWS(cuMemsetD32Async, cuMemsetD32Async, _ptsz, 3020, 7000, (CUdeviceptr d, unsigned v, size_t n, CUstream q), sd_memset(d, v, 4, n, OWN(q)))
+ROW(cuMemcpy2D, cuMemcpy2D, 2000, SD_PLAIN, (const CUDA_MEMCPY2D_v1 *c), sd_memcpy_2d_v1(c, NULL, false))
 ROWS(cuMemcpy2D, cuMemcpy2D_v2, _ptds, 3020, 7000, (const CUDA_MEMCPY2D *c), sd_memcpy_2d(c, OWN(NULL), false))
+ROW(cuMemcpy2DUnaligned, cuMemcpy2DUnaligned, 2000, SD_PLAIN, (const CUDA_MEMCPY2D_v1 *c), sd_memcpy_2d_v1(c, NULL, false))
 ROWS(cuMemcpy2DUnaligned, cuMemcpy2DUnaligned_v2, _ptds, 3020, 7000, (const CUDA_MEMCPY2D *c), sd_memcpy_2d(c, OWN(NULL), false))
+ROW(cuMemcpy2DAsync, cuMemcpy2DAsync, 2000, SD_PLAIN, (const CUDA_MEMCPY2D_v1 *c, CUstream q), sd_memcpy_2d_v1(c, q, true))
 ROWS(cuMemcpy2DAsync, cuMemcpy2DAsync_v2, _ptsz, 3020, 7000, (const CUDA_MEMCPY2D *c, CUstream q), sd_memcpy_2d(c, OWN(q), true))
 ROWS(cuMemcpyDtoA, cuMemcpyDtoA_v2, _ptds, 3020, 7000, (CUarray a, size_t at, CUdeviceptr s, size_t n), sd_memcpy_2d(&(CUDA_MEMCPY2D){.dstMemoryType = CU_MEMORYTYPE_ARRAY, .dstArray = a, .dstXInBytes = at, .srcMemoryType = CU_MEMORYTYPE_DEVICE, .srcDevice = s, .WidthInBytes = n, .Height = 1}, OWN(NULL), false))
 ROWS(cuMemcpyAtoD, cuMemcpyAtoD_v2, _ptds, 3020, 7000, (CUdeviceptr d, CUarray a, size_t at, size_t n), sd_memcpy_2d(&(CUDA_MEMCPY2D){.srcMemoryType = CU_MEMORYTYPE_ARRAY, .srcArray = a, .srcXInBytes = at, .dstMemoryType = CU_MEMORYTYPE_DEVICE, .dstDevice = d, .WidthInBytes = n, .Height = 1}, OWN(NULL), false))
+ROW(cuMemsetD2D8, cuMemsetD2D8, 2000, SD_PLAIN, (CUdeviceptr_v1 d, unsigned pitch, unsigned char v, unsigned n, unsigned rows), sd_memset_2d(d, pitch, v, 1, n, rows, NULL))
 ROWS(cuMemsetD2D8, cuMemsetD2D8_v2, _ptds, 3020, 7000, (CUdeviceptr d, size_t pitch, unsigned char v, size_t n, size_t rows), sd_memset_2d(d, pitch, v, 1, n, rows, OWN(NULL)))
 ROWS(cuMemsetD2D8Async, cuMemsetD2D8Async, _ptsz, 3020, 7000, (CUdeviceptr d, size_t pitch, unsigned char v, size_t n, size_t rows, CUstream q), sd_memset_2d(d, pitch, v, 1, n, rows, OWN(q)))
+ROW(cuMemsetD2D16, cuMemsetD2D16, 2000, SD_PLAIN, (CUdeviceptr_v1 d, unsigned pitch, unsigned short v, unsigned n, unsigned rows), sd_memset_2d(d, pitch, v, 2, n, rows, NULL))
 ROWS(cuMemsetD2D16, cuMemsetD2D16_v2, _ptds, 3020, 7000, (CUdeviceptr d, size_t pitch, unsigned short v, size_t n, size_t rows), sd_memset_2d(d, pitch, v, 2, n, rows, OWN(NULL)))
 ROWS(cuMemsetD2D16Async, cuMemsetD2D16Async, _ptsz, 3020, 7000, (CUdeviceptr d, size_t pitch, unsigned short v, size_t n, size_t rows, CUstream q), sd_memset_2d(d, pitch, v, 2, n, rows, OWN(q)))
+ROW(cuMemsetD2D32, cuMemsetD2D32, 2000, SD_PLAIN, (CUdeviceptr_v1 d, unsigned pitch, unsigned v, unsigned n, unsigned rows), sd_memset_2d(d, pitch, v, 4, n, rows, NULL))
 ROWS(cuMemsetD2D32, cuMemsetD2D32_v2, _ptds, 3020, 7000, (CUdeviceptr d, size_t pitch, unsigned v, size_t n, size_t rows), sd_memset_2d(d, pitch, v, 4, n, rows, OWN(NULL)))
 ROWS(cuMemsetD2D32Async, cuMemsetD2D32Async, _ptsz, 3020, 7000, (CUdeviceptr d, size_t pitch, unsigned v, size_t n, size_t rows, CUstream q), sd_memset_2d(d, pitch, v, 4, n, rows, OWN(q)))
 ROWS(cuMemcpy3D, cuMemcpy3D_v2, _ptds, 3020, 7000, (const CUDA_MEMCPY3D *c), sd_memcpy_3d(c, OWN(NULL), false))

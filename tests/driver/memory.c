@@ -144,6 +144,20 @@ CUresult sd_mem_get_info(size_t *free_bytes, size_t *total)
     return CUDA_SUCCESS;
 }
 
+CUresult sd_mem_get_info_v1(unsigned *free_bytes, unsigned *total)
+{
+    size_t free64, total64;
+    CUresult result = sd_mem_get_info(&free64, &total64);
+
+    if (result)
+        return result;
+    if (free_bytes)
+        *free_bytes = free64 > UINT32_MAX ? UINT32_MAX : free64;
+    if (total)
+        *total = total64 > UINT32_MAX ? UINT32_MAX : total64;
+    return CUDA_SUCCESS;
+}
+
 CUresult sd_mem_get_address_range(CUdeviceptr *base, size_t *size, CUdeviceptr ptr)
 {
     const struct sd_block *block = sd_block_find(ptr);
@@ -168,4 +182,19 @@ CUresult sd_mem_get_address_range(CUdeviceptr *base, size_t *size, CUdeviceptr p
     if (size)
         *size = block->size;
     return CUDA_SUCCESS;
+}
+
+CUresult sd_mem_get_address_range_v1(CUdeviceptr_v1 *base, unsigned *size, CUdeviceptr_v1 ptr)
+{
+    CUdeviceptr base64;
+    size_t size64;
+    CUresult result = sd_mem_get_address_range(&base64, &size64, ptr);
+
+    if (!result && (base64 > UINT32_MAX || size64 > UINT32_MAX))
+        result = CUDA_ERROR_NOT_SUPPORTED;
+    if (!result && base)
+        *base = base64;
+    if (!result && size)
+        *size = size64;
+    return result;
 }

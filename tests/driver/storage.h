@@ -282,6 +282,7 @@ CUresult sd_memcpy_2d(const CUDA_MEMCPY2D *copy, CUstream stream, bool async);
 CUresult sd_queue_copy(struct sd_queue *queue, const CUDA_MEMCPY2D *copy, bool async);
 /* A slice of the box, as a rectangle. */
 CUDA_MEMCPY2D sd_slice_of(const CUDA_MEMCPY3D *copy, size_t z);
+CUresult sd_memcpy_2d_v1(const CUDA_MEMCPY2D_v1 *copy, CUstream stream, bool async);
 /* A copy between memory that work may touch; copies what it can, false at a fault. */
 bool sd_move(const struct sd_context *context, uint64_t dst, bool dst_host, uint64_t src,
              bool src_host, size_t bytes);
