@@ -6,7 +6,7 @@
  */
 #include "message.h"
 
-#include "../unit/share/leave_by_hand.h"
+#include "../unit/share/by_hand.h"
 #include "../unit/share/side.h"
 #include "core/share/instance.h"
 #include "core/share/wire.h"
