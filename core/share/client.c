@@ -172,7 +172,7 @@ void gs_client_poke(struct gs_share *share, const struct gs_client *client)
     int fd;
 
     gs_instance_name(client->published ? client->instance : client->said.from, name);
-    fd = gs_directory_connect_any(&share->options, name, 0);
+    fd = gs_directory_connect_at_once(&share->options, name);
     if (fd >= 0)
         gs_hang_up(fd);
 }

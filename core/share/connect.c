@@ -177,13 +177,25 @@ static int check_exporter(struct gs_share *share, int fd, int *ret_pidfd)
     return -ECONNREFUSED;
 }
 
-/* A connection to one who may be believed, else a negative errno; -EPERM: it is another user's, or
- * forbidden (logged), -ECONNREFUSED: it has ended. */
+/* Of a connection to one who may be believed the descriptor, else a negative errno; -EPERM: it is
+ * another user's, or forbidden (logged), -ECONNREFUSED: it has ended. `fd` may be such an errno
+ * already. */
+static int checked(struct gs_share *share, int fd, int *ret_pidfd)
+{
+    int error = fd < 0 ? 0 : check_exporter(share, fd, ret_pidfd);
+
+    if (error) {
+        gs_hang_up(fd);
+        return error;
+    }
+    return fd;
+}
+
 static int connect_checked(struct gs_share *share, int directory, const char *name,
                            uint64_t deadline_ns, int *ret_pidfd)
 {
     uint64_t now = gs_now_ns(), limit = now < deadline_ns ? deadline_ns - now : 0;
-    int error, fd = gs_directory_connect(directory, &share->options, name, limit);
+    int fd = gs_directory_connect(directory, &share->options, name, limit);
 
     if (fd == -EACCES || fd == -EPERM) {
         gs_say_unreachable(share, gs_directory_may_connect(directory, name)
@@ -191,14 +203,9 @@ static int connect_checked(struct gs_share *share, int directory, const char *na
                                         "user may; see what " GS_FORBIDS
                                       : "its socket is another user's; name this user in the "
                                         "other's share.uids or share.gids, and the other here");
-        return -EPERM;
+        fd = -EPERM;
     }
-    error = fd < 0 ? fd : check_exporter(share, fd, ret_pidfd);
-    if (!error)
-        return fd;
-    if (fd >= 0)
-        gs_hang_up(fd);
-    return error;
+    return checked(share, fd, ret_pidfd);
 }
 
 /* What the last connection was asked, nobody waits for any more; the thread looks at that of busy
@@ -247,14 +254,14 @@ static int connect_in(struct gs_share *share, int directory, struct gs_remote *r
     return fd;
 }
 
-gs_status gs_remote_connect(struct gs_share *share, struct gs_remote *remote)
+/* The same with all patience, in all directories. As gs_remote_connect. */
+static gs_status connect_patiently(struct gs_share *share, struct gs_remote *remote,
+                                   const char *name)
 {
-    char name[GS_SOCKET_NAME_SIZE], reason[GS_REASON_SIZE];
+    char reason[GS_REASON_SIZE];
     unsigned place = 0;
     int fd = -ENOENT, pidfd, directory, looked = 0;
 
-    gs_instance_name(remote->instance, name);
-    remote->conn.by_broker = false;
     while (is_absent(fd) && (directory = gs_directory_next(&share->options, &place, reason)) >= 0) {
         struct gs_fd kept = gs_fd_keep(directory); /* that may take a while */
 
@@ -349,4 +356,20 @@ void gs_remote_hang_up(struct gs_remote *remote)
 {
     gs_hang_up(remote->conn.fd);
     forget_socket(remote);
+}
+
+gs_status gs_remote_connect(struct gs_share *share, struct gs_remote *remote)
+{
+    char name[GS_SOCKET_NAME_SIZE];
+    int fd, pidfd;
+
+    gs_instance_name(remote->instance, name);
+    remote->conn.by_broker = false;
+    fd = checked(share, gs_directory_connect_at_once(&share->options, name), &pidfd);
+    if (fd == -EPERM)
+        return GS_UNREACHABLE;
+    if (fd < 0)
+        return connect_patiently(share, remote, name);
+    set_connected(share, remote, fd, pidfd);
+    return GS_OK;
 }

@@ -197,42 +197,50 @@ void gs_directory_touch(int directory, const char *name)
 /* ---- Connecting ----------------------------------------------------------------------------- */
 
 /* Where its queue is full it is tried again until then. */
-int gs_directory_connect(int directory, const struct gs_share_options *options, const char *name,
-                         uint64_t limit_ns)
+static int connect_to(const struct sockaddr_un *address, uint64_t end_ns)
 {
-    const uint64_t end_ns = gs_now_ns() + limit_ns;
-    struct sockaddr_un address;
-    int error = address_of(directory, options, name, &address), fd = error ? error : new_socket();
+    int error, fd = new_socket();
 
     if (fd < 0)
         return fd;
-    for (;;) {
-        error = connect(fd, (const struct sockaddr *)&address, sizeof address) == 0 ? 0 : -errno;
-        if (error != -EAGAIN || gs_now_ns() >= end_ns)
-            break;
+    while ((error =
+                connect(fd, (const struct sockaddr *)address, sizeof *address) == 0 ? 0 : -errno) ==
+               -EAGAIN &&
+           gs_now_ns() < end_ns)
         gs_rest_ns(GS_NS_PER_MS);
-    }
     if (!error)
         return fd;
     close(fd);
     return error;
 }
 
-int gs_directory_connect_any(const struct gs_share_options *options, const char *name,
-                             uint64_t limit_ns)
+int gs_directory_connect(int directory, const struct gs_share_options *options, const char *name,
+                         uint64_t limit_ns)
 {
     const uint64_t end_ns = gs_now_ns() + limit_ns;
-    unsigned place = 0;
-    int fd = -ENOENT, directory;
+    struct sockaddr_un address;
+    int error = address_of(directory, options, name, &address);
 
-    while (fd < 0 && (directory = gs_directory_next(options, &place, NULL)) >= 0) {
-        const struct gs_fd kept = gs_fd_keep(directory); /* that may take a while */
-        const uint64_t now = gs_now_ns();
+    return error ? error : connect_to(&address, end_ns);
+}
 
-        fd = gs_directory_connect(directory, options, name, now < end_ns ? end_ns - now : 0);
-        gs_fd_close(&kept);
+int gs_directory_connect_at_once(const struct gs_share_options *options, const char *name)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    char folder[GS_FOLDER_SIZE];
+
+    for (unsigned n = 0; gs_directory_likely(options, n, folder); n++) {
+        int fd, length = snprintf(address.sun_path, sizeof address.sun_path, "%s/%s", folder, name);
+
+        if (folder[0] != '/' || length >= (int)sizeof address.sun_path)
+            continue;
+        fd = connect_to(&address, 0);
+        if (fd >= 0 && gs_directory_is_good(options, folder))
+            return fd;
+        if (fd >= 0)
+            gs_hang_up(fd);
     }
-    return fd;
+    return -EAGAIN;
 }
 
 bool gs_directory_may_connect(int directory, const char *name)

@@ -106,9 +106,12 @@ int gs_directory_listen_broker(int directory, const struct gs_share_options *opt
 int gs_directory_connect(int directory, const struct gs_share_options *options, const char *name,
                          uint64_t limit_ns);
 
-/* The same in all the folders that there are, until one has it. */
-int gs_directory_connect_any(const struct gs_share_options *options, const char *name,
-                             uint64_t limit_ns);
+/* The same without waiting, and with the fewest calls into the kernel, some 20 us less in a new
+ * process: by the directory's path, which is checked while the exporter wakes up, and before
+ * anything is said to it (whose socket it is its user says, and who could exchange the directory
+ * could have done it before the check). -EAGAIN: it does not go, for whatever reason;
+ * gs_directory_next and the above do it, or say why not. */
+int gs_directory_connect_at_once(const struct gs_share_options *options, const char *name);
 
 /* Whether this user may connect to the socket, as far as its modes say. */
 bool gs_directory_may_connect(int directory, const char *name);

@@ -140,6 +140,26 @@ bool gs_events_came(struct gs_share *share, struct gs_client *client,
 
 /* ---- Importer ------------------------------------------------------------------------------- */
 
+/* A connection to the process that has the file, or a negative errno. */
+static int reach(struct gs_share *share, const unsigned char *instance, uint64_t deadline_ns)
+{
+    char name[GS_SOCKET_NAME_SIZE], reason[GS_REASON_SIZE];
+    unsigned place = 0;
+    int fd, directory;
+
+    gs_instance_name(instance, name);
+    fd = gs_directory_connect_at_once(&share->options, name);
+    while (fd < 0 && (directory = gs_directory_next(&share->options, &place, reason)) >= 0) {
+        struct gs_fd kept = gs_fd_keep(directory); /* that may take a while */
+        uint64_t now = gs_now_ns();
+
+        fd = gs_directory_connect(directory, &share->options, name,
+                                  now < deadline_ns ? deadline_ns - now : 0);
+        gs_fd_close(&kept);
+    }
+    return fd;
+}
+
 /* Its answer, or a negative errno. */
 static int await_answer(const struct gs_fd *socket, int pidfd, uint64_t deadline_ns,
                         union gs_wire_message *ret_answer, int *ret_fd)
@@ -215,19 +235,15 @@ static int ask(const struct gs_fd *socket, const struct gs_event_key *key, uint6
 static int fetch(struct gs_share *share, const struct gs_event_key *key, const char **ret_reason)
 {
     const uint64_t deadline = gs_now_ns() + share->options.timeout_ns;
-    char name[GS_SOCKET_NAME_SIZE];
     bool again = false;
     int fd;
 
-    gs_instance_name(key->instance, name);
     do {
         struct gs_fd socket = {0};
-        uint64_t now;
 
         if (again)
             gs_rest_ns(GS_REFUSED_NS);
-        now = gs_now_ns();
-        fd = gs_directory_connect_any(&share->options, name, now < deadline ? deadline - now : 0);
+        fd = reach(share, key->instance, deadline);
         if (fd < 0) {
             *ret_reason = fd == -EACCES || fd == -EPERM
                               ? "its socket is another user's"

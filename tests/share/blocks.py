@@ -536,7 +536,7 @@ def closed_socket():
     _, number = connection_of(one, owner.handle(owner.block()))
     one.result('close', number)
     ends = one.call('socketpair', 1, 1, 0, Out(8))[1]
-    ends = sorted((int.from_bytes(ends[:4], 'little'), int.from_bytes(ends[4:], 'little')), key=lambda end: end != number)
+    ends = [int.from_bytes(ends[:4], 'little'), int.from_bytes(ends[4:], 'little')]
     if ends[0] != number:
         one.result('dup2', ends[0], number)
         one.result('close', ends[0])

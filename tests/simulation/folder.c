@@ -173,10 +173,11 @@ int gs_directory_connect(int directory, const struct gs_share_options *options, 
     }
 }
 
-int gs_directory_connect_any(const struct gs_share_options *options, const char *name,
-                             uint64_t limit_ns)
+int gs_directory_connect_at_once(const struct gs_share_options *options, const char *name)
 {
-    return gs_directory_connect(-1, options, name, limit_ns);
+    int fd = gs_directory_connect(-1, options, name, 0);
+
+    return fd < 0 ? -EAGAIN : fd;
 }
 
 bool gs_directory_may_connect(int directory, const char *name)

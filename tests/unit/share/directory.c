@@ -446,15 +446,17 @@ Test(share_directory, in_one_that_is_replaced_after_the_check_no_socket_is_put_u
     side_dir_remove(away);
 }
 
-static bool connects(const char *name)
+static bool connects_at_once(const char *name)
 {
-    int fd = gs_directory_connect_any(&options, name, 0);
+    int fd = gs_directory_connect_at_once(&options, name);
 
+    cr_assert(fd >= 0 || fd == -EAGAIN);
     if (fd >= 0)
         close(fd);
     return fd >= 0;
 }
 
+/* What the quick way does not do, the other does or gives the reason for. */
 Test(share_directory, is_judged_before_a_word_is_said_over_a_connection_that_is_there)
 {
     char away[80];
@@ -463,25 +465,41 @@ Test(share_directory, is_judged_before_a_word_is_said_over_a_connection_that_is_
     mkdir(dir, 0700);
     live = bind_at(dead_name, true);
     fds = side_open_fds();
-    cr_assert(connects(dead_name));
-    cr_assert_not(connects(live_name));
+    cr_assert(connects_at_once(dead_name));
+    cr_assert_not(connects_at_once(live_name));
     chmod(dir, 0770);
-    cr_assert_not(connects(dead_name));
+    cr_assert_not(connects_at_once(dead_name));
     cr_assert_eq(open_at(dead_name), GS_UNREACHABLE);
     cr_assert_not_null(strstr(side_logged(), "others may write to"), "%s", side_logged());
     chmod(dir, 0700);
     snprintf(away, sizeof away, "%s.away", dir);
     cr_assert_eq(rename(dir, away), 0);
     cr_assert_eq(symlink(away, dir), 0);
-    cr_assert_not(connects(dead_name), "through a link");
+    cr_assert_not(connects_at_once(dead_name), "through a link");
     cr_assert_eq(unlink(dir), 0);
     cr_assert_eq(rename(away, dir), 0);
     strcpy(options.dir, dir + 1);
-    cr_assert_not(connects(dead_name));
+    cr_assert_not(connects_at_once(dead_name));
     strcpy(options.dir, dir);
     cr_assert_eq(side_open_fds(), fds);
     close(live);
-    cr_assert_not(connects(dead_name));
+    cr_assert_not(connects_at_once(dead_name));
+}
+
+Test(share_directory, a_connection_that_is_not_there_at_once_is_not_waited_for_on_the_quick_way)
+{
+    int live, full[8], count = 0;
+
+    mkdir(dir, 0700);
+    live = bind_at(dead_name, true);
+    options.timeout_ns = SIDE_HOUR;
+    while (count < 8 && (full[count] = gs_directory_connect_at_once(&options, dead_name)) >= 0)
+        count++;
+    cr_assert_gt(count, 0);
+    cr_assert_lt(count, 8, "its queue takes two");
+    while (count > 0)
+        close(full[--count]);
+    close(live);
 }
 
 Test(share_directory, of_another_user_is_not_connected_through)
@@ -492,9 +510,9 @@ Test(share_directory, of_another_user_is_not_connected_through)
     mkdir(dir, 0700);
     cr_assert_eq(chown(dir, NOBODY, NOBODY), 0);
     live = bind_at(dead_name, true);
-    cr_assert_not(connects(dead_name));
+    cr_assert_not(connects_at_once(dead_name));
     options.uids[options.uid_count++] = NOBODY;
-    cr_assert(connects(dead_name));
+    cr_assert(connects_at_once(dead_name));
     close(live);
 }
 
