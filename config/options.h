@@ -206,9 +206,17 @@
         "shared by CUDA IPC as other memory is; it gets descriptors for that which the program "   \
         "did not ask for and does not see, and off keeps it as it was asked for, should they "     \
         "stand in the way of something.")                                                          \
+    OPTION(debug, limbo_warning, BYTES("0", "unlimited"), "unlimited",                             \
+           "A line of log tells who holds what when this much memory is freed and still held by "  \
+           "other processes.")                                                                     \
+    OPTION(debug, limbo_warning_blocks, NUMBER("0", "1000000000"), "0",                            \
+           "The same when so many blocks are; 0 sets no such bound.")                              \
     OPTION(debug, limbo_warning_age, TIME("0", "1440 min"), "60 s",                                \
-           "A line of log tells who holds what when a block has been freed for so long and is "    \
-           "still held by other processes; 0: none does.")                                         \
+           "The same when one block has been for so long; 0 sets no such bound.")                  \
+    OPTION(                                                                                        \
+        debug, limbo_limit, BYTES("0", "unlimited"), "unlimited",                                  \
+        "When this much is freed and still held by other processes, no new IPC handle is given "   \
+        "out, and what is freed is not opened.")                                                   \
     OPTION(debug, max_clients, NUMBER("1", "65536"), "1024",                                       \
            "How many connections from other processes a process serves at a time.")                \
     OPTION(debug, registrations_count, NUMBER("0", "1048576"), "16384",                            \
@@ -218,24 +226,27 @@
 
 /* What options were called before, which is understood, and complained of: OLD(section, key, name
  * now, what its value lacks). */
-#define GS_CONFIG_OLD_NAMES(OLD)                                     \
-    OLD("pool", "lone_stream", "debug.single_stream", "")            \
-    OLD("pool", "small_limit", "debug.small_limit", "")              \
-    OLD("pool", "epoch_bytes", "debug.epoch_bytes", "")              \
-    OLD("pool", "retiring_limit", "debug.retired_limit", "")         \
-    OLD("pool", "cache_share", "pool.cache_limit", "%")              \
-    OLD("pool", "neighbours", "debug.reclaim_from_peers", "")        \
-    OLD("share", "grace", "debug.grace", "")                         \
-    OLD("share", "settle", "debug.settle", "")                       \
-    OLD("share", "timeout", "debug.timeout", "")                     \
-    OLD("share", "broker_blocks", "debug.broker_blocks", "")         \
-    OLD("share", "idle", "debug.idle", "")                           \
-    OLD("share", "idle_blocks", "debug.idle_blocks", "")             \
-    OLD("share", "access", "debug.access", "")                       \
-    OLD("share", "own_vmm", "debug.user_vmm", "")                    \
-    OLD("share", "limbo_warning_age", "debug.limbo_warning_age", "") \
-    OLD("share", "max_clients", "debug.max_clients", "")             \
-    OLD("registrations", "count", "debug.registrations_count", "")   \
+#define GS_CONFIG_OLD_NAMES(OLD)                                           \
+    OLD("pool", "lone_stream", "debug.single_stream", "")                  \
+    OLD("pool", "small_limit", "debug.small_limit", "")                    \
+    OLD("pool", "epoch_bytes", "debug.epoch_bytes", "")                    \
+    OLD("pool", "retiring_limit", "debug.retired_limit", "")               \
+    OLD("pool", "cache_share", "pool.cache_limit", "%")                    \
+    OLD("pool", "neighbours", "debug.reclaim_from_peers", "")              \
+    OLD("share", "grace", "debug.grace", "")                               \
+    OLD("share", "settle", "debug.settle", "")                             \
+    OLD("share", "timeout", "debug.timeout", "")                           \
+    OLD("share", "broker_blocks", "debug.broker_blocks", "")               \
+    OLD("share", "idle", "debug.idle", "")                                 \
+    OLD("share", "idle_blocks", "debug.idle_blocks", "")                   \
+    OLD("share", "access", "debug.access", "")                             \
+    OLD("share", "own_vmm", "debug.user_vmm", "")                          \
+    OLD("share", "limbo_warning", "debug.limbo_warning", "")               \
+    OLD("share", "limbo_warning_blocks", "debug.limbo_warning_blocks", "") \
+    OLD("share", "limbo_warning_age", "debug.limbo_warning_age", "")       \
+    OLD("share", "limbo_limit", "debug.limbo_limit", "")                   \
+    OLD("share", "max_clients", "debug.max_clients", "")                   \
+    OLD("registrations", "count", "debug.registrations_count", "")         \
     OLD("registrations", "bytes", "debug.registrations_bytes", "")
 
 /* SECTION(name, options, help), in the order of the sample and README.md. */

@@ -124,7 +124,11 @@ static void fill_share(struct gs_share_options *options, const struct gs_config 
     fill_broker(options, config);
     options->read_only = config->debug.access == GS_CONFIG_SHARE_ACCESS_READ_ONLY;
     options->isolate = config->share.isolate != GS_CONFIG_SHARE_ISOLATE_OFF;
+    options->limbo_warning =
+        config->debug.limbo_warning == UINT64_MAX ? 0 : config->debug.limbo_warning;
+    options->limbo_warning_blocks = config->debug.limbo_warning_blocks;
     options->limbo_warning_ns = config->debug.limbo_warning_age;
+    options->limbo_limit = config->debug.limbo_limit == UINT64_MAX ? 0 : config->debug.limbo_limit;
     for (size_t i = 0; i < config->share.gids.count; i++)
         options->gids[options->gid_count++] = (gid_t)config->share.gids.ids[i];
     for (size_t i = 0; i < config->share.uids.count; i++)

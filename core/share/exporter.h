@@ -40,6 +40,7 @@ struct gs_export {
     bool in_grace;     /* until that is over, or it was opened */
     enum gs_export_state state;
     struct gs_export *older, *newer; /* in the list of its state */
+    bool limbo_held;                 /* freed, and held by others: counted in the limbo */
     struct gs_name *names;           /* that it is published under */
     struct gs_far
         *far; /* where it is, or may be, opened by another machine than it is of (cluster.h) */
@@ -485,9 +486,11 @@ bool gs_client_resumes(struct gs_share *share, struct gs_client *client,
 bool gs_client_is_let_in(struct gs_share *share, struct gs_client *client);
 
 /* limbo.c */
-/* Called with the lock held: others hold the freed block. */
-void gs_limbo_held_locked(struct gs_share *share, const struct gs_export *export);
-/* The share thread: says so when that has been for long; when to look again. */
+/* Called with the lock held: others have come to hold the freed block, or hold it no more. */
+void gs_limbo_count_locked(struct gs_share *share, struct gs_export *export);
+/* Whether as much is held as may be (limbo_limit). */
+bool gs_limbo_is_full(struct gs_share *share);
+/* The share thread: says so when more is in limbo than the options' bounds; when to look again. */
 uint64_t gs_limbo_tick(struct gs_share *share, uint64_t now);
 
 /* report.c */

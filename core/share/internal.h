@@ -140,8 +140,9 @@ struct gs_store {
 
 /* What is freed, and held by others or pinned (limbo.c). */
 struct gs_limbo {
-    uint64_t due_ns;  /* when to look whether it has been for long; GS_NEVER */
-    uint64_t told_ns; /* of what was freed by then it was said */
+    uint64_t count, bytes; /* of those that are held */
+    uint64_t due_ns;       /* when to look whether that is too much; GS_NEVER */
+    bool said;             /* it is, and was said */
 };
 
 /* Events of several processes (event.c). */

@@ -65,8 +65,7 @@ void gs_limbo_note_locked(struct gs_share *share, struct gs_export *export)
         enter(share, export, GS_EXPORT_GRACE);
     else if (export->state != GS_EXPORT_IN_USE)
         enter(share, export, GS_EXPORT_ENDED);
-    if (export->references > 0)
-        gs_limbo_held_locked(share, export);
+    gs_limbo_count_locked(share, export);
 }
 
 void gs_export_pin_locked(struct gs_share *share, struct gs_export *export)

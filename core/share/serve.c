@@ -133,8 +133,22 @@ bool gs_client_grant(struct gs_share *share, struct gs_client *client, struct gs
            gs_client_refuse(share, client, open->head.request, reason, (uint32_t)driver_error);
 }
 
+/* Whom it is not given to, for what holds it would become more. */
+static bool is_freed_for(struct gs_share *share, const struct gs_client *client,
+                         const struct gs_export *export)
+{
+    const struct gs_reference *reference;
+    bool freed;
+
+    HASH_FIND(hh, client->references, &export->key.id, sizeof export->key.id, reference);
+    gs_lock_take(&share->lock);
+    freed = export->freed_ns != 0 && (!reference || reference->export != export);
+    gs_lock_release(&share->lock);
+    return freed;
+}
+
 /* Why it is not granted; 0: it is. */
-static enum gs_wire_reason refusal_of(const struct gs_client *client,
+static enum gs_wire_reason refusal_of(struct gs_share *share, const struct gs_client *client,
                                       const struct gs_wire_open *open,
                                       const struct gs_export *export)
 {
@@ -146,6 +160,8 @@ static enum gs_wire_reason refusal_of(const struct gs_client *client,
         return GS_REFUSED_EARLY;
     if (export->publisher && !gs_publisher_lets(export->publisher, client->uid, client->gid))
         return GS_REFUSED_USER;
+    if (is_freed_for(share, client, export) && gs_limbo_is_full(share))
+        return GS_REFUSED_LIMBO;
     return 0;
 }
 
@@ -167,7 +183,7 @@ static bool on_open(struct gs_share *share, struct gs_client *client,
     export = gs_export_pin(share, open->ipc_handle);
     if (!export && open->cluster && share->options.is_broker)
         return gs_cluster_import_open(share, client, open);
-    reason = refusal_of(client, open, export);
+    reason = refusal_of(share, client, open, export);
     if (!reason && open->first < gs_export_pieces(export))
         return gs_client_grant(share, client, export, open);
     if (export)

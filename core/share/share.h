@@ -58,8 +58,11 @@ struct gs_share_options {
     uint32_t max_clients;    /* connections an exporter serves at once */
     bool read_only; /* importers of our blocks may read them only, and we those of others */
     bool isolate;   /* a block that shares its chunk with others is not exported */
-    /* How long ago a block was freed that others hold, when a line of log tells; 0: none does. */
-    uint64_t limbo_warning_ns;
+    /* How much is freed and held by others from which on a line of log tells; 0: no such bound. */
+    uint64_t limbo_warning; /* bytes */
+    uint64_t limbo_warning_blocks;
+    uint64_t limbo_warning_ns; /* of one block, since its free */
+    uint64_t limbo_limit;      /* bytes from which on nothing is added to that; 0: none */
     bool broker;    /* exports are published to a broker too, which outlives this process */
     bool cluster;   /* other machines may open what is published to it; theirs is opened here */
     bool is_broker; /* this is one: its exports are those that others published to it */
@@ -227,6 +230,7 @@ struct gs_share_strip {
     const uint64_t *ids; /* or NULL */
     /* Under the share's lock: */
     uint64_t counted; /* the last count that had it (gs_export_bytes_locked) */
+    uint64_t limbo;   /* exports of it that others keep */
     uint64_t sizes[];
 };
 #define GS_STRIP_IDS (UINT64_C(1) << 63) /* chunks count up from 1 */

@@ -44,6 +44,8 @@ const char *gs_wire_reason_text(uint32_t reason)
         [GS_REFUSED_MESSAGE] = "a message out of place",
         [GS_REFUSED_VERSION] = "another version of this library",
         [GS_REFUSED_FLIGHT] = "too many descriptors of its user are under way (ulimit -n)",
+        [GS_REFUSED_LIMBO] =
+            "it is freed, and too much of what is freed is held (debug.limbo_limit there)",
         [GS_REFUSED_EARLY] = "the process that shared it runs, and is to be asked itself",
         [GS_REFUSED_ALONE] = "it is of no process of this machine, and no gpushim-agent is here "
                              "that asks others; start one beside the broker",

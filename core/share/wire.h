@@ -121,12 +121,13 @@ enum gs_wire_reason {
     GS_REFUSED_MESSAGE = 8, /* a message that the protocol does not have, or not at this point */
     GS_REFUSED_VERSION = 9, /* another version of the protocol; the head has the refuser's */
     GS_REFUSED_FLIGHT = 11, /* too many descriptors of the user's are under way, for the moment */
+    GS_REFUSED_LIMBO = 12,  /* it is freed, and too much of that is held (debug.limbo_limit) */
     GS_REFUSED_EARLY = 10,  /* by a broker: the process still runs and serves it itself */
-    GS_REFUSED_ALONE = 12,  /* it may lie in another machine, and there is no agent here */
-    GS_REFUSED_DIRECTORY = 13, /* by an agent: it cannot reach its directory, or is not let in */
-    GS_REFUSED_MACHINE = 14,   /* by an agent: the other machine's agent cannot be reached */
-    GS_REFUSED_UNHEARD = 15,   /* by an agent: no machine has it under this handle, by now */
-    GS_REFUSED_ASLEEP = 16,    /* the exporter sleeps, and the memory is away: for now */
+    GS_REFUSED_ALONE = 13,  /* it may lie in another machine, and there is no agent here */
+    GS_REFUSED_DIRECTORY = 14, /* by an agent: it cannot reach its directory, or is not let in */
+    GS_REFUSED_MACHINE = 15,   /* by an agent: the other machine's agent cannot be reached */
+    GS_REFUSED_UNHEARD = 16,   /* by an agent: no machine has it under this handle, by now */
+    GS_REFUSED_ASLEEP = 17,    /* the exporter sleeps, and the memory is away: for now */
 };
 
 struct gs_wire_head {

@@ -136,8 +136,8 @@ def prove_what_was_closed(folder):
 
 
 def prove_what_was_freed(folder):
-    """What its program has freed and another has open is that one's still."""
-    one, other = pair(folder, (LARGE, SMALL))
+    """What its program has freed and another has open is that one's still, also where no more of that is given."""
+    one, other = pair(folder, (LARGE, SMALL), GPUSHIM_DEBUG_LIMBO_LIMIT='1 MiB')
     one.do('free 0')
     one.do('free 0')
     sleep_whole(folder, (one, other))

@@ -112,10 +112,11 @@ def called_back(how):
         owner.cuMemRelease(made)
 
 
-def limbo_is_said():
-    """What the other process has open still the log tells of."""
-    _, other, _ = freed_while_mapped(True, GPUSHIM_POOL_DECAY='0', GPUSHIM_DEBUG_LIMBO_WARNING_AGE='1s')
-    words = f'most by process {other.pid} (puppet): '
+def limbo_is_said(setting, value):
+    """What the other process has open still the log tells of. Told by their age they may be as many as were freed
+    before the machine stood still."""
+    _, other, _ = freed_while_mapped(True, GPUSHIM_POOL_DECAY='0', **{f'GPUSHIM_DEBUG_{setting}': value})
+    words = f'most by process {other.pid} (puppet): ' + ('' if setting.endswith('AGE') else f'{BLOCKS} blocks')
     await_that(lambda: words in around.said(), 'the log says what is freed and still held')
 
 

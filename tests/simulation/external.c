@@ -305,10 +305,13 @@ bool external_share(struct process *process, unsigned arg)
         sim_trace("    block %llu is attached", (unsigned long long)block->id);
         block->state = BLOCK_LIVE;
         status = hand_out(process, block);
+        if (world.options.limbo_limit) /* what others still have counts there */
+            status = GS_OK;
     } else {
         gone(block);
     }
-    if (world.settled && status != GS_OK)
+    if (world.settled && status != GS_OK &&
+        !(world.options.limbo_limit && world_is_kept_open(process->image)))
         sim_fail("liveness: process %u cannot share external memory, status %d", process->index,
                  status);
     return !world.settled;

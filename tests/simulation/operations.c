@@ -111,7 +111,8 @@ static void share_block(struct process *process, unsigned arg)
     if (status != GS_OK) {
         block->state = BLOCK_GONE;
         block->phys->slots[block->slot] = NULL;
-        if (world.settled)
+        if (world.settled &&
+            !(world.options.limbo_limit && (world.given_up || world_is_kept_open(process->image))))
             sim_fail("liveness: process %u cannot share a block, status %d", process->index,
                      status);
         return;

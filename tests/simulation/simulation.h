@@ -605,6 +605,8 @@ void sim_trace_line(const char *format, ...) __attribute__((format(printf, 1, 2)
 #define sim_trace(...) (world.trace ? sim_trace_line(__VA_ARGS__) : (void)0)
 /* Time goes on. */
 void world_advance(uint64_t to_ns);
+/* Programs that are over may have blocks of the maker's open for all that it knows. */
+bool world_is_kept_open(const struct image *maker);
 /* When something comes by itself; NEVER. */
 uint64_t world_due(void);
 

@@ -157,7 +157,7 @@ static void settle_settings(void)
         .idle_blocks = 1 + sim_below(6),
         .max_clients = sim_below(4) == 0 && !world.cluster ? 3 : 64, /* an agent takes one */
         .isolate = sim_below(6) == 0,
-        .limbo_warning_ns = sim_below(6) == 0 ? 10 * GS_NS_PER_MS : 0,
+        .limbo_limit = sim_below(6) == 0 ? GS_PAGE_SIZE : 0,
         .published_max = 64,
         .listen_fd = -1,
         .broker_program = "broker",
@@ -251,7 +251,7 @@ static bool may_end_unseen(const struct image *maker)
 
 /* Whether programs that are over have blocks for all that their maker can know: their processes
  * have not exited. */
-static bool is_kept_open(const struct image *maker)
+bool world_is_kept_open(const struct image *maker)
 {
     for (unsigned i = 0; i < world.image_count; i++)
         if (world.images[i]->over && world.images[i] != maker &&
@@ -265,7 +265,7 @@ static const struct block *limbo(bool any)
     const struct block *block = world.blocks;
 
     while (block && (block->state != BLOCK_LIMBO || block->image->over ||
-                     (!any && is_kept_open(block->image))))
+                     (!any && world_is_kept_open(block->image))))
         block = block->next;
     return block;
 }

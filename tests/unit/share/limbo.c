@@ -61,25 +61,73 @@ static const char *said(int n)
     return at;
 }
 
-Test(share_limbo, what_is_freed_and_held_is_counted)
+Test(share_limbo, so_many_bytes_are_said_once_with_who_holds_them)
 {
     struct gs_share_stats stats;
+    char holder[96];
 
+    options.limbo_warning = 5 * 1024;
     start();
     free_block(1);
+    usleep(300000);
+    cr_assert_null(said(1), "%s", side_logged());
     free_block(2);
+    cr_assert(SIDE_WAIT(said(1)));
+    snprintf(holder, sizeof holder, "most by process %d (share_other): 2 blocks, 5 KiB",
+             (int)other.pid);
+    cr_assert_not_null(strstr(side_logged(), "2 blocks, 5 KiB, are freed"), "%s", side_logged());
+    cr_assert_not_null(strstr(side_logged(), holder), "%s", side_logged());
     gs_share_stats(side.share, &stats);
     cr_assert_eq(stats.limbo, 2);
     cr_assert_eq(stats.limbo_bytes, 5 * 1024);
     cr_assert_eq(stats.references, BLOCKS);
     cr_assert_neq(stats.limbo_ns, 0);
+    free_block(3);
+    close_block(3); /* above half of the bound all the time */
+    usleep(300000);
+    cr_assert_null(said(2), "%s", side_logged());
     close_block(1);
     close_block(2);
     gs_share_stats(side.share, &stats);
     cr_assert_eq(stats.limbo, 0);
 }
 
-Test(share_limbo, an_old_block_is_said_once_with_who_holds_most)
+Test(share_limbo, so_many_blocks_are_said_and_again_after_they_were_half_as_many)
+{
+    options.limbo_warning_blocks = 2;
+    start();
+    free_block(0);
+    usleep(300000);
+    cr_assert_null(said(1), "%s", side_logged());
+    free_block(1);
+    cr_assert(SIDE_WAIT(said(1)));
+    close_block(0);
+    free_block(2); /* it was one, and half of two is */
+    usleep(300000);
+    cr_assert_null(said(2), "%s", side_logged());
+    close_block(1);
+    close_block(2);
+    free_block(3);
+    usleep(300000);
+    cr_assert_null(said(2), "%s", side_logged());
+}
+
+Test(share_limbo, below_the_bound_it_is_armed_anew)
+{
+    options.limbo_warning_blocks = 2;
+    start();
+    free_block(0);
+    free_block(1);
+    cr_assert(SIDE_WAIT(said(1)));
+    close_block(0);
+    close_block(1);
+    free_block(2);
+    free_block(3);
+    cr_assert(SIDE_WAIT(said(2)), "%s", side_logged());
+    cr_assert_not_null(strstr(side_logged(), "2 blocks, 7 KiB, are freed"), "%s", side_logged());
+}
+
+Test(share_limbo, an_old_block_is_said_with_who_has_held_it_since_when)
 {
     char holder[96];
     const char *oldest;
@@ -100,13 +148,11 @@ Test(share_limbo, an_old_block_is_said_once_with_who_holds_most)
     cr_assert_not_null(oldest, "%s", side_logged());
     sscanf(oldest, "block 3 of 3 KiB, was freed %d s ago", &age);
     cr_assert_geq(age, 1);
-    cr_assert_not_null(strstr(side_logged(), "2 blocks, 4 KiB, are freed"), "%s", side_logged());
-    snprintf(holder, sizeof holder, "most by process %d (share_other): 4 KiB, for ",
+    snprintf(holder, sizeof holder, " s ago, process %d (share_other) has held it for ",
              (int)other.pid);
-    cr_assert_not_null(strstr(side_logged(), holder), "%s", side_logged());
-    cr_assert_geq(atoi(strstr(side_logged(), holder) + strlen(holder)), age + 1);
-    close_block(0); /* the old one stays, and the share thread is at it */
-    gs_export_unpin(side.share, gs_export_pin(side.share, ipc_handle[2]), false);
+    cr_assert_not_null(strstr(oldest, holder), "%s", side_logged());
+    cr_assert_geq(atoi(strstr(oldest, holder) + strlen(holder)), age + 1);
+    close_block(0); /* the old one stays */
     usleep(300000);
     cr_assert_null(said(2), "%s", side_logged());
     close_block(2);
@@ -190,4 +236,34 @@ Test(share_limbo, an_end_that_was_heard_and_not_told_is_waited_for)
     waited = __atomic_load_n(&side.leases_ended, __ATOMIC_SEQ_CST) > before;
     __atomic_store_n(&tells_late, false, __ATOMIC_SEQ_CST);
     cr_assert(waited, "the memory is said to be back, and is not");
+}
+
+/* Here of one user alone: whatever there is of it is his. */
+Test(share_limbo, what_may_be_in_limbo_has_a_limit)
+{
+    struct gs_export *more[4];
+    unsigned char ipc_handles[4][GS_IPC_HANDLE_SIZE];
+    unsigned long opened[4];
+
+    options.limbo_limit = 3 * 1024 + 256;
+    options.grace_ns = SIDE_HOUR;
+    start();
+    for (int i = 0; i < 3; i++) {
+        more[i] = scene_export(1 * MIB + (size_t)i * 512, 512, ipc_handles[i]);
+    }
+    free_block(0);
+    free_block(1); /* 3 KiB, and in their grace: */
+    gs_share_freed(side.share, more[0], side_now());
+    gs_share_freed(side.share, more[1], side_now());
+    cr_assert_eq(other_open(&other, ipc_handles[0], &opened[0]), GS_OK,
+                 "it is opened below the limit");
+    cr_assert_neq(other_open(&other, ipc_handles[1], &opened[1]), GS_OK, "it is freed");
+    cr_assert_eq(other_open(&other, ipc_handles[2], &opened[2]), GS_OK, "it is not freed");
+    cr_assert_eq(side_export(&side, &chunk, 1 * MIB + 2048, 512, &more[3]), GS_NOT_OFFERED);
+    cr_assert_not_null(strstr(side_logged(), "debug.limbo_limit"));
+    other_ask(&other, "close %lx", address[1]);
+    cr_assert(side_gets_back(&side, export[1]));
+    cr_assert_eq(side_export(&side, &chunk, 1 * MIB + 2048, 512, &more[3]), GS_OK, "there is room");
+    cr_assert_eq(other_open(&other, ipc_handles[1], &opened[1]), GS_OK, "there is room");
+    cr_assert(side_stays_held(&side, export[0], 100), "it was taken away");
 }
