@@ -37,20 +37,6 @@ static void close_block(int i)
     cr_assert(side_gets_back(&side, export[i]));
 }
 
-/* What the share thread says is heard so many microseconds before it goes on. */
-static unsigned rests_us; /* atomic */
-
-ssize_t __real_sendmsg(int fd, const struct msghdr *message, int flags);
-ssize_t __wrap_sendmsg(int fd, const struct msghdr *message, int flags);
-
-ssize_t __wrap_sendmsg(int fd, const struct msghdr *message, int flags)
-{
-    ssize_t sent = __real_sendmsg(fd, message, flags);
-
-    usleep(__atomic_load_n(&rests_us, __ATOMIC_SEQ_CST));
-    return sent;
-}
-
 /* The n-th time that it was said, or NULL. */
 static const char *said(int n)
 {
@@ -59,37 +45,6 @@ static const char *said(int n)
     while ((at = strstr(at, " still held by other processes")) && --n > 0)
         at++;
     return at;
-}
-
-Test(share_limbo, so_many_bytes_are_said_once_with_who_holds_them)
-{
-    struct gs_share_stats stats;
-    char holder[96];
-
-    options.limbo_warning = 5 * 1024;
-    start();
-    free_block(1);
-    usleep(300000);
-    cr_assert_null(said(1), "%s", side_logged());
-    free_block(2);
-    cr_assert(SIDE_WAIT(said(1)));
-    snprintf(holder, sizeof holder, "most by process %d (share_other): 2 blocks, 5 KiB",
-             (int)other.pid);
-    cr_assert_not_null(strstr(side_logged(), "2 blocks, 5 KiB, are freed"), "%s", side_logged());
-    cr_assert_not_null(strstr(side_logged(), holder), "%s", side_logged());
-    gs_share_stats(side.share, &stats);
-    cr_assert_eq(stats.limbo, 2);
-    cr_assert_eq(stats.limbo_bytes, 5 * 1024);
-    cr_assert_eq(stats.references, BLOCKS);
-    cr_assert_neq(stats.limbo_ns, 0);
-    free_block(3);
-    close_block(3); /* above half of the bound all the time */
-    usleep(300000);
-    cr_assert_null(said(2), "%s", side_logged());
-    close_block(1);
-    close_block(2);
-    gs_share_stats(side.share, &stats);
-    cr_assert_eq(stats.limbo, 0);
 }
 
 Test(share_limbo, so_many_blocks_are_said_and_again_after_they_were_half_as_many)
@@ -139,9 +94,6 @@ Test(share_limbo, an_old_block_is_said_with_who_has_held_it_since_when)
     usleep(1100000);
     freed = side_now();
     free_block(2);
-    usleep(300000);
-    free_block(0);
-    cr_assert(!said(1) || !side_within(freed, 1200 * MS), "%s", side_logged());
     cr_assert(SIDE_WAIT(said(1)));
     cr_assert_not(side_within(freed, 1200 * MS));
     oldest = strstr(side_logged(), "block 3 of 3 KiB, was freed ");
@@ -152,42 +104,7 @@ Test(share_limbo, an_old_block_is_said_with_who_has_held_it_since_when)
              (int)other.pid);
     cr_assert_not_null(strstr(oldest, holder), "%s", side_logged());
     cr_assert_geq(atoi(strstr(oldest, holder) + strlen(holder)), age + 1);
-    close_block(0); /* the old one stays */
-    usleep(300000);
-    cr_assert_null(said(2), "%s", side_logged());
     close_block(2);
-    free_block(1);
-    cr_assert(SIDE_WAIT(said(2)), "%s", side_logged());
-}
-
-/* Memory is out: what was only kept for the next open is waited for, what is open since long
- * not. */
-Test(share_limbo, what_comes_back_is_waited_for)
-{
-    uint64_t begun;
-
-    start();
-    for (int i = 0; i < 3; i++)
-        other_ask(&other, "close %lx", address[i]);
-    gs_share_freed(side.share, export[3], side_now() - 30000 * MS);
-    gs_share_await_given_back(side.share, NULL, 20000 * MS);
-    for (int i = 0; i < 3; i++)
-        free_block(i);
-    begun = side_now();
-    gs_share_await_given_back(side.share, NULL, 20000 * MS);
-    cr_assert_lt(side_now() - begun, 15000 * MS, "it was waited for what is open");
-    for (int i = 0; i < 3; i++)
-        cr_assert(side_gets_back(&side, export[i]));
-    cr_assert(side_stays_held(&side, export[3], 100));
-    begun = side_now();
-    export[0] = scene_export(1 * MIB, 512, ipc_handle[0]);
-    __atomic_store_n(&rests_us, 200000, __ATOMIC_SEQ_CST); /* it counts as held all the same */
-    cr_assert_eq(other_open(&other, ipc_handle[0], &address[0]), GS_OK);
-    free_block(0);
-    gs_share_await_given_back(side.share, NULL, 300 * MS);
-    __atomic_store_n(&rests_us, 0, __ATOMIC_SEQ_CST);
-    cr_assert_geq(side_now() - begun, 300 * MS,
-                  "what is open since a moment ago was not waited for");
 }
 
 /* The share thread has heard of an end, and comes to tell of it when somebody waits, or is told
