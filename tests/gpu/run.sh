@@ -8,7 +8,7 @@
 # the others run side by side, natively and under the shim at once:
 #
 #   conformance two_gpu cudart examples register torch_stats torch_graph_full torch_pool torch_memory programs
-#   two_programs stress single chaos differential numba
+#   two_programs stress single chaos differential numba asleep
 #   sanitizer cupy jax nccl peer command weights named pieces own_vmm torch_share torch_kill
 #   torch_steps torch_graph torch_compile torch_fork events sleep
 #
@@ -26,7 +26,7 @@
 set -u
 
 alone='conformance two_gpu cudart examples register torch_stats torch_graph_full torch_pool torch_memory programs'
-alone="$alone two_programs stress single chaos differential numba"
+alone="$alone two_programs stress single chaos differential numba asleep"
 beside='sanitizer cupy jax nccl peer command weights named pieces own_vmm torch_share torch_kill'
 beside="$beside torch_steps torch_graph torch_compile torch_fork events sleep"
 
@@ -673,7 +673,26 @@ part_sleep()
 {
     run native "$logs/sleep" 300 python3 "$root/tests/gpu/sleep.py" "$shim" "$bundle/asleep" --gib 8
     cut -c 1-200 "$logs/sleep"
-    row sleep - "$(tail -n 1 "$logs/sleep")" 'told'
+    judge told sleep
+    row sleep - "$(grep -c '^asleep .*: ok' "$logs/sleep") cases ok" "$outcome"
+}
+
+# Programs of frameworks that sleep between their steps, and say what they say without (workloads/asleep.py).
+# ASLEEP is which.
+part_asleep()
+{
+    for kind in ${ASLEEP:-torch graph transformers compile cupy jax}; do
+        case $kind in
+            graph | compile) module=torch ;;
+            *) module=$kind ;;
+        esac
+        needs "asleep_$kind" pynvml "$module" || continue
+        name=asleep_$kind
+        run native "$logs/$name.native" 90 python3 "$workloads/asleep.py" "$kind"
+        run shim "$logs/$name.shim" 120 python3 "$workloads/asleep.py" "$kind" "$bundle/gpushim"
+        compare "$name"
+        grep '^PROBE' "$logs/$name.shim"
+    done
 }
 
 part_torch_kill()
