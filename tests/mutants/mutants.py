@@ -53,6 +53,7 @@ NOT_COPIED = ("build*", ".*", "__pycache__")
 STEPS = 20000000  # of the simulation, in which every row of simulation.txt is found
 UNKNOWN = [("?", "")]  # tests of a bug
 LIMIT_S = 60  # of a test under a bug, which may well wait for ever
+LONGER = 10  # times what it takes without one, where that is less; and so many seconds
 DRAWN_LONGEST_S = 25  # of a test that runs under drawn bugs, and has this part of its time-out
 DRAWN_PART = 0.25
 DRAWN_STAGE_S = 150  # for all tests of a stage; what has not passed by then is not asked
@@ -288,6 +289,7 @@ class Run:
         self.tests = targets_of_tests(folder)
         self.count = {"caught": 0, "survived": 0, "broken": 0}
         self.sound = {}  # (test, filter): None, or what is wrong without any bug
+        self.limit = {}  # (test, filter): in seconds, under a bug
 
     def say(self, verdict, bug, text, began=None):
         took = f" ({time.monotonic() - began:.1f} s)" if began else ""
@@ -309,8 +311,10 @@ class Run:
         if error:
             broken(f"the sources as they are do not build:\n{error}")
         for test, choice in sorted(wanted):
+            began = time.monotonic()
             passed, said = run_test(self.folder, test, choice, 3)
             self.sound[test, choice] = None if passed else said[-1500:]
+            self.limit[test, choice] = min(LIMIT_S, LONGER * (1 + time.monotonic() - began))
         print(f"mutants: {len(bugs)} bugs; of their {len(wanted)} tests "
               f"{sum(said is None for said in self.sound.values())} pass without any", flush=True)
 
@@ -329,7 +333,7 @@ class Run:
                 return self.say("broken", bug, f"does not build:\n{error}")
             for test, choice in bug.tests:
                 passed, said = run_test(self.folder, test, choice,
-                                        LIMIT_S / self.tests[test][1])
+                                        self.limit[test, choice] / self.tests[test][1])
                 if passed is None:
                     return self.say("broken", bug, said)
                 if not passed:
