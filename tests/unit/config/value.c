@@ -282,4 +282,7 @@ Test(config_value, complaints_hold_no_control_characters, .timeout = 60)
     cr_assert_eq(complaints.count, 2);
     cr_assert_not_null(strstr(complaints.lines[0], "\"\\x1b[2J\\x0d\\x0aERROR\\x9b\\x01\""));
     cr_assert_not_null(strstr(complaints.lines[1], "\"GPUSHIM_\\x1b[31m\" = \"\\x07\""));
+    complaints.count = 0;
+    gs_config_parse(&config, "a\x1b[2J\n.conf", "?", 1, complaints_add, &complaints);
+    EXPECT_ONE(&complaints, "a\\x1b[2J\\x0a.conf:1: ");
 }
