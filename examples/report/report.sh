@@ -11,11 +11,12 @@ root=$(cd "$(dirname "$0")/../.." && pwd)
 . "$root/examples/lib.sh"
 software=
 [ "${1:-}" != --software ] || { software=--software && shift; }
-cd "$root/examples/report"
 
+# What it says to type afterwards names a recording that goes with this script.
 # shellcheck disable=SC2086 # nothing, or one word
 sh "$root/tests/with.sh" native $software "$build/shim/command/gpushim" record --record-stacks 16 \
-    --output "$place/trace" -- "${PYTHON:-python3}" train.py
+    --output "$place/trace" -- "${PYTHON:-python3}" "$root/examples/report/train.py" 2>"$place/record.log" ||
+    fail 'the loop was not recorded'
 gpushim report "$place/trace" ${1:+--html "$1"} >"$place/report"
 cat "$place/report"
 [ -n "${1:-}" ] || grep -q 'log_loss (.*train.py:' "$place/report" || fail 'the line that forgets to let go is not named'
