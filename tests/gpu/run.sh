@@ -8,7 +8,7 @@
 # the others run side by side, natively and under the shim at once:
 #
 #   conformance two_gpu cudart examples register torch_stats torch_graph_full torch_pool torch_memory programs
-#   two_programs stress single chaos differential numba asleep
+#   two_programs stress single chaos differential numba asleep sleeps
 #   sanitizer cupy jax nccl peer command weights named pieces own_vmm torch_share torch_kill
 #   torch_steps torch_graph torch_compile torch_fork events sleep
 #
@@ -26,7 +26,7 @@
 set -u
 
 alone='conformance two_gpu cudart examples register torch_stats torch_graph_full torch_pool torch_memory programs'
-alone="$alone two_programs stress single chaos differential numba asleep"
+alone="$alone two_programs stress single chaos differential numba asleep sleeps"
 beside='sanitizer cupy jax nccl peer command weights named pieces own_vmm torch_share torch_kill'
 beside="$beside torch_steps torch_graph torch_compile torch_fork events sleep"
 
@@ -675,6 +675,16 @@ part_sleep()
     cut -c 1-200 "$logs/sleep"
     judge told sleep
     row sleep - "$(grep -c '^asleep .*: ok' "$logs/sleep") cases ok" "$outcome"
+}
+
+# At random moments: SLEEPS times in all, 10,000 by default, and in SLEEPS_SECONDS, 300 by default.
+part_sleeps()
+{
+    run native "$logs/sleeps" $((${SLEEPS_SECONDS:-300} + 130)) python3 "$root/tests/gpu/sleeps.py" "$shim" "$bundle/gpushim" \
+        "$bundle/stress" --times "${SLEEPS:-10000}" --seconds "${SLEEPS_SECONDS:-300}"
+    judge 'no wrong byte' sleeps
+    cut -c 1-150 "$logs/sleeps"
+    row sleeps - "$(tail -n 1 "$logs/sleeps")" "$outcome"
 }
 
 # Programs of frameworks that sleep between their steps, and say what they say without (workloads/asleep.py).

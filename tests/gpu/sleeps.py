@@ -1,0 +1,215 @@
+"""Thousands of sleeps and wakes at random moments, of programs that look at each of their bytes.
+
+    sleeps.py SHIM GPUSHIM STRESS [--times 10000] [--stress 6] [--pairs 2] [--seconds 400]
+
+Some are tests/stress: threads, contexts that come and go, work of all kinds. Others are pairs of this file's own: one fills a
+block by a graph that was captured once, the other has it open by CUDA IPC, looks at it, and writes back; a pair sleeps in one
+command, and a third of the times only one of it. The driver is the one that programs find. Ends when there were so many
+wakes, or the time is over. Exit status: 0 where all programs ended well, and each kind had its turns.
+"""
+import argparse
+import collections
+import ctypes
+import os
+import random
+import re
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+SIZE, MORE = 16 << 20, 96 << 20
+LIFE_S = 20  # of a stress program
+PATIENT_S = 120
+
+
+# ---- A pair --------------------------------------------------------------------------------------
+
+
+class Handle(ctypes.Structure):
+    _fields_ = [('bytes', ctypes.c_ubyte * 64)]
+
+
+def must(result, call='a call'):
+    if result != 0:
+        sys.exit(f'{call}: error {result}')
+
+
+class Side:
+    def __init__(self):
+        self.cuda = ctypes.CDLL('libcuda.so.1')
+        context = ctypes.c_void_p()
+        must(self.cuda.cuInit(0))
+        must(self.cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0))
+        must(self.cuda.cuCtxSetCurrent(context))
+        self.host = (ctypes.c_ubyte * SIZE)()
+
+    def alloc(self, size):
+        block = ctypes.c_uint64()
+        must(self.cuda.cuMemAlloc_v2(ctypes.byref(block), ctypes.c_size_t(size)), 'cuMemAlloc')
+        return block
+
+    def fill(self, block, word):
+        must(self.cuda.cuMemsetD32_v2(block, ctypes.c_uint(word), ctypes.c_size_t(SIZE // 4)), 'cuMemsetD32')
+        must(self.cuda.cuCtxSynchronize(), 'cuCtxSynchronize')
+
+    def look(self, block, word, what):
+        must(self.cuda.cuMemcpyDtoH_v2(self.host, block, ctypes.c_size_t(SIZE)), 'cuMemcpyDtoH')
+        if bytes(self.host) != word.to_bytes(4, 'little') * (SIZE // 4):
+            sys.exit(f'{what} is not {word}')
+
+
+def producer():
+    side = Side()
+    source, shared, more = side.alloc(SIZE), side.alloc(SIZE), side.alloc(MORE)
+    stream, graph, ready, handle = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p(), Handle()
+    must(side.cuda.cuMemsetD32_v2(more, ctypes.c_uint(4711), ctypes.c_size_t(MORE // 4)))
+    must(side.cuda.cuStreamCreate(ctypes.byref(stream), 1))
+    must(side.cuda.cuStreamBeginCapture_v2(stream, 2), 'cuStreamBeginCapture')
+    must(side.cuda.cuMemcpyDtoDAsync_v2(shared, source, ctypes.c_size_t(SIZE), stream))
+    must(side.cuda.cuStreamEndCapture(stream, ctypes.byref(graph)), 'cuStreamEndCapture')
+    must(side.cuda.cuGraphInstantiateWithFlags(ctypes.byref(ready), graph, ctypes.c_uint64(0)), 'cuGraphInstantiate')
+    must(side.cuda.cuIpcGetMemHandle(ctypes.byref(handle), shared), 'cuIpcGetMemHandle')
+    print(bytes(handle.bytes).hex(), flush=True)
+    number = 0
+    while sys.stdin.readline().strip() != 'end':  # the other has looked
+        if number:
+            side.look(shared, number + 1, 'what the consumer wrote')
+        number += 2
+        side.fill(source, number)
+        must(side.cuda.cuGraphLaunch(ready, stream), 'cuGraphLaunch')
+        must(side.cuda.cuStreamSynchronize(stream), 'cuStreamSynchronize')
+        print(number, flush=True)
+    side.look(more, 4711, 'what nobody wrote')
+
+
+def consumer():
+    side, opened, handle = Side(), ctypes.c_uint64(), Handle()
+    more = side.alloc(MORE)
+    must(side.cuda.cuMemsetD32_v2(more, ctypes.c_uint(815), ctypes.c_size_t(MORE // 4)))
+    handle.bytes[:] = bytes.fromhex(sys.stdin.readline())
+    must(side.cuda.cuIpcOpenMemHandle_v2(ctypes.byref(opened), handle, 1), 'cuIpcOpenMemHandle')
+    print('ready', flush=True)
+    while (line := sys.stdin.readline().strip()) != 'end':
+        side.look(opened, int(line), 'what the producer wrote')
+        side.fill(opened, int(line) + 1)
+        print('done', flush=True)
+    side.look(more, 815, 'what nobody wrote')
+
+
+# ---- Sleeping ------------------------------------------------------------------------------------
+
+
+class Machine:
+    def __init__(self, options, folder):
+        self.options, self.end = options, time.monotonic() + options.seconds
+        self.count, self.wrong, self.lock = collections.Counter(), [], threading.Lock()
+        plain = {name: value for name, value in os.environ.items() if name != 'LD_PRELOAD'}
+        self.plain = {**plain, 'GPUSHIM_SHARE_DIR': folder}
+        self.under = {**self.plain, 'LD_PRELOAD': options.shim}
+
+    def is_over(self):
+        return bool(self.wrong) or self.count['woken'] >= self.options.times or time.monotonic() > self.end
+
+    def add(self, what):
+        with self.lock:
+            self.count[what] += 1
+
+    def order(self, what, pids):
+        done = subprocess.run([self.options.gpushim, what, *map(str, pids)], env=self.plain, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, text=True, timeout=PATIENT_S, check=False)
+        with self.lock:
+            for line in done.stdout.splitlines() if done.returncode != 0 else ():
+                self.count[re.sub(r'0x[0-9a-f]+|[0-9.]+', 'N', f'{what}: {line}')[:100]] += 1
+        return done.returncode == 0 or 'awake, in' in done.stdout
+
+    def sleep_and_wake(self, kind, pids, choose):
+        """Whoever is woken, all are awake afterwards."""
+        some = pids if choose.random() < 0.67 else [choose.choice(pids)]
+        time.sleep(choose.random() * 0.03)
+        if self.order('sleep', some):
+            self.add(kind)
+        time.sleep(choose.random() ** 4 * 0.2)
+        if self.order('wake', pids):
+            self.add('woken')
+
+    def start(self, *words):
+        return subprocess.Popen(words, env=self.under, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                text=True)
+
+    def judge(self, one, name, said=''):
+        try:
+            said += one.communicate(timeout=PATIENT_S)[0]
+        except subprocess.TimeoutExpired:
+            one.kill()
+            said += one.communicate()[0] + ' (it did not end)'
+        if one.returncode != 0:
+            with self.lock:
+                self.wrong.append(f'{name} ended with {one.returncode}: {said[-400:]}')
+
+    def stress(self, seed):
+        choose = random.Random(seed)
+        while not self.is_over():
+            one = self.start(self.options.stress_program, '--seconds', str(LIFE_S), '--seed', str(choose.randrange(1 << 31)))
+            while one.poll() is None and not self.is_over():
+                self.sleep_and_wake('stress', [one.pid], choose)
+            self.judge(one, 'stress')
+            self.add('programs')
+
+    def pair(self, seed):
+        choose = random.Random(seed)
+        one, two = self.start(sys.executable, __file__, 'producer'), self.start(sys.executable, __file__, 'consumer')
+        sleeper = threading.Thread(target=self.pair_sleeps, args=([one.pid, two.pid], choose))
+        line = one.stdout.readline()
+        two.stdin.write(line)
+        two.stdin.flush()
+        line = two.stdout.readline()
+        sleeper.start()
+        while line and not self.is_over():
+            for side in one, two:
+                side.stdin.write(line)
+                side.stdin.flush()
+                line = side.stdout.readline()
+                if not line:
+                    break
+            self.add('exchanges')
+        sleeper.join()
+        for side, name in (one, 'producer'), (two, 'consumer'):
+            if side.poll() is None:
+                side.stdin.write('end\n')
+            self.judge(side, name)
+
+    def pair_sleeps(self, pids, choose):
+        while not self.is_over():
+            self.sleep_and_wake('pairs', pids, choose)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    for name in 'shim', 'gpushim', 'stress_program':
+        parser.add_argument(name, type=os.path.abspath)
+    for name, value in ('times', 10000), ('stress', 6), ('pairs', 2), ('seconds', 400):
+        parser.add_argument('--' + name, type=int, default=value)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix='gpushim-sleeps-') as folder:
+        machine = Machine(options, folder)
+        threads = [threading.Thread(target=machine.stress, args=(seed,)) for seed in range(options.stress)]
+        threads += [threading.Thread(target=machine.pair, args=(100 + seed,)) for seed in range(options.pairs)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    for what, times in machine.count.most_common():
+        print(f'{times:7} {what}')
+    for what in machine.wrong:
+        print(f'WRONG: {what}')
+    had = all(machine.count[kind] for kind, number in (('stress', options.stress), ('pairs', options.pairs)) if number)
+    print(f'sleeps: {machine.count["woken"]} wakes, {machine.count["exchanges"]} exchanges, {len(machine.wrong)} programs wrong')
+    sys.exit(0 if had and not machine.wrong else 1)
+
+
+if sys.argv[1:] in (['producer'], ['consumer']):
+    {'producer': producer, 'consumer': consumer}[sys.argv[1]]()
+else:
+    main()
