@@ -244,6 +244,8 @@ bool gs_core_sleep(struct gs_core *core, const char *directory, const char *disc
     if (!await_contexts(core, until_ns, ret_why))
         return false;
     gs_sleep_was_at(sleep, GS_SLEEP_WAITING);
+    if (gs_share_recall_all(core->share))
+        gs_share_await_recalled(core->share);
     give_back_free(core);
     gs_share_await_unpinned(core->share, gs_now_ns() + PINNED_NS);
     if (!prepare(core, directory, ret_why)) {

@@ -287,6 +287,22 @@ void gs_share_freed(struct gs_share *share, struct gs_export *export, uint64_t f
     gs_lock_release(&share->lock);
 }
 
+bool gs_share_recall_all(struct gs_share *share)
+{
+    struct gs_export *export, *next;
+    bool any = false;
+
+    gs_lock_take(&share->lock);
+    HASH_ITER(hh, share->exporter.exports, export, next) {
+        if (export->references == export->let_go)
+            continue;
+        gs_export_recall_locked(share, export);
+        any = true;
+    }
+    gs_lock_release(&share->lock);
+    return any;
+}
+
 bool gs_share_withdraw(struct gs_share *share, struct gs_export *export)
 {
     bool held, in_grace, unopened;

@@ -9,15 +9,16 @@
  *   FLUSH ────── behind all RECALLs ───────────► what is recalled and closed goes back: CLOSE
  *   has all of it        ◄─── FLUSHED ────────── when none of it is on its way
  *
- * An allocation that finds the GPU full waits for that; nothing else does. What the importer's
- * program has open is not waited for. One that has hung up is waited for until its lease has ended,
- * or GS_LOOK_NS. One that did not answer in time (it is stopped, or means harm) is not waited for
- * again before it does. So a wait here is ended by the importer's thread or by its end, and is
- * SILENT_NS long at most, or ENDING_NS beside one that has hung up. What has ended and the arenas
- * have not been told of is waited for until the share thread has told, or as long as the caller
- * says.
+ * An allocation that finds the GPU full waits for that, and who is to sleep, which recalls all that
+ * others have; nothing else does. What the importer's program has open is not waited for. One that
+ * has hung up is waited for until its lease has ended, or GS_LOOK_NS. One that did not answer in
+ * time (it is stopped, or means harm) is not waited for again before it does. So a wait here is
+ * ended by the importer's thread or by its end, and is SILENT_NS long at most, or ENDING_NS beside
+ * one that has hung up. What has ended and the arenas have not been told of is waited for until the
+ * share thread has told, or as long as the caller says.
  */
 #include "core/share/exporter.h"
+#include "core/share/let_go.h"
 
 #include <string.h>
 
@@ -31,11 +32,11 @@ bool gs_is_of_device(const unsigned char uuid[16], const unsigned char device[16
 
 /* ---- Asking: the share thread ---------------------------------------------------------------- */
 
-static bool holds_freed_locked(const struct gs_client *client)
+static bool holds_recalled_locked(const struct gs_client *client)
 {
     const struct gs_reference *reference = client->references;
 
-    while (reference && !reference->export->freed_ns)
+    while (reference && !reference->export->recalled)
         reference = reference->hh.next;
     return reference != NULL;
 }
@@ -64,7 +65,7 @@ static void ask_locked(struct gs_share *share, struct gs_client *client, uint64_
 /* One question at a time: where there is one, the next follows its answer. */
 static void look_at_locked(struct gs_share *share, struct gs_client *client, uint64_t now)
 {
-    if (client->over.late || !holds_freed_locked(client))
+    if (client->over.late || !holds_recalled_locked(client))
         return;
     client->flush.awaited = true;
     if (client->flush.open)
@@ -140,7 +141,7 @@ struct wait {
     uint64_t number; /* in flush_wanted */
 };
 
-/* Those who hold what was freed. */
+/* Those who hold what was recalled. */
 static uint64_t holders_until_locked(const struct gs_share *share, const struct wait *wait)
 {
     const struct gs_client *client;
@@ -208,5 +209,18 @@ void gs_share_await_given_back(struct gs_share *share, const unsigned char uuid[
             gs_cond_wait_until(&share->asked.given_back, &share->lock, blocks);
         now = gs_now_ns();
     }
+    gs_lock_release(&share->lock);
+}
+
+void gs_share_await_recalled(struct gs_share *share)
+{
+    struct wait wait = {.begun_ns = gs_now_ns()};
+    uint64_t until;
+
+    gs_lock_take(&share->lock);
+    wait.number = ++share->asked.flush_wanted;
+    gs_thread_wake(share);
+    while ((until = holders_until_locked(share, &wait)) > gs_now_ns())
+        gs_cond_wait_until(&share->asked.given_back, &share->lock, until);
     gs_lock_release(&share->lock);
 }

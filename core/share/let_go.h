@@ -19,7 +19,12 @@
 bool gs_share_export_sleeps(struct gs_share *share, struct gs_export *export);
 void gs_share_export_wakes(struct gs_share *share, struct gs_export *export,
                            CUmemGenericAllocationHandle handle);
-/* Before that: until the share thread is at none, which a moment ago it may have been told to give
+/* Before that: what others have closed and keep for their next open is to come back. False: nobody
+ * has anything. */
+bool gs_share_recall_all(struct gs_share *share);
+/* Until it is back, or they do not say so in time (flush.c). */
+void gs_share_await_recalled(struct gs_share *share);
+/* And: until the share thread is at none, which a moment ago it may have been told to give
  * out. */
 void gs_share_await_unpinned(struct gs_share *share, uint64_t until_ns);
 

@@ -317,12 +317,19 @@ def prove_who_calls_is_not_idle(folder):
 
 
 def prove_what_stays(folder):
-    """What another has open."""
-    one, other = start(folder), Holder(folder, SOFTCUDA_MEMORY='256M')
+    """What another has open, and no longer than that."""
+    one, other = start(folder), Holder(folder, SOFTCUDA_MEMORY='256M', GPUSHIM_DEBUG_IDLE='60 min')
     other.do('open ' + one.do('share 0'))
     says(folder, 0, ('sleep', str(one.pid)), 'MiB shared stay')
     says(folder, 0, ('wake', str(one.pid)), 'awake')
     is_right(one, 'where it stayed')
+    for turn in range(2):
+        other.do('close 0')
+        told = says(folder, 0, ('sleep', str(one.pid)), '100.0 MiB kept on the host')
+        check('stay' not in told.stdout, f'what is closed does not stay, in turn {turn}: {told}')
+        says(folder, 0, ('wake', str(one.pid)), 'awake')
+        is_right(one, 'after what was closed went with it')
+        other.do('open ' + one.do('share 0'))
     one.end()
     other.end()
 

@@ -3,6 +3,7 @@
 
 #include "by_hand.h"
 #include "core/share/internal.h"
+#include "core/share/let_go.h"
 #include "scene.h"
 #include "tests/system.h"
 
@@ -73,5 +74,29 @@ Test(share_cached, what_is_on_its_way_for_long_is_waited_for_once_and_asked_for_
     cr_assert_eq(side_next_message(fd, &message), GS_WIRE_FLUSH, "it was to be asked again");
     cr_assert_gt(message.flush.number, number);
     side_leave(fd);
+    cr_assert(side_gets_back(&side, held));
+}
+
+/* Who is to sleep wants back what others keep of what it has not freed. One that says nothing is
+ * waited for, for so long. */
+Test(share_cached, what_is_not_freed_is_recalled_for_who_sleeps)
+{
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
+    struct gs_export *held = scene_export(0, 512, ipc_handle);
+    union gs_wire_message message;
+    uint64_t begun;
+    int fd;
+
+    cr_assert_not(gs_share_recall_all(side.share), "nobody has anything yet");
+    fd = side_connect_by_hand(dir, ipc_handle);
+    cr_assert_eq(side_open_by_hand(fd, held), GS_WIRE_GRANT);
+    begun = side_now();
+    cr_assert(gs_share_recall_all(side.share));
+    gs_share_await_recalled(side.share);
+    cr_assert_not(side_within(begun, 400 * MS), "it was not waited for");
+    cr_assert_eq(side_next_message(fd, &message), GS_WIRE_FLUSH);
+    say_flushed(fd, message.flush.number);
+    side_leave(fd);
+    gs_share_freed(side.share, held, side_now());
     cr_assert(side_gets_back(&side, held));
 }
