@@ -8,7 +8,7 @@
 # the others run side by side, natively and under the shim at once:
 #
 #   conformance two_gpu cudart examples register torch_stats torch_graph_full torch_pool torch_memory programs
-#   two_programs stress single chaos differential numba asleep sleeps
+#   two_programs stress single chaos differential numba asleep sleeps sleep_beside
 #   sanitizer cupy jax nccl peer command weights named pieces own_vmm torch_share torch_kill
 #   torch_steps torch_graph torch_compile torch_fork events sleep
 #
@@ -26,7 +26,7 @@
 set -u
 
 alone='conformance two_gpu cudart examples register torch_stats torch_graph_full torch_pool torch_memory programs'
-alone="$alone two_programs stress single chaos differential numba asleep sleeps"
+alone="$alone two_programs stress single chaos differential numba asleep sleeps sleep_beside"
 beside='sanitizer cupy jax nccl peer command weights named pieces own_vmm torch_share torch_kill'
 beside="$beside torch_steps torch_graph torch_compile torch_fork events sleep"
 
@@ -685,6 +685,17 @@ part_sleeps()
     judge 'no wrong byte' sleeps
     cut -c 1-150 "$logs/sleeps"
     row sleeps - "$(tail -n 1 "$logs/sleeps")" "$outcome"
+}
+
+# By command, of a PyTorch program: what others see of it, beside torch_memory_saver where the bundle has it. SLEEP_GIB, 8 by default.
+part_sleep_beside()
+{
+    needs sleep_beside torch pynvml || return 0
+    run native "$logs/sleep_beside" 240 "PYTHONPATH=$bundle/python" python3 "$root/tests/gpu/sleep_beside.py" "$shim" "$bundle/gpushim" \
+        --gib "${SLEEP_GIB:-8}"
+    judge told sleep_beside
+    cut -c 1-300 "$logs/sleep_beside"
+    row sleep_beside - "$(grep -c '^gpushim .* right$' "$logs/sleep_beside") rounds right" "$outcome"
 }
 
 # Programs of frameworks that sleep between their steps, and say what they say without (workloads/asleep.py).
