@@ -222,6 +222,22 @@ Test(share_lease, of_a_process_that_nobody_has_waited_for_is_over)
     waitpid(child, NULL, 0);
 }
 
+/* The program may wait for it still. */
+Test(share_lease, of_a_child_that_has_exited_is_looked_at_and_its_status_left_to_the_program)
+{
+    pid_t child = hung_up_with(own_pidfd);
+    int pidfd = (int)syscall(SYS_pidfd_open, child, 0), status = 0;
+
+    cr_assert_geq(pidfd, 0);
+    kill(child, SIGKILL);
+    cr_assert(SIDE_WAIT(gs_alive_exited(pidfd)));
+    cr_assert(gs_alive_is_pidfd(pidfd));
+    cr_assert_eq(waitpid(child, &status, WNOHANG), child);
+    cr_assert(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+    cr_assert(gs_alive_is_pidfd(pidfd), "of one that was waited for, too");
+    close(pidfd);
+}
+
 static void *wait_for_ever(void *unused)
 {
     for (;;)
