@@ -1,7 +1,8 @@
 /*
  * The gate of a process that sleeps is whole: every row of the table of entry points is called by
  * another thread of a sleeping process. What only asks answers at once, and as in a process that is
- * awake. All else waits, before it reaches the driver, and answers so after the wake.
+ * awake. All else waits, before it reaches the driver, and answers so after the wake. Whether a call
+ * waits or not, errno stays, and what signals the thread holds back and has pending.
  *
  * Each row is called in two processes of its own, one awake and one asleep, with arguments that are
  * all 0: what it makes of them is the driver's affair, which may also be to crash, but the same in
@@ -72,6 +73,8 @@ struct outcome {
     _Atomic pid_t thread; /* that makes it */
     atomic_bool done;
     int result;
+    int errno_after;
+    bool signals_stayed; /* the mask, and what was pending */
     bool waited, woken;
     bool reached; /* the driver, while it waited */
 };
@@ -85,11 +88,62 @@ static struct {
     __typeof__(&gpushim_wake) wake;
 } gpushim;
 
+/* What the program holds back, and what of it is pending. */
+struct signals {
+    sigset_t blocked, pending;
+};
+
+static struct signals look_at_signals(void)
+{
+    struct signals now;
+
+    sigemptyset(&now.blocked);
+    sigemptyset(&now.pending);
+    pthread_sigmask(SIG_BLOCK, NULL, &now.blocked);
+    sigpending(&now.pending);
+    return now;
+}
+
+/* One that a write of the library's may raise (core/base/quiet.h), and one more. */
+static struct signals hold_back(void)
+{
+    static const int some[] = {SIGPIPE, SIGUSR2};
+    struct signals before = look_at_signals();
+    sigset_t set;
+
+    for (int signal = 1; signal < NSIG; signal++)
+        if (sigismember(&before.blocked, signal) == 1)
+            FAIL("signal %d is held back before", signal);
+    sigemptyset(&set);
+    for (size_t i = 0; i < sizeof some / sizeof *some; i++)
+        sigaddset(&set, some[i]);
+    pthread_sigmask(SIG_BLOCK, &set, NULL);
+    for (size_t i = 0; i < sizeof some / sizeof *some; i++)
+        pthread_kill(pthread_self(), some[i]);
+    return look_at_signals();
+}
+
+static bool are_same(const struct signals *a, const struct signals *b)
+{
+    for (int signal = 1; signal < NSIG; signal++)
+        if (sigismember(&a->blocked, signal) != sigismember(&b->blocked, signal) ||
+            sigismember(&a->pending, signal) != sigismember(&b->pending, signal))
+            return false;
+    return true;
+}
+
 static void *make_call(void *unused)
 {
+    struct signals before, after;
+
     OK(cuCtxSetCurrent(context));
+    before = hold_back();
     atomic_store(&outcome->thread, (pid_t)syscall(SYS_gettid));
+    errno = EXDEV;
     outcome->result = (int)call(ZEROS);
+    outcome->errno_after = errno;
+    after = look_at_signals();
+    outcome->signals_stayed = are_same(&before, &after);
     atomic_store(&outcome->done, true);
     return NULL;
 }
@@ -210,6 +264,18 @@ static unsigned fault(const char *name, const char *text, int a, int b)
     return 1;
 }
 
+/* A call that ended the process kept nothing, and changed nothing for anybody. Verbs say why they
+ * fail by errno. */
+static bool keeps_errno(const struct row *row, const struct outcome *its)
+{
+    return !its->done || its->errno_after == EXDEV || strncmp(row->name, "ibv_", 4) == 0;
+}
+
+static bool keeps_signals(const struct outcome *its)
+{
+    return !its->done || its->signals_stayed;
+}
+
 static unsigned try(const struct row *row)
 {
     struct outcome awake, asleep;
@@ -222,6 +288,11 @@ static unsigned try(const struct row *row)
         faults += fault(row->name, "reaches the driver while it waits", got, expected);
     if (row->stops && !asleep.woken)
         faults += fault(row->name, "ends the process before the wake", got, expected);
+    if (!keeps_errno(row, &awake) || !keeps_errno(row, &asleep))
+        faults += fault(row->name, "changes errno", asleep.errno_after, awake.errno_after);
+    if (!keeps_signals(&awake) || !keeps_signals(&asleep))
+        faults += fault(row->name, "changes which signals are held back, or pending",
+                        asleep.signals_stayed, awake.signals_stayed);
     if (got != expected)
         faults +=
             fault(row->name, "has another result than in a process that was awake", got, expected);

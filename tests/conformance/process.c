@@ -1,4 +1,4 @@
-/* The process around the calls: fork, errno, stdout. */
+/* The process around the calls: fork, errno, signals, descriptors, stdout. */
 #include "peer.h"
 #include "tests/system.h"
 
@@ -102,7 +102,50 @@ Test(process, a_forked_child_that_stays_holds_nothing)
     peer_quit(peer);
 }
 
-/* ---- errno ---- */
+/* ---- errno, and signals ---- */
+
+/* What the thread holds back, and what of it is pending. */
+static struct signals {
+    sigset_t blocked, pending;
+} signals;
+
+static void look_at_signals(struct signals *ret_now)
+{
+    memset(ret_now, 0, sizeof *ret_now);
+    cr_assert_eq(pthread_sigmask(SIG_BLOCK, NULL, &ret_now->blocked), 0);
+    cr_assert_eq(sigpending(&ret_now->pending), 0);
+}
+
+/* One that a write of the library's may raise (core/base/quiet.h), and one more. The others of those
+ * would end this process. */
+static void hold_signals_back(void)
+{
+    static const int some[] = {SIGPIPE, SIGUSR2};
+    sigset_t set;
+
+    look_at_signals(&signals);
+    for (int i = 1; i < NSIG; i++)
+        cr_assert_neq(sigismember(&signals.blocked, i), 1, "signal %d is held back", i);
+    sigemptyset(&set);
+    for (size_t i = 0; i < sizeof some / sizeof *some; i++)
+        sigaddset(&set, some[i]);
+    cr_assert_eq(pthread_sigmask(SIG_BLOCK, &set, NULL), 0);
+    for (size_t i = 0; i < sizeof some / sizeof *some; i++)
+        cr_assert_eq(pthread_kill(pthread_self(), some[i]), 0);
+    look_at_signals(&signals);
+}
+
+static bool signals_stay(void)
+{
+    struct signals now;
+
+    look_at_signals(&now);
+    for (int i = 1; i < NSIG; i++)
+        if (sigismember(&now.blocked, i) != sigismember(&signals.blocked, i) ||
+            sigismember(&now.pending, i) != sigismember(&signals.pending, i))
+            return false;
+    return true;
+}
 
 /* A call that the shim answers itself. */
 #define KEEPS_ERRNO(call)                                             \
@@ -118,9 +161,19 @@ Test(process, a_forked_child_that_stays_holds_nothing)
         errno = EXDEV;             \
         (void)(call);              \
         changed += errno != EXDEV; \
+        SIGNALS_STAY(call);        \
     } while (0)
 
-Test(process, calls_leave_errno_alone)
+/* Whoever answers. errno is looked at again behind this. */
+#define SIGNALS_STAY(call)                                                     \
+    do {                                                                       \
+        int after = errno;                                                     \
+                                                                               \
+        cr_expect(signals_stay(), "%s: signals held back, or pending", #call); \
+        errno = after;                                                         \
+    } while (0)
+
+Test(process, calls_leave_errno_and_signals_alone)
 {
     struct peer *peer = peer_start(-1);
     CUdeviceptr ptr = 0, small = 0, async = 0, pitched = 0, theirs = 0, opened = 0, base;
@@ -129,11 +182,15 @@ Test(process, calls_leave_errno_alone)
     CUmemGenericAllocationHandle allocation;
     size_t pitch, size;
     unsigned int type;
+    struct rlimit room, no_room; /* for files: a write of the library's fails and raises a signal */
     int changed = 0;
 
+    cr_assert_eq(getrlimit(RLIMIT_FSIZE, &room), 0);
+    no_room = (struct rlimit){0, room.rlim_max};
     memset(&junk, 0xab, sizeof junk);
     OK(peer_alloc(peer, MEMORY_PLAIN, &theirs, 4 * MIB));
     OK(launch_spin(stream, 20 * MILLISECOND));
+    hold_signals_back();
     KEEPS_ERRNO(cuMemAlloc(&ptr, 40 * MIB));
     KEEPS_ERRNO(cuMemAlloc(&small, 512));
     KEEPS_ERRNO(cuMemAlloc(&base, 0));
@@ -156,11 +213,82 @@ Test(process, calls_leave_errno_alone)
     PASSES_ERRNO(cuIpcCloseMemHandle(NOWHERE));
     PASSES_ERRNO(cuMemFree(NOWHERE));
     KEEPS_ERRNO(cuMemFreeAsync(async, stream));
+    cr_assert_eq(setrlimit(RLIMIT_FSIZE, &no_room), 0);
+    for (int i = 0; i < 2000; i++) { /* more than a buffer of a recording has room for */
+        KEEPS_ERRNO(cuMemFree(small));
+        KEEPS_ERRNO(cuMemAlloc(&small, 512));
+    }
+    cr_assert_eq(setrlimit(RLIMIT_FSIZE, &room), 0);
     KEEPS_ERRNO(cuMemFree(small));
     KEEPS_ERRNO(cuMemFree(pitched));
     KEEPS_ERRNO(cuMemFree(ptr));
     PASSES_ERRNO(cuGetProcAddress("cuMemAlloc", &(void *){NULL}, 12000, 0, NULL));
     probe("calls_that_change_errno", "%d", changed);
+    peer_quit(peer);
+}
+
+/* ---- descriptors ---- */
+
+/* Whether a setting of the library's names the file, or the folder that it is in. */
+static bool is_set(const char *path)
+{
+    for (char **variable = environ; *variable; variable++) {
+        const char *value = strchr(*variable, '=');
+
+        if (strncmp(*variable, "GPUSHIM_", 8) == 0 && value && value[1] == '/' &&
+            strncmp(path, value + 1, strcspn(value + 1, "%")) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* Descriptors that a program executed now would have. Those of the log and of a recording are there
+ * from the beginning on. */
+static unsigned count_inherited(void)
+{
+    unsigned count = 0;
+
+    for (int fd = STDERR_FILENO + 1; fd < 1024; fd++) {
+        int flags = fcntl(fd, F_GETFD);
+        char link[64], path[PATH_MAX] = "";
+
+        if (flags < 0 || flags & FD_CLOEXEC)
+            continue;
+        count++;
+        snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+        cr_assert_geq(readlink(link, path, sizeof path - 1), 0);
+        cr_assert_not(is_set(path), "%s", path);
+    }
+    return count;
+}
+
+Test(process, no_descriptor_is_left_to_what_it_executes)
+{
+    CUdeviceptr ptr = 0, theirs = 0, opened = 0, there;
+    CUevent event;
+    CUipcEventHandle handle;
+    struct peer *peer;
+    unsigned before;
+
+    if (!software_driver())
+        cr_skip_test("what a real driver opens is its own affair");
+    peer = peer_start(-1);
+    before = count_inherited();
+    OK(peer_alloc(peer, MEMORY_PLAIN, &theirs, 4 * MIB));
+    ptr = filled(4 * MIB, 1);
+    for (int i = 0; i < 2; i++) {
+        there = peer_opens(peer, ptr);
+        opened = opened_from(peer, theirs);
+        cr_assert_eq(count_inherited(), before, "with memory open");
+        OK(peer_close(peer, there));
+        OK(cuIpcCloseMemHandle(opened));
+    }
+    OK(cuEventCreate(&event, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING));
+    OK(cuIpcGetEventHandle(&handle, event));
+    cr_assert_eq(count_inherited(), before, "with an event shared");
+    OK(cuEventDestroy(event));
+    OK(cuMemFree(ptr));
+    cr_assert_eq(count_inherited(), before, "at the end");
     peer_quit(peer);
 }
 
