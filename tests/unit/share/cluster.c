@@ -53,14 +53,21 @@ Test(share_cluster, what_the_agent_has_is_not_used_again_until_it_gives_it_back)
     unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     union gs_wire_message message, told;
     int agent = shared(ipc_handle, &told);
+    unsigned long long held_ns;
+    uint64_t freed;
 
     for (uint32_t i = 1; i < 3; i++) { /* for two machines, say */
         cr_assert_eq(take(agent, ipc_handle, i, &message), GS_WIRE_GRANT);
         cr_assert(message.grant.far == 1 && message.grant.chunk_size == 2 * MIB);
         cr_assert_eq(memcmp(message.grant.fabric, told.share.fabric, GS_FABRIC_SIZE), 0);
     }
+    cr_assert_str_eq(other_ask(&other, "held"), "ok 0 0 of  0", "%s", other.answer);
+    freed = side_now();
     free_it();
     agent_hears(agent, GS_WIRE_RECALL, &message);
+    cr_assert_eq(sscanf(other_ask(&other, "held"), "ok 1 512 of other machines %llu", &held_ns), 1,
+                 "%s", other.answer);
+    cr_assert(held_ns > 0 && held_ns < side_now() - freed, "%llu ns", held_ns);
     cr_assert_eq(take(agent, ipc_handle, 3, &message), GS_WIRE_GRANT);
     agent_hears(agent, GS_WIRE_RECALL, &message); /* of which a third machine has not heard */
     cr_assert(agent_hears_nothing(agent));

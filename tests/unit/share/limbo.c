@@ -107,6 +107,47 @@ Test(share_limbo, an_old_block_is_said_with_who_has_held_it_since_when)
     close_block(2);
 }
 
+/* More than are told of, who come in no order: by what of it is freed. */
+Test(share_limbo, those_who_have_most_are_named_in_order_and_all_are_counted)
+{
+    enum { HOLDERS = GS_SHARE_HOLDERS + 2 };
+    static const size_t kib[HOLDERS] = {2, 5, 1, 4, 3};
+    struct gs_export *held_of[HOLDERS];
+    struct other others[HOLDERS];
+    struct gs_share_held held;
+    uint64_t begun;
+
+    scene_chunk();
+    begun = side_now();
+    for (size_t i = 0; i < HOLDERS; i++) {
+        held_of[i] = scene_export(i * 65536, kib[i] * 1024, ipc_handle[0]);
+        other_start(&others[i], dir, NULL);
+        cr_assert_eq(other_open(&others[i], ipc_handle[0], &address[0]), GS_OK);
+    }
+    gs_share_held(side.share, side_gpu, &held);
+    cr_assert(held.holders == 0 && held.bytes == 0, "nothing is freed");
+    for (size_t i = 0; i < HOLDERS; i++)
+        gs_share_freed(side.share, held_of[i], side_now());
+    gs_share_held(side.share, side_gpu, &held);
+    cr_assert_eq(held.holders, HOLDERS);
+    cr_assert_eq(held.bytes, 15 * 1024);
+    for (size_t n = 0; n < GS_SHARE_HOLDERS; n++) {
+        size_t i = 0;
+
+        while (kib[i] != HOLDERS - n)
+            i++;
+        cr_assert_eq(held.most[n].bytes, kib[i] * 1024);
+        cr_assert_eq(held.most[n].pid, others[i].pid);
+        cr_assert_str_eq(held.most[n].name, "share_other");
+        cr_assert(held.most[n].held_ns > 0 && held.most[n].held_ns < side_now() - begun);
+        cr_assert_not(held.most[n].stopped);
+    }
+    gs_share_held(side.share, side_other_gpu, &held);
+    cr_assert(held.holders == 0 && held.bytes == 0, "it is of another device");
+    for (size_t i = 0; i < HOLDERS; i++)
+        other_kill(&others[i]);
+}
+
 /* The share thread has heard of an end, and comes to tell of it when somebody waits, or is told
  * to. */
 static bool tells_late, is_late; /* atomic */

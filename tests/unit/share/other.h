@@ -8,6 +8,7 @@
  *   read ADDRESS             "ok BYTE"          write ADDRESS BYTE   "ok"
  *   withdraw                 the last export, without grace: "ok" or "held"
  *   fds                      "ok COUNT"         holds     of others on its exports: "ok COUNT"
+ *   held      what it has freed and others have: "ok HOLDERS BYTES of WHO-HAS-MOST NANOSECONDS"
  *   census    what lives in its driver: "ok COUNT"
  *   fork [unheard]           a child that sleeps: "ok PID"; it is told of as a fork is, or not
  *   nofile N                 its limit of descriptors

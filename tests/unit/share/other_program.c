@@ -198,6 +198,12 @@ static void serve(const char *line)
     } else if (!strcmp(word, "freed")) {
         gs_share_freed(side.share, last_export, side_now());
         printf("ok\n");
+    } else if (!strcmp(word, "held")) {
+        struct gs_share_held held;
+
+        gs_share_held(side.share, side_gpu, &held);
+        printf("ok %u %zu of %s %llu\n", held.holders, held.bytes, held.most[0].name,
+               (unsigned long long)held.most[0].held_ns);
     } else if (!strcmp(word, "short")) {
         gs_share_chunk_gone(side.share, chunk.id);
         gs_share_await_given_back(side.share, NULL, UINT64_C(100000000));
