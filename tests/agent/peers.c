@@ -339,6 +339,41 @@ static void end_it(unsigned char machine, uint64_t number)
     exporter_message(&agent, peers_find(&agent, id, false), &ended);
 }
 
+/* What the broker holds for a machine, and how much of it is freed. What it has not answered, and a
+ * machine that has nothing, are no rows. */
+Test(agent_peers, people_are_told_what_each_machine_has)
+{
+    struct gs_wire_query query = {.about = GS_ABOUT_MACHINE};
+    const unsigned char one[GS_MACHINE_SIZE] = {1}, three[GS_MACHINE_SIZE] = {3};
+    const uint64_t begun = gs_now_ns();
+    const struct gs_wire_machine *told;
+
+    set_up();
+    start_jobs();
+    agent.broker.fd = 0; /* nothing is sent: it waits for the loop */
+    for (uint64_t block = 1; block < 4; block++)
+        say_shared(false, block);
+    ask_for(1, 5, 1, 0)->since_ns = begun;
+    ask_for(1, 6, 2, 0)->since_ns = begun + 1;
+    leases_find(&agent.leases, one, 6)->recalled = true;
+    ask_for(1, 7, 3, 9);
+    cr_assert(peers_find(&agent, three, true));
+    for (; query.index < 3; query.index++)
+        told_ask(&agent, &query);
+    told = &agent.unsent->message.report.machine;
+    cr_assert_eq(told->machines, 1);
+    cr_assert_eq(memcmp(told->machine, one, sizeof one), 0);
+    cr_assert(told->leases == 2 && told->bytes == 2 * 4096, "%llu, %llu bytes",
+              (unsigned long long)told->leases, (unsigned long long)told->bytes);
+    cr_assert(told->limbo == 1 && told->limbo_bytes == 4096, "%llu, %llu bytes",
+              (unsigned long long)told->limbo, (unsigned long long)told->limbo_bytes);
+    cr_assert(told->age_ns > 0 && told->age_ns <= gs_now_ns() - begun, "%llu",
+              (unsigned long long)told->age_ns);
+    told = &agent.unsent->next->message.report.machine;
+    cr_assert(told->machines == 1 && !told->leases && !told->bytes, "there is no second one");
+    jobs_end(agent.jobs);
+}
+
 /* The broker refuses one machine, and while it was asked another one, which had the block, has
  * given it back. */
 Test(agent_peers, what_ended_while_another_was_refused_is_given_back)

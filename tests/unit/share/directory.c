@@ -160,6 +160,10 @@ Test(share_directory, only_numbers_in_one_that_is_open_to_all_are_users)
     for (int fd; (fd = gs_directory_next(&options, &place, NULL)) >= 0; found++)
         close(fd);
     cr_assert_eq(found, 1, "%u are looked into", found);
+    for (const char *const *name = names; *name; name++) {
+        snprintf(path, sizeof path, "%s/gpushim-%s", dir, *name);
+        rmdir(path);
+    }
 }
 
 Test(share_directory, one_of_another_user_is_refused_unless_he_is_named)
