@@ -12,6 +12,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -85,20 +86,6 @@ static void leave_behind(int words)
 
 /* ---- Whose child it is ---------------------------------------------------------------------- */
 
-static bool read_of(pid_t pid, const char *task, const char *what, char *ret_text, size_t size)
-{
-    char path[128];
-    int fd;
-    ssize_t got;
-
-    snprintf(path, sizeof path, "/proc/%d/task/%s/%s", (int)pid, task, what);
-    fd = open(path, O_RDONLY | O_CLOEXEC);
-    got = fd < 0 ? -1 : read(fd, ret_text, size - 1);
-    gs_fd_drop(fd);
-    ret_text[got < 0 ? 0 : got] = 0;
-    return got >= 0;
-}
-
 /*
  * Whether who took this orphan (a launcher that is PID 1 or a subreaper) has no other child and
  * waits for one: all that it started has ended, and this broker is what it waits for. Where that
@@ -106,10 +93,10 @@ static bool read_of(pid_t pid, const char *task, const char *what, char *ret_tex
  */
 static bool is_waited_for_alone(void)
 {
-    char path[64], text[256], own[16];
+    char path[64], name[NAME_MAX + 16], text[256], own[16];
     const pid_t parent = getppid();
     const struct dirent *entry;
-    bool waits = false, alone = true;
+    bool waits = false, is_child = false, alone = true;
     DIR *tasks;
 
     snprintf(path, sizeof path, "/proc/%d/task", (int)parent);
@@ -118,16 +105,16 @@ static bool is_waited_for_alone(void)
     while (tasks && alone && (entry = readdir(tasks))) {
         if (entry->d_name[0] == '.')
             continue;
-        if (!read_of(parent, entry->d_name, "children", text, sizeof text))
-            alone = false;
-        else if (text[0] && strcmp(text, own) != 0)
-            alone = false;
-        if (read_of(parent, entry->d_name, "wchan", text, sizeof text) && strstr(text, "do_wait"))
-            waits = true;
+        snprintf(name, sizeof name, "task/%s/children", entry->d_name);
+        if (command_read_of(parent, name, text, sizeof text))
+            alone = is_child = strcmp(text, own) == 0;
+        snprintf(name, sizeof name, "task/%s/wchan", entry->d_name);
+        command_read_of(parent, name, text, sizeof text);
+        waits |= strstr(text, "do_wait") != NULL;
     }
     if (tasks)
         closedir(tasks);
-    return waits && alone;
+    return waits && is_child;
 }
 
 /* For how long nobody may need it. */
