@@ -129,7 +129,7 @@ void ask_complain_of_absent(long pid)
         command_complain("process %ld: there is none, as far as can be seen from here", pid);
     else if (geteuid() != 0 && owner.uid != geteuid())
         command_complain("process %ld belongs to another user: ask as that one, or as root", pid);
-    else if (!figures_has_library(pid))
+    else if (!doctor_has_library(pid))
         command_complain("process %ld has not the library: gpushim run starts programs with it",
                          pid);
     else

@@ -156,6 +156,14 @@ static void read_maps(pid_t pid, struct maps *ret_maps)
     free(line);
 }
 
+bool doctor_has_library(long pid)
+{
+    static struct maps maps;
+
+    read_maps((pid_t)pid, &maps);
+    return maps.library[0];
+}
+
 /* What it has of the library, in words behind "it", and the way out. */
 static enum doctor_state judge(const struct doctor *doctor, const struct maps *maps,
                                char ret_found[DOCTOR_TEXT], char ret_remedy[DOCTOR_TEXT])

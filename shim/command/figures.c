@@ -266,21 +266,6 @@ static bool is_known(const struct table *table, long pid)
     return false;
 }
 
-bool figures_has_library(long pid)
-{
-    char path[64], line[1024];
-    bool has = false;
-    FILE *maps;
-
-    snprintf(path, sizeof path, "/proc/%ld/maps", pid);
-    maps = fopen(path, "re");
-    while (maps && !has && fgets(line, sizeof line, maps))
-        has = strstr(line, "/libgpushim.so") != NULL;
-    if (maps)
-        fclose(maps);
-    return has;
-}
-
 /* Those with the library that have no socket in a folder that was looked at. */
 static void add_quiet(struct table *table, const struct gs_share_options *options)
 {
@@ -291,7 +276,7 @@ static void add_quiet(struct table *table, const struct gs_share_options *option
         long pid = strtol(entry->d_name, NULL, 10);
         struct row *row;
 
-        if (pid <= 0 || is_known(table, pid) || !figures_has_library(pid))
+        if (pid <= 0 || is_known(table, pid) || !doctor_has_library(pid))
             continue;
         row = add(table, &nobody);
         who_fill(&row->who, pid, (uint64_t)pid, "");

@@ -58,8 +58,6 @@ extern const struct figure figures_told[];
 extern const size_t figures_told_count;
 uint64_t figures_number(const struct row *row, const struct figure *figure);
 
-/* Whether the library lies in the process's memory, where that may be read. */
-bool figures_has_library(long pid);
 /* All of them, or those of the one with that pid; those that have most from the driver come first.
  * `brokers`: also these, which have no memory of their own. False, and said: the configuration does
  * not allow it. */

@@ -192,7 +192,7 @@ static bool add_group(struct sleeping *sleeping, const char *path, int word)
     if (!well)
         command_complain("%s: %s", name, strerror(errno));
     while (pids && fscanf(pids, "%ld", &pid) == 1)
-        if (figures_has_library(pid))
+        if (doctor_has_library(pid))
             add_target(sleeping, pid, word, true);
     while (below && (entry = readdir(below)))
         if (entry->d_type == DT_DIR && entry->d_name[0] != '.') {
