@@ -182,6 +182,8 @@ static bool read_listen(struct agent_options *options, const char *text)
     unsigned long port = has_port ? strtoul(colon + 1, &end, 10) : 0;
 
     if (bracketed) {
+        if (text[length - 1] != ']')
+            return false;
         text++;
         length -= 2;
     }
@@ -199,6 +201,8 @@ static bool read_listen(struct agent_options *options, const char *text)
 static int read_options(int argc, char **argv, struct agent_options *options)
 {
     struct directory_options *directory = &options->directory;
+    unsigned long lease_s;
+    char *end;
     int option;
 
     while ((option = getopt_long(argc, argv, "", long_options, NULL)) >= 0) {
@@ -208,7 +212,8 @@ static int read_options(int argc, char **argv, struct agent_options *options)
                 return complain("--listen wants ADDRESS or ADDRESS:PORT, in numbers"), 2;
             break;
         case LEASE:
-            directory->lease_s = (unsigned)strtoul(optarg, NULL, 10);
+            lease_s = strtoul(optarg, &end, 10);
+            directory->lease_s = *end || lease_s > DIRECTORY_LEASE_MAX_S ? 0 : (unsigned)lease_s;
             break;
         case QUIET:
             log_level = GS_LOG_WARNING;
@@ -228,7 +233,7 @@ static int read_options(int argc, char **argv, struct agent_options *options)
     }
     if (optind != argc || !directory->place || !options->listen)
         return fputs(usage, stderr), 2;
-    if (directory->lease_s < 3 || directory->lease_s > DIRECTORY_LEASE_MAX_S)
+    if (directory->lease_s < 3)
         return complain("--lease wants a number of seconds from 3 to 3600"), 2;
     if (strlen(directory->prefix) > 60 || strlen(directory->prefix) == 0)
         return complain("--prefix wants 1 to 60 characters"), 2;

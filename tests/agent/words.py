@@ -1,5 +1,6 @@
 """What etcd says when it refuses, as its versions word it: 3.4 in "error", 3.5 and later in "message" alone; and what one
-in its place says to have it in the log. And what an agent says of its password: who else may read it.
+in its place says to have it in the log. And what an agent says of its options: what is wrong with them, and who else may
+read its password.
 
 usage: words.py AGENT
 """
@@ -132,9 +133,29 @@ def passwords(folder):
             check(word is None or f'others may {word} the password in {path} (mode 0{mode:o})' in said(), f'{mode:o}: {said()}')
             check(word or 'others may' not in said(), f'nothing to say: {said()}')
             check('goes over the network as it is' in said(), f'a password over http: {said()}')
-    with agent(etcd.place, '--name', 'n' * 32) as said:
-        await_that(lambda: '31' in said(), f'a name that is too long: {said()}')
-        check('machine ' not in said(), f'it does not start: {said()}')
+
+
+def wrong_options():
+    """One line each, and it does not start."""
+    for options, word in ((('--name', 'n' * 32), '--name wants up to 31'), (('--prefix', ''), '--prefix wants 1 to 60'),
+                          (('--prefix', 'p' * 61), '--prefix wants 1 to 60'), (('--listen', '0.0.0.0'), 'give --address'),
+                          (('--listen', '[::]:7610'), 'give --address'),
+                          *((('--lease', lease), '--lease wants a number') for lease in ('2', '3601', '15 s', '4294967311', '')),
+                          *((('--listen', where), '--listen wants') for where in
+                            ('', ':7610', '127.0.0.1:', '127.0.0.1:65536', '127.0.0.1:7x', '[::1', '[]', '[::1]:'))):
+        with tempfile.TemporaryDirectory(prefix='gpushim-words-') as folder:
+            run = subprocess.run([AGENT, '--directory', f'folder:{folder}', '--listen', '127.0.0.1', *options], text=True,
+                                 env={'GPUSHIM_SHARE_DIR': folder, 'GPUSHIM_CONFIG': ''}, capture_output=True, timeout=60,
+                                 check=False)
+        check(run.returncode == 2 and run.stderr.startswith(f'gpushim-agent: {word}') and run.stderr.count('\n') == 1,
+              f'{options}: {run}')
+
+
+def addresses():
+    """With a port or without, and in brackets."""
+    for listen in ('127.0.0.1', '127.0.0.1:0', '[127.0.0.1]', '[127.0.0.1]:0'):
+        with agent(Etcd({}).place, '--listen', listen) as said:
+            await_that(lambda: ', at 127.0.0.1 port ' in said(), f'{listen}: {said()}')
 
 
 with tempfile.TemporaryDirectory(prefix='gpushim-words-') as scratch:
@@ -142,4 +163,6 @@ with tempfile.TemporaryDirectory(prefix='gpushim-words-') as scratch:
     raw_text()
     token_that_ends(scratch)
     passwords(scratch)
+wrong_options()
+addresses()
 end_with_faults()
