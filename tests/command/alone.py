@@ -8,6 +8,7 @@ import sys
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), os.pardir))
 from faults import check, end_with_faults, faults  # as others take them from here
 
+NOBODY = 65534
 OURS = 'GPUSHIM_', 'LD_', 'SOFTCUDA_', 'CUDA_', 'NVML_'
 
 
@@ -16,6 +17,13 @@ def surroundings(**settings):
     kept = {name: value for name, value in os.environ.items() if not name.startswith(OURS)}
     kept |= {'GPUSHIM_CONFIG': '', 'LC_ALL': 'C'} | settings
     return {name: value for name, value in kept.items() if value is not None}
+
+
+def as_nobody():
+    """Before a program begins, where root may do so."""
+    os.setgroups([])
+    os.setgid(NOBODY)
+    os.setuid(NOBODY)
 
 
 def run(words, settings=None, **options):

@@ -16,7 +16,7 @@ import tempfile
 sys.path.insert(0, sys.argv[2])
 sys.dont_write_bytecode = True
 import containers  # pylint: disable=wrong-import-position
-from alone import check, end_with_faults, expect, faults, run
+from alone import as_nobody, check, end_with_faults, expect, faults, run
 
 # Users of containers run copies: what is built may be its builder's alone.
 copies = tempfile.TemporaryDirectory(prefix='gpushim-cdi-', dir='/tmp')
@@ -29,14 +29,7 @@ for source, copy in zip(sys.argv[3:5], (gpushim, library)):
     shutil.copyfile(source, copy)
 for path in copies.name, gpushim, library:
     os.chmod(path, 0o755)
-NOBODY = 65534
 INSIDE = '/opt/gpushim'
-
-
-def as_nobody():
-    os.setgroups([])
-    os.setgid(NOBODY)
-    os.setuid(NOBODY)
 
 
 def generate(*arguments, program=gpushim, **options):

@@ -142,6 +142,19 @@ def rows(folder, *arguments):
     return told.get('rows', told)
 
 
+def is_true(one, expression, what):
+    """In a holder."""
+    said = one.run(f'print(bool({expression}))')
+    check(said == 'True', f'{what}: {expression} is {said}')
+
+
+def refuses(folder, status, arguments, *words):
+    """The command does not do it, and says why on standard error alone."""
+    run = gpushim(folder, *arguments)
+    check(run.returncode == status and not run.stdout and all(word in run.stderr for word in words),
+          f'{arguments} ends with {status} and {words}: {run}')
+
+
 def stats_of(folder, pid, *arguments):
     """Its row; {}: there is none, or several."""
     found = [row for row in rows(folder, 'stats', *arguments) if row['pid'] == pid]

@@ -13,13 +13,12 @@ import subprocess
 import sys
 import tempfile
 
-from alone import check, end_with_faults, expect, run, surroundings
+from alone import NOBODY, as_nobody, check, end_with_faults, expect, run, surroundings
 
 gpushim, library = (os.path.realpath(path) for path in sys.argv[1:3])
 driver, version = sys.argv[3:5]
 
 PYTHON = os.path.realpath(sys.executable)
-NOBODY = 65534
 CAPABILITIES = 'capabilities'
 WARNING = 'gpushim: warning: '
 # Initialises CUDA and allocates, and says what came of it.
@@ -61,12 +60,6 @@ class Ran:
 def tells(*arguments, **options):
     ran = Ran([*arguments, '--', PYTHON, '-c', TELLS], **options)
     return ran.told()[1]
-
-
-def as_nobody():
-    os.setgroups([])
-    os.setgid(NOBODY)
-    os.setuid(NOBODY)
 
 
 def without_new_rights():

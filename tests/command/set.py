@@ -7,7 +7,7 @@ import os
 import pathlib
 import struct
 
-from holder import GPUSHIM, MIB, Holder, await_that, check, for_everybody, gpushim, prove_each, stats_of
+from holder import GPUSHIM, MIB, Holder, await_that, check, for_everybody, gpushim, prove_each, refuses, stats_of
 import wire
 
 NOBODY = 65534
@@ -30,18 +30,12 @@ def changes(folder, holder, option, before, after, value=None):
           f'{option} {before} -> {after}: {run}')
 
 
-def fails(folder, status, arguments, *words):
-    run = gpushim(folder, 'set', *arguments)
-    check(run.returncode == status and not run.stdout and all(word in run.stderr for word in words),
-          f'{arguments} ends with {status} and {words}: {run}')
-
-
 def prove_every_option(folder, holder):
     """What config calls so can be set, to its smallest value and back; nothing else can."""
     for option in json.loads(gpushim(folder, 'config', '--json').stdout)['options']:
         name, value = option['name'], option['default']
         if not option['can_be_set']:
-            fails(folder, 1, (str(holder.pid), f'{name}={value}'), f'{name} cannot change')
+            refuses(folder, 1, ('set', str(holder.pid), f'{name}={value}'), f'{name} cannot change')
             continue
         least = 'off' if option['type'] == 'enum' else '0'
         changes(folder, holder, name, option['value'], least)
@@ -90,21 +84,21 @@ def prove_log(folder):
 
 def prove_wrong(folder, holder):
     pid = str(holder.pid)
-    fails(folder, 1, (pid, 'pool.deacy=1s'), 'no option has the name', 'did you mean pool.decay')
-    fails(folder, 1, (pid, 'pool.decay=61min'), 'is too large', 'from 0 to 60 min')
-    fails(folder, 1, (pid, 'pool.decay=soon'), 'is not a time')
-    fails(folder, 1, (pid, 'log=loud'), 'off, error, warning, info or debug')
-    fails(folder, 1, (pid, 'pool.decay'), 'has no value')
+    refuses(folder, 1, ('set', pid, 'pool.deacy=1s'), 'no option has the name', 'did you mean pool.decay')
+    refuses(folder, 1, ('set', pid, 'pool.decay=61min'), 'is too large', 'from 0 to 60 min')
+    refuses(folder, 1, ('set', pid, 'pool.decay=soon'), 'is not a time')
+    refuses(folder, 1, ('set', pid, 'log=loud'), 'off, error, warning, info or debug')
+    refuses(folder, 1, ('set', pid, 'pool.decay'), 'has no value')
     little, apart = Holder(folder), Holder(folder, library=False)
     little.do(f'alloc {MIB}')
     apart.do(f'alloc {MIB}')
-    fails(folder, 1, (str(little.pid), 'log=info'), 'holds less than 64 MiB')
-    fails(folder, 1, (str(apart.pid), 'log=info'), 'has not the library')
+    refuses(folder, 1, ('set', str(little.pid), 'log=info'), 'holds less than 64 MiB')
+    refuses(folder, 1, ('set', str(apart.pid), 'log=info'), 'has not the library')
     little.end()
-    fails(folder, 1, (str(little.pid), 'log=info'), 'there is none')
+    refuses(folder, 1, ('set', str(little.pid), 'log=info'), 'there is none')
     apart.end()
     holder.stop()
-    fails(folder, 1, (pid, 'log=info'), 'does not answer')
+    refuses(folder, 1, ('set', pid, 'log=info'), 'does not answer')
     holder.process.send_signal(18)  # SIGCONT
 
 

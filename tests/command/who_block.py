@@ -9,7 +9,7 @@ import signal
 import struct
 import subprocess
 
-from holder import GPUSHIM, MIB, Holder, await_that, check, clean, gpushim, prove_each, rows
+from holder import GPUSHIM, MIB, Holder, await_that, check, clean, gpushim, prove_each, refuses, rows
 import wire
 
 LONG = {'GPUSHIM_DEBUG_IDLE': '60 min', 'GPUSHIM_POOL_DECAY': '60 min', 'GPUSHIM_DEBUG_GRACE': '60 min'}
@@ -31,12 +31,6 @@ def shared(holder, size):
     holder.do(f'alloc {size}')
     index = int(holder.run('print(len(held) - 1)'))
     return index, holder.do(f'share {index}')
-
-
-def refused(folder, what, status, *words):
-    run = gpushim(folder, 'who', what)
-    check(run.returncode == status and not run.stdout and all(word in run.stderr for word in words),
-          f'who {what}: {run}')
 
 
 def one_block(folder):
@@ -61,7 +55,7 @@ def one_block(folder):
         check(blocks(folder, hex(where))[0]['block'] == by_handle[0]['block'], f'by an address: {hex(where)}')
     text = gpushim(folder, 'who', hex(at)).stdout
     check(f'of 3.0 MiB, shared by process pid {exporter.pid}' in text and f'open in pid {first.pid}' in text, text)
-    refused(folder, hex(at + 3 * MIB), 1, 'shares memory at', 'not of those that have it open')
+    refuses(folder, 1, ('who', hex(at + 3 * MIB)), 'shares memory at', 'not of those that have it open')
     # It is freed and still held, by one that stands still.
     second.stop()
     exporter.do(f'free {index}')
@@ -86,11 +80,11 @@ def gone(folder):
     at = address_of(exporter, index)
     exporter.do(f'free {index}')
     await_that(lambda: not blocks(folder, handle), 'a freed block that nobody had is no more')
-    refused(folder, handle, 1, 'has been freed')
-    refused(folder, hex(at), 1, 'shares memory at')
+    refuses(folder, 1, ('who', handle), 'has been freed')
+    refuses(folder, 1, ('who', hex(at)), 'shares memory at')
     check(len(blocks(folder, kept)) == 1, 'the other is')
     exporter.end()
-    refused(folder, kept, 1, 'its process has ended')
+    refuses(folder, 1, ('who', kept), 'its process has ended')
 
 
 def another_program(folder):
@@ -156,8 +150,8 @@ def wrong(folder):
     exporter = Holder(folder, **LONG)
     _, handle = shared(exporter, MIB)
     changed = handle[:20] + ('0' if handle[20] != '0' else '1') + handle[21:]
-    refused(folder, changed, 1, 'it was changed')
-    refused(folder, '00' * 64, 1, 'the driver made it')
+    refuses(folder, 1, ('who', changed), 'it was changed')
+    refuses(folder, 1, ('who', '00' * 64), 'the driver made it')
     for what in (handle[:-1], handle + '0', handle[:-1] + 'x', '0x', '0xzz', '0x1ffffffffffffffff', 'block'):
         run = gpushim(folder, 'who', what)
         check(run.returncode == 2 and '(gpushim help who)' in run.stderr, f'who {what}: {run}')
@@ -264,7 +258,7 @@ def external(folder):
     """What somebody else made is a block as any, from its first handle on."""
     exporter, importer = Holder(folder, **NEVER), Holder(folder, **NEVER)
     at = int(exporter.run(OWN + 'outer = attach(4 << 20)\nprint(outer)\n'))
-    refused(folder, hex(at), 1, 'shares memory at')
+    refuses(folder, 1, ('who', hex(at)), 'shares memory at')
     handle = exporter.run('handle_at(outer)')
     importer.do(f'open {handle}')
     for freed in (False, True):

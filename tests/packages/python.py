@@ -15,7 +15,7 @@ import tempfile
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), '..', 'command'))
 import holder  # pylint: disable=wrong-import-position
 import trace as trace_reader  # pylint: disable=wrong-import-position
-from holder import MIB, Holder, await_that, check, end_with_faults  # pylint: disable=wrong-import-position
+from holder import MIB, Holder, await_that, check, end_with_faults, is_true  # pylint: disable=wrong-import-position
 
 PACKAGE, LAYOUT = sys.argv[4:6]
 # What a framework's array says of itself.
@@ -40,17 +40,8 @@ def copied(address, count):
 '''
 
 
-def do(one, code):
-    return one.do('do ' + code.encode().hex())
-
-
-def is_true(one, expression, what):
-    said = do(one, f'print(bool({expression}))')
-    check(said == 'True', f'{what}: {expression} is {said}')
-
-
 def raises(one, statement, error, words=''):
-    said = do(one, f'''
+    said = one.run(f'''
 try:
     {statement}
     print('nothing')
@@ -88,8 +79,8 @@ def prove_layout():
 
 
 def prove_opening(folder, publisher, importer):
-    do(publisher, PUBLISHES)
-    do(importer, OPENS + "memory = gpushim.open('weights'); array = memory.array()")
+    publisher.run(PUBLISHES)
+    importer.run(OPENS + "memory = gpushim.open('weights'); array = memory.array()")
     is_true(importer, "(array.shape, array.dtype, array.nbytes) == ((3, 5), 'float32', 60)", 'its type and shape')
     is_true(importer, 'copied(array.address, 60) == b"\\x09" * 60', 'and what is in it')
     is_true(importer, "array.__cuda_array_interface__ == {'shape': (3, 5), 'typestr': '<f4', 'data': (array.address, False), "
@@ -137,33 +128,33 @@ del capsule
 def prove_lease(folder, publisher, importer):
     """It is had as long as anything uses it, and then given back."""
     await_that(lambda: [row['pid'] for row in held(folder, publisher)] == [importer.pid], 'it has it open')
-    do(importer, TAKES + 'del memory, array; gc.collect()')
+    importer.run(TAKES + 'del memory, array; gc.collect()')
     publisher.do('free 0')
     is_true(importer, "copied(tensor.data, 60) == b'\\x09' * 60", 'a framework that took it keeps it')
     check([row['freed_blocks'] for row in held(folder, publisher)] == [1], f'though it is freed: {held(folder, publisher)}')
-    do(importer, 'ctypes.CFUNCTYPE(None, ctypes.c_void_p)(managed.deleter)(address); del managed, tensor; gc.collect()')
+    importer.run('ctypes.CFUNCTYPE(None, ctypes.c_void_p)(managed.deleter)(address); del managed, tensor; gc.collect()')
     await_that(lambda: not any(row['blocks'] for row in held(folder, publisher)), 'it is given back when that is done')
     raises(importer, "gpushim.open('weights')", 'KeyError')
 
 
 def prove_untaken(folder, publisher, importer):
     publisher.do(f'alloc {MIB}')
-    do(publisher, PUBLISHES)
-    do(importer, "memory = gpushim.open('weights'); array = memory.array(); capsule = array.__dlpack__()")
+    publisher.run(PUBLISHES)
+    importer.run("memory = gpushim.open('weights'); array = memory.array(); capsule = array.__dlpack__()")
     is_true(importer, 'len(_dlpack._given) == 1', 'a capsule keeps its array')
-    do(importer, 'del capsule')
+    importer.run('del capsule')
     is_true(importer, 'not _dlpack._given', 'which nobody took')
-    do(importer, 'memory.close(); memory.close()')
+    importer.run('memory.close(); memory.close()')
     raises(importer, 'array.__dlpack__()', 'ValueError', 'closed')
     raises(importer, 'array.__cuda_array_interface__', 'ValueError', 'closed')
     await_that(lambda: not any(row['blocks'] for row in held(folder, publisher)), 'closed at once')
-    do(importer, f'''
+    importer.run(f'''
 with gpushim.open(bytes.fromhex('{publisher.do("share 0")}'), device=0, nbytes={MIB}) as memory:
     print(copied(memory.address, 3))
     inner = memory
 ''')
     is_true(importer, 'inner.closed', 'a handle, in a block')
-    do(publisher, "gpushim.unpublish('weights')")
+    publisher.run("gpushim.unpublish('weights')")
     raises(importer, "gpushim.lookup('weights')", 'KeyError')
     raises(publisher, "gpushim.unpublish('weights')", 'KeyError')
 
@@ -196,17 +187,17 @@ External.sized = sized
 
 
 def prove_attaching(importer):
-    do(importer, ATTACHES)
+    importer.run(ATTACHES)
     is_true(importer, "copied(array.address, 3) == b'abc'", 'a memfd is memory of CUDA')
     is_true(importer, 'array.__dlpack_device__() == (3, 0)', 'of the host')
     is_true(importer, "not __import__('importlib.util').util.find_spec('numpy') or "
                     "bytes(__import__('numpy').from_dlpack(array)[:3]) == b'abc'", 'numpy takes it')
     is_true(importer, 'not ended.is_set()', 'while it is attached')
-    do(importer, 'del array; memory.close(); del memory; gc.collect(); ended.wait(60)')
+    importer.run('del array; memory.close(); del memory; gc.collect(); ended.wait(60)')
     is_true(importer, 'ended.is_set()', 'its deleter is called at its end')
-    do(importer, ATTACH_AT_ONCE)
+    importer.run(ATTACH_AT_ONCE)
     is_true(importer, 'len(gpushim.memory._deleters) == 2', 'two threads attach at once')
-    do(importer, 'for each in memories: each.close()')
+    importer.run('for each in memories: each.close()')
     is_true(importer, 'all(ended.wait(60) for ended in ends)', 'and each deleter is called')
     raises(importer, "gpushim.attach(file, 100, kind='memfd')", 'OSError')
     is_true(importer, "gpushim.stats()['devices'][0]['live'] >= 0 and gpushim.stats()['devices'][0]['uuid']", 'stats')

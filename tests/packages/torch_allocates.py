@@ -11,7 +11,7 @@ import tempfile
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), '..', 'command'))
 import holder  # pylint: disable=wrong-import-position
-from holder import MIB, Holder, check, end_with_faults  # pylint: disable=wrong-import-position
+from holder import MIB, Holder, check, end_with_faults, is_true  # pylint: disable=wrong-import-position
 
 PACKAGE, LIBC10 = sys.argv[4:6]
 STAND_IN = os.path.join(os.path.dirname(os.path.abspath(__file__)), 'stand_in')
@@ -43,62 +43,53 @@ inner = capture()
 PROGRAM = 'import sys, torch; print(torch._State.current is not None, __name__, sys.argv)'
 
 
-def do(one, code):
-    return one.do('do ' + code.encode().hex())
-
-
-def is_true(one, expression, what):
-    said = do(one, f'print(bool({expression}))')
-    check(said == 'True', f'{what}: {expression} is {said}')
-
-
 def prove_use(one):
-    do(one, BEGINS + 'before = live(); tensor = torch.empty(1 << 18)')
+    one.run(BEGINS + 'before = live(); tensor = torch.empty(1 << 18)')
     is_true(one, f'live() - before == {MIB}', 'a tensor is memory of the library')
     is_true(one, "torch._C._cuda_memoryStats(0)['allocated_bytes']['all'] == {'current': live(), "
                  "'peak': gpushim.stats()['devices'][0]['live_peak']}", "PyTorch's figures")
     is_true(one, "torch._C._cuda_memoryStats(9)['reserved_bytes']['all']['current'] == 0", 'of a GPU that is not used')
-    do(one, 'del tensor; gc.collect()')
+    one.run('del tensor; gc.collect()')
     is_true(one, 'live() == before', 'until it is freed')
     is_true(one, 'gpushim.torch.pool().allocator is current', 'a pool is of the same functions')
-    said = do(one, 'try:\n    gpushim.torch.use()\nexcept RuntimeError as error:\n    print(error)')
+    said = one.run('try:\n    gpushim.torch.use()\nexcept RuntimeError as error:\n    print(error)')
     check("Can't swap" in said, f'twice: {said}')
-    do(one, 'second = current.malloc(4096); current.functions["set_record_stream_fn"](second, None); current.raw_delete(second)')
+    one.run('second = current.malloc(4096); current.functions["set_record_stream_fn"](second, None); current.raw_delete(second)')
     is_true(one, 'live() == before', 'what a stream was recorded of')
 
 
 def prove_graphs(one):
-    do(one, GRAPHS)
+    one.run(GRAPHS)
     is_true(one, f'live() - before == {MIB}', 'a graph keeps what it allocates')
     is_true(one, 'capture() == inner', 'for its next capture')
-    do(one, "for _ in range(2): current.functions['set_release_pool'](0, graphs)")
+    one.run("for _ in range(2): current.functions['set_release_pool'](0, graphs)")
     is_true(one, 'live() == before', 'until it goes')
 
 
 def prove_full(one):
     is_true(one, 'current.malloc(1 << 44) is None', 'no GPU has so much')
-    do(one, f'c10 = ctypes.CDLL({LIBC10!r}); c10.c10_said.restype = ctypes.c_char_p')
+    one.run(f'c10 = ctypes.CDLL({LIBC10!r}); c10.c10_said.restype = ctypes.c_char_p')
     is_true(one, "c10.c10_said() == b'CUDA out of memory. Tried to allocate 17592186044416 bytes on GPU 0.'", 'what is raised')
 
 
 def prove_sending(one, other):
-    do(one, '''
+    one.run('''
 tensor = torch.Parameter(torch.empty(1024), requires_grad=False)
 cuda.cuMemsetD32_v2(ctypes.c_uint64(tensor.storage.address), 77, ctypes.c_size_t(1024))
 part = torch.Tensor(tensor.storage, 8, (4, 2), (2, 1), True)
 ''')
-    sent = do(one, 'print(bytes(ForkingPickler.dumps([tensor, part])).hex())')
+    sent = one.run('print(bytes(ForkingPickler.dumps([tensor, part])).hex())')
     is_true(one, 'torch.cuda.awaited == [0, 0]', 'who receives it finds the work done')
-    do(other, BEGINS.replace('gpushim.torch.use()\n', '').replace('current = torch._State.current\n', '') +
+    other.run(BEGINS.replace('gpushim.torch.use()\n', '').replace('current = torch._State.current\n', '') +
        f"got, part = pickle.loads(bytes.fromhex('{sent}'))")
     is_true(other, 'type(got) is torch.Parameter and not got.requires_grad and got.shape == (1024,)', 'a parameter')
     is_true(other, '(type(part), part.offset, part.shape, part.strides, part.requires_grad) == '
                    '(torch.Tensor, 8, (4, 2), (2, 1), True)', 'a part of it')
     is_true(other, 'read_word(got.storage.address) == 77 == read_word(part.storage.address + 32)', 'is the same memory')
-    do(one, 'del tensor, part; gc.collect()')
+    one.run('del tensor, part; gc.collect()')
     is_true(other, 'read_word(got.storage.address) == 77', 'as long as it is used there')
-    do(other, 'del got, part; gc.collect()')
-    said = do(one, 'inner = torch.empty(8); inner.requires_grad, inner.is_leaf = True, False\n'
+    other.run('del got, part; gc.collect()')
+    said = one.run('inner = torch.empty(8); inner.requires_grad, inner.is_leaf = True, False\n'
                    'try:\n    ForkingPickler.dumps(inner)\nexcept RuntimeError as error:\n    print(error)')
     check('PyTorch has to pickle' in said, f'what has a history: {said}')
 
