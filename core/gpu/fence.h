@@ -172,11 +172,6 @@ static inline bool gs_fence_is_recorded(const struct gs_fence *fence)
            fence->number <= __atomic_load_n(&fence->line->recorded, __ATOMIC_RELAXED);
 }
 
-static inline bool gs_fence_is(const struct gs_fence *fence, const struct gs_fence *other)
-{
-    return fence->line == other->line && fence->number == other->number;
-}
-
 /* Whether it is known to have passed. */
 static inline bool gs_fence_passed(const struct gs_fence *fence)
 {

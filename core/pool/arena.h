@@ -113,9 +113,6 @@ struct gs_arena_epochs {
     unsigned polls;                   /* times the oldest could have been looked at */
     struct gs_epoch *oldest, *newest; /* closed ones */
     struct gs_epoch *spare;
-    /* Of the last block that was free at once and had been freed in the order of a stream, and of
-     * cuMemFree's before it. */
-    struct gs_fence ordered, plainly;
     struct gs_fence stalled;          /* was waited for in vain; it is again once it has */
     size_t stalled_most;              /* passed, or beyond so many reserved bytes */
     unsigned sizes[GS_RETIRED_SIZES]; /* large blocks in epochs, by their size */
@@ -123,7 +120,8 @@ struct gs_arena_epochs {
 
 /* Blocks that were freed in the order of a stream. */
 struct gs_arena_order {
-    size_t bytes; /* free for one stream each */
+    size_t bytes;          /* free for one stream each */
+    struct gs_fence freed; /* of the last that was free for all at once */
     struct gs_stream_list *streams[GS_STREAM_BUCKETS];
 };
 
@@ -158,7 +156,7 @@ struct gs_arena {
     size_t reserved, live, free_bytes; /* bytes of pieces; of live blocks; of free blocks */
     uint64_t made_ns;                  /* when the arena began */
     uint64_t id;                       /* the next, of some taken from the process's */
-    struct gs_fence freed;             /* of the last block that was free at once */
+    struct gs_fence freed;             /* of the last of cuMemFree's that was free at once */
     struct gs_fence_pool events;
     struct gs_arena_async async;
     struct gs_arena_guarded guarded;
@@ -339,7 +337,7 @@ void gs_arena_context_over_locked(struct gs_arena *arena);
 
 /* ---- Waiting for the GPU (wait.c) -------------------------------------------------------- */
 
-/* Whether work may still touch what was free at once. */
+/* Whether work may still touch what was free at once, behind which events are recorded. */
 bool gs_arena_touched_locked(struct gs_arena *arena);
 /*
  * Closes the open epoch and lets the lock go while it waits for the GPU to pass the oldest one, or

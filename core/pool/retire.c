@@ -248,16 +248,18 @@ void gs_arena_unlive_locked(struct gs_arena *arena, struct gs_block *block)
         arena->shared->guard.freed(arena->shared->guard.arg, block);
 }
 
-/* All work that touched the block is in one stream, and so is all that its next owner submits. */
-static void pass_at_once_locked(struct gs_arena *arena, struct gs_block *block)
+/* All work that touched the block is in one stream, and so is all that its next owner submits.
+ * `freed`: the arena's fence of its kind. */
+static void pass_at_once_locked(struct gs_arena *arena, struct gs_block *block,
+                                struct gs_fence *freed)
 {
     struct gs_piece *piece = block->piece;
     bool told = gs_block_is_large(block);
 
-    arena->freed = piece->freed = gs_single_freed(arena->shared->single);
+    *freed = piece->freed = gs_single_freed(arena->shared->single);
     if (told)
         while ((piece = gs_block_next_piece(block, piece)))
-            piece->freed = arena->freed;
+            piece->freed = *freed;
     else
         told = arena->counts.at_once % TOLD_ONCE_IN == 0;
     if (told)
@@ -297,7 +299,7 @@ void gs_arena_retire_locked(struct gs_arena *arena, struct gs_block *block)
     gs_latch_assert_held(&arena->lock);
     gs_arena_unlive_locked(arena, block);
     if (passes_at_once_locked(arena, block)) {
-        pass_at_once_locked(arena, block);
+        pass_at_once_locked(arena, block, &arena->freed);
         return;
     }
     becomes_plain_locked(arena);
@@ -333,16 +335,10 @@ void gs_arena_retire_more_locked(struct gs_arena *arena, struct gs_block *block)
 
 void gs_arena_retire_held_locked(struct gs_arena *arena, struct gs_block *block)
 {
-    struct gs_arena_epochs *epochs = &arena->epochs;
-
-    if (!passes_at_once_locked(arena, block)) {
+    if (passes_at_once_locked(arena, block))
+        pass_at_once_locked(arena, block, &arena->order.freed);
+    else
         gs_arena_retire_more_locked(arena, block);
-        return;
-    }
-    if (!gs_fence_is(&arena->freed, &epochs->ordered))
-        epochs->plainly = arena->freed;
-    pass_at_once_locked(arena, block);
-    epochs->ordered = arena->freed;
 }
 
 bool gs_arena_poll_locked(struct gs_arena *arena)
@@ -373,7 +369,10 @@ void gs_arena_before_capture_locked(struct gs_arena *arena)
     gs_arena_collect_locked(arena);
     if (arena->dead || arena->leaving)
         return;
-    fence = arena->epochs.newest ? arena->epochs.newest->fence : arena->freed;
+    gs_arena_touched_locked(arena);
+    if (!arena->epochs.newest)
+        return;
+    fence = arena->epochs.newest->fence;
     gs_fence_query(&arena->events, &fence); /* recorded, if no other arena has */
 }
 

@@ -12,8 +12,11 @@
 
 bool gs_arena_touched_locked(struct gs_arena *arena)
 {
+    bool touched;
+
     gs_latch_assert_held(&arena->lock);
-    return gs_fence_query(&arena->events, &arena->freed) != GS_OK;
+    touched = gs_fence_query(&arena->events, &arena->freed) != GS_OK;
+    return gs_fence_query(&arena->events, &arena->order.freed) != GS_OK || touched;
 }
 
 static void gave_up_locked(struct gs_arena *arena, const struct gs_fence *fence)
@@ -23,21 +26,12 @@ static void gave_up_locked(struct gs_arena *arena, const struct gs_fence *fence)
     GS_COUNT(arena->counts.late);
 }
 
-/* While all work goes to one stream, nothing is submitted between a free and the event behind it;
- * but what was freed in the order of the stream natively nobody would have waited for. */
-static bool wait_for_freed_locked(struct gs_arena *arena, const struct gs_patience *patience)
+/* Lets the lock go meanwhile. False: it did not pass in time. */
+static bool wait_locked(struct gs_arena *arena, struct gs_fence fence,
+                        const struct gs_patience *patience, uint64_t wait_ns)
 {
-    struct gs_fence fence = arena->freed;
-    uint64_t began = gs_now_ns(), deadline_ns;
-    bool known; /* what is before it */
+    uint64_t began = gs_now_ns(), deadline_ns = gs_patience_ends(patience, wait_ns);
 
-    if (arena->leaving || !gs_arena_touched_locked(arena))
-        return false;
-    if (gs_fence_is(&fence, &arena->epochs.ordered) && !gs_fence_passed(&arena->epochs.plainly))
-        fence = arena->epochs.plainly;
-    known = !gs_fence_is(&fence, &arena->epochs.ordered) &&
-            (gs_single_is(arena->shared->single) || gs_fence_is_recorded(&fence));
-    deadline_ns = gs_patience_ends(patience, known ? UINT64_MAX : GS_LATER_WAIT_NS);
     GS_COUNT(arena->counts.waits);
     gs_latch_release(&arena->lock);
     gs_fence_wait(&fence, deadline_ns);
@@ -48,6 +42,20 @@ static bool wait_for_freed_locked(struct gs_arena *arena, const struct gs_patien
     if (!patience->lightly)
         gave_up_locked(arena, &fence);
     return false;
+}
+
+/* While all work goes to one stream, nothing is submitted between a cuMemFree and the event behind
+ * it. What was freed in the order of the stream natively nobody would have waited for. */
+static bool wait_for_freed_locked(struct gs_arena *arena, const struct gs_patience *patience)
+{
+    bool known; /* what is before it */
+
+    if (arena->leaving || !gs_arena_touched_locked(arena))
+        return false;
+    if (gs_fence_passed(&arena->freed))
+        return wait_locked(arena, arena->order.freed, patience, GS_LATER_WAIT_NS);
+    known = gs_single_is(arena->shared->single) || gs_fence_is_recorded(&arena->freed);
+    return wait_locked(arena, arena->freed, patience, known ? UINT64_MAX : GS_LATER_WAIT_NS);
 }
 
 /* The work before an epoch's fence is also before those of all epochs after it. */
@@ -61,12 +69,10 @@ static uint64_t longest_locked(const struct gs_arena *arena)
     return longest;
 }
 
-/* The epoch stays where it is: other threads may wait for it as well. */
+/* The epoch stays where it is meanwhile: other threads may wait for it as well. */
 bool gs_arena_wait_oldest_locked(struct gs_arena *arena, const struct gs_patience *patience)
 {
-    struct gs_epoch *epoch;
-    struct gs_fence fence;
-    uint64_t began, deadline_ns;
+    bool passed;
 
     gs_latch_assert_held(&arena->lock);
     if (!arena->epochs.oldest)
@@ -75,21 +81,8 @@ bool gs_arena_wait_oldest_locked(struct gs_arena *arena, const struct gs_patienc
         return wait_for_freed_locked(arena, patience);
     if (arena->leaving)
         return false;
-    epoch = arena->epochs.oldest;
-    fence = epoch->fence;
-    GS_COUNT(arena->counts.waits);
-    deadline_ns = gs_patience_ends(patience, longest_locked(arena));
-    gs_latch_release(&arena->lock);
-    began = gs_now_ns();
-    gs_fence_wait(&fence, deadline_ns);
-    gs_latch_take(&arena->lock);
-    GS_ADD(arena->counts.wait_ns, gs_now_ns() - began);
-    if (gs_arena_poll_locked(arena) || arena->epochs.oldest != epoch ||
-        epoch->fence.line != fence.line || epoch->fence.number != fence.number)
-        return true; /* another thread may have found that it passed; or the context is over */
-    if (!patience->lightly)
-        gave_up_locked(arena, &fence);
-    return false;
+    passed = wait_locked(arena, arena->epochs.oldest->fence, patience, longest_locked(arena));
+    return gs_arena_poll_locked(arena) || passed;
 }
 
 /* A GPU that was waited for in vain is so again only when it has moved, or the arena has grown a
