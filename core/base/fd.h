@@ -5,10 +5,8 @@
 #ifndef GS_CORE_BASE_FD_H
 #define GS_CORE_BASE_FD_H
 
-#include <fcntl.h>
 #include <stdbool.h>
 #include <stdint.h>
-#include <unistd.h>
 
 struct gs_fd { /* zeroed: none */
     bool any;
@@ -29,15 +27,5 @@ int gs_fd_copy(int fd);
 void gs_fd_drop(int fd);
 /* How many there may be (RLIMIT_NOFILE); UINT64_MAX where that cannot be told. */
 uint64_t gs_fd_limit(void);
-
-/* For a program that begins: where it was given no standard input, output or error, no file of its
- * own gets that number, and no line is written into it. Such a line fails as before, and a program
- * that this one becomes finds the number free. */
-static inline void gs_fd_hold_standard(void)
-{
-    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
-        if (fcntl(fd, F_GETFD) < 0)
-            open("/dev/null", (fd == STDIN_FILENO ? O_WRONLY : O_RDONLY) | O_CLOEXEC);
-}
 
 #endif

@@ -21,6 +21,7 @@
 #include "config/config.h"
 #include "core/base/printable.h"
 #include "core/share/directory.h"
+#include "shim/standard_files.h"
 
 #define LOOK_MS 100
 #define SOON_MS 10 /* while an open waits */
@@ -359,7 +360,7 @@ int main(int argc, char **argv)
     const struct sigaction act = {.sa_handler = on_signal};
     int status;
 
-    gs_fd_hold_standard();
+    hold_standard_files();
     signal(SIGPIPE, SIG_IGN);
     sigaction(SIGTERM, &act, NULL);
     sigaction(SIGINT, &act, NULL);

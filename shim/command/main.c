@@ -2,11 +2,11 @@
  * gpushim: runs programs with the library, looks into what it does, and keeps what processes share.
  * command.h says how a command is made; a new one is a file and a row of commands.c.
  */
-#include "core/base/fd.h"
 #include "core/base/printable.h"
 #include "shim/command/command.h"
 #include "shim/command/json.h"
 #include "shim/command/run.h"
+#include "shim/standard_files.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -198,7 +198,7 @@ int main(int argc, char **argv)
 {
     int status;
 
-    gs_fd_hold_standard();
+    hold_standard_files();
     status = run(argc, argv);
     if (fflush(stdout) == 0 && !ferror(stdout))
         return status;
