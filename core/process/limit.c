@@ -50,8 +50,11 @@ size_t gs_limit_left(struct gs_core *core, CUdevice device)
     size_t left, used, total;
     struct gs_stats stats;
 
-    if (!gs_context_mem_info(core, gs_context_of_device(core, device), &left, &total))
-        return 0;
+    /* Where the driver does not say what it has, what is free here is left all the same. */
+    if (!gs_context_mem_info(core, gs_context_of_device(core, device), &left, &total)) {
+        left = 0;
+        total = core->device[device].total;
+    }
     gs_stats_read(core, device, &stats);
     used = stats.live + stats.limbo; /* of a process that sleeps, more than it has there */
     left += (stats.reserved > used ? stats.reserved - used : 0) +

@@ -336,5 +336,9 @@ Test(leases, what_is_left_is_what_could_be_allocated)
     cr_assert_eq(gs_limit_left(f.core, 0), left + fixture_arena(&f).reserved);
     f.core->options.limit.bytes = 64 * MIB;
     cr_assert_eq(gs_limit_left(f.core, 0), 64 * MIB);
+    f.core->options.limit.bytes = 0;
+    softcuda_fail("cuMemGetInfo", 0, CUDA_ERROR_LAUNCH_FAILED);
+    cr_assert_eq(gs_limit_left(f.core, 0), fixture_arena(&f).reserved);
+    softcuda_reset();
     end();
 }
