@@ -217,6 +217,17 @@ void gs_block_live_locked(struct gs_arena *arena, struct gs_block *block, size_t
 struct gs_block *gs_block_cut_locked(struct gs_arena *arena, struct gs_block *block, size_t size);
 void gs_block_merge_locked(struct gs_arena *arena, struct gs_block *lower, struct gs_block *upper);
 bool gs_blocks_may_merge_locked(const struct gs_block *lower, const struct gs_block *upper);
+/* Into bins of its class, merged with its neighbours that are there; returns what it is part of.
+ * And out of those that it is in. */
+struct gs_block *gs_block_bin_locked(struct gs_arena *arena, struct gs_block *block,
+                                     struct gs_bins *bins);
+void gs_block_unbin_locked(struct gs_block *block);
+/* Best fit. Where each large block has its piece alone, a piece of the very size. */
+struct gs_bin_entry *gs_arena_find_locked(const struct gs_arena *arena, const struct gs_bins *bins,
+                                          size_t need);
+/* Out of its bins, where what is more than `need` stays. */
+struct gs_block *gs_block_take_out_locked(struct gs_arena *arena, struct gs_bin_entry *entry,
+                                          size_t need);
 /* A free block that is not quick is in no bin any more, retired and in no list. */
 void gs_block_unready_locked(struct gs_arena *arena, struct gs_block *block);
 

@@ -11,17 +11,6 @@
 #define QUICK_SHARE     64                /* this part of what is live */
 #define POLLED_ONCE_IN  8                 /* small allocations that no quick list serves */
 
-static void make_ready_locked(struct gs_block *block)
-{
-    block->state = GS_BLOCK_FREE;
-    gs_bins_insert(&block->piece->region->free, &block->entry);
-}
-
-static void unbin_locked(struct gs_block *block)
-{
-    gs_bins_remove(&block->piece->region->free, &block->entry);
-}
-
 /* ---- Cutting and merging ---------------------------------------------------------------- */
 
 /* NULL also without host memory, or where blocks have their pieces alone: the block simply stays
@@ -42,7 +31,6 @@ struct gs_block *gs_block_cut_locked(struct gs_arena *arena, struct gs_block *bl
     rest->base = block->base + size;
     rest->entry.size = block->entry.size - size;
     rest->state = block->state;
-    rest->stream = block->stream;
     block->entry.size = size;
     rest->below = block;
     rest->above = block->above;
@@ -68,6 +56,63 @@ void gs_block_merge_locked(struct gs_arena *arena, struct gs_block *lower, struc
         upper->above->below = lower;
     gs_index_clear_locked(upper->piece, upper);
     gs_block_record_free_locked(arena, upper);
+}
+
+/* ---- Bins ------------------------------------------------------------------------------- */
+
+void gs_block_unbin_locked(struct gs_block *block)
+{
+    gs_bins_remove(block->bins, &block->entry);
+    block->bins = NULL;
+}
+
+static bool is_in(const struct gs_block *neighbour, const struct gs_bins *bins)
+{
+    return neighbour && neighbour->bins == bins;
+}
+
+struct gs_block *gs_block_bin_locked(struct gs_arena *arena, struct gs_block *block,
+                                     struct gs_bins *bins)
+{
+    struct gs_block *below = block->below, *above = block->above;
+
+    gs_latch_assert_held(&arena->lock);
+    if (is_in(above, bins) && gs_blocks_may_merge_locked(block, above)) {
+        gs_block_unbin_locked(above);
+        gs_block_merge_locked(arena, block, above);
+    }
+    if (is_in(below, bins) && gs_blocks_may_merge_locked(below, block)) {
+        gs_block_unbin_locked(below);
+        gs_block_merge_locked(arena, below, block);
+        block = below;
+    }
+    block->state = bins == &block->piece->region->free ? GS_BLOCK_FREE : GS_BLOCK_ORDERED;
+    block->bins = bins;
+    gs_bins_insert(bins, &block->entry);
+    return block;
+}
+
+struct gs_bin_entry *gs_arena_find_locked(const struct gs_arena *arena, const struct gs_bins *bins,
+                                          size_t need)
+{
+    bool whole = arena->shared->whole_pieces && bins->shift == GS_LARGE_SHIFT;
+
+    gs_latch_assert_held(&arena->lock);
+    return gs_bins_find(bins, need, whole ? need + GS_PAGE_SIZE - 1 : SIZE_MAX);
+}
+
+struct gs_block *gs_block_take_out_locked(struct gs_arena *arena, struct gs_bin_entry *entry,
+                                          size_t need)
+{
+    struct gs_block *block = (struct gs_block *)entry, *rest;
+    struct gs_bins *bins = block->bins;
+
+    gs_latch_assert_held(&arena->lock);
+    gs_block_unbin_locked(block);
+    rest = gs_block_cut_locked(arena, block, need);
+    if (rest)
+        gs_block_bin_locked(arena, rest, bins);
+    return block;
 }
 
 /* ---- Taking ----------------------------------------------------------------------------- */
@@ -114,7 +159,7 @@ static void note_ready_locked(struct gs_arena *arena)
 void gs_block_unready_locked(struct gs_arena *arena, struct gs_block *block)
 {
     gs_latch_assert_held(&arena->lock);
-    unbin_locked(block);
+    gs_block_unbin_locked(block);
     block->state = GS_BLOCK_RETIRED;
     GS_SUB(arena->free_bytes, block->entry.size);
     note_ready_locked(arena);
@@ -123,25 +168,12 @@ void gs_block_unready_locked(struct gs_arena *arena, struct gs_block *block)
 static struct gs_block *take_entry_locked(struct gs_arena *arena, struct gs_bin_entry *entry,
                                           size_t need, size_t size)
 {
-    struct gs_block *block = (struct gs_block *)entry, *rest;
+    struct gs_block *block = gs_block_take_out_locked(arena, entry, need);
 
-    unbin_locked(block);
-    rest = gs_block_cut_locked(arena, block, need);
-    if (rest)
-        make_ready_locked(rest);
     GS_SUB(arena->free_bytes, block->entry.size);
     note_ready_locked(arena);
     gs_block_live_locked(arena, block, size);
     return block;
-}
-
-/* Best fit. Where each block has its piece alone, a piece of the very size. */
-static struct gs_bin_entry *find_locked(const struct gs_arena *arena, const struct gs_bins *bins,
-                                        size_t need)
-{
-    bool whole = arena->shared->whole_pieces && bins == &arena->large.free;
-
-    return gs_bins_find(bins, need, whole ? need + GS_PAGE_SIZE - 1 : SIZE_MAX);
 }
 
 static struct gs_block *take_quick_locked(struct gs_arena *arena, size_t unit, size_t size)
@@ -168,7 +200,7 @@ static struct gs_block *take_small_locked(struct gs_arena *arena, size_t need, s
         if (arena->free.quick[unit])
             return take_quick_locked(arena, unit, size);
     }
-    entry = find_locked(arena, &arena->small.free, need);
+    entry = gs_arena_find_locked(arena, &arena->small.free, need);
     return entry ? take_entry_locked(arena, entry, need, size) : NULL;
 }
 
@@ -216,7 +248,7 @@ static struct gs_block *take_large_ready_locked(struct gs_arena *arena, size_t n
     if (arena->free.last && arena->free.last->entry.size == need)
         return take_last_locked(arena, size);
     settle_last_locked(arena);
-    entry = find_locked(arena, &arena->large.free, need);
+    entry = gs_arena_find_locked(arena, &arena->large.free, need);
     return entry ? take_entry_locked(arena, entry, need, size) : NULL;
 }
 
@@ -269,28 +301,11 @@ struct gs_block *gs_arena_take_any_locked(struct gs_arena *arena, size_t size)
 
 /* ---- Giving ----------------------------------------------------------------------------- */
 
-static bool is_free(const struct gs_block *block)
-{
-    return block && block->state == GS_BLOCK_FREE;
-}
-
 struct gs_block *gs_arena_give_locked(struct gs_arena *arena, struct gs_block *block)
 {
-    struct gs_block *below = block->below, *above = block->above;
-
     gs_latch_assert_held(&arena->lock);
     GS_ADD(arena->free_bytes, block->entry.size);
-    if (is_free(above) && gs_blocks_may_merge_locked(block, above)) {
-        unbin_locked(above);
-        gs_block_merge_locked(arena, block, above);
-    }
-    if (is_free(below) && gs_blocks_may_merge_locked(below, block)) {
-        unbin_locked(below);
-        gs_block_merge_locked(arena, below, block);
-        block = below;
-    }
-    make_ready_locked(block);
-    return block;
+    return gs_block_bin_locked(arena, block, &block->piece->region->free);
 }
 
 void gs_arena_give_quick_locked(struct gs_arena *arena, struct gs_block *block)

@@ -17,11 +17,11 @@
 struct gs_export;
 
 enum gs_block_state {
-    GS_BLOCK_FREE,  /* in a bin, merged with its neighbours */
+    GS_BLOCK_FREE,  /* in its region's bins, merged with its neighbours there */
     GS_BLOCK_QUICK, /* free as well, in a quick list or its arena's free.last, not merged */
     GS_BLOCK_LIVE,
     GS_BLOCK_RETIRED,
-    GS_BLOCK_ORDERED,    /* free for one stream, in that stream's bins */
+    GS_BLOCK_ORDERED,    /* free for one stream: the same in that stream's bins */
     GS_BLOCK_LAST_FREED, /* the same, and the last that was freed there: in no bin */
     GS_BLOCK_HELD,
 };
@@ -35,7 +35,7 @@ struct gs_block {
     struct gs_piece *piece;         /* in which it begins */
     struct gs_block *below, *above; /* neighbours in the region; NULL where nothing is mapped */
     struct gs_export *export;       /* not NULL: a handle of it was given out */
-    struct gs_stream_list *stream;  /* of an ordered block */
+    struct gs_bins *bins;           /* in which it is, its region's or a stream's; NULL: in none */
     uint64_t memops;                /* its id, where the program set SYNC_MEMOPS */
     enum gs_block_state state;
     bool async;

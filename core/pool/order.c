@@ -44,33 +44,9 @@ static struct gs_stream_list *list_make_locked(struct gs_arena_order *order, uin
     return stream;
 }
 
-static struct gs_bins *bins_of(struct gs_stream_list *stream, const struct gs_block *block)
+static struct gs_bins *bins_of(struct gs_stream_list *stream, bool small)
 {
-    return gs_block_is_large(block) ? &stream->large : &stream->small;
-}
-
-static bool is_in(const struct gs_block *neighbour, const struct gs_stream_list *stream)
-{
-    return neighbour && neighbour->state == GS_BLOCK_ORDERED && neighbour->stream == stream;
-}
-
-/* A block of the stream in no bin goes to its bins, merged with its neighbours there. */
-static void bin_locked(struct gs_arena *arena, struct gs_stream_list *stream,
-                       struct gs_block *block)
-{
-    struct gs_block *below = block->below, *above = block->above;
-
-    if (is_in(above, stream) && gs_blocks_may_merge_locked(block, above)) {
-        gs_bins_remove(bins_of(stream, above), &above->entry);
-        gs_block_merge_locked(arena, block, above);
-    }
-    if (is_in(below, stream) && gs_blocks_may_merge_locked(below, block)) {
-        gs_bins_remove(bins_of(stream, below), &below->entry);
-        gs_block_merge_locked(arena, below, block);
-        block = below;
-    }
-    block->state = GS_BLOCK_ORDERED;
-    gs_bins_insert(bins_of(stream, block), &block->entry);
+    return small ? &stream->small : &stream->large;
 }
 
 static void flush_bins_locked(struct gs_arena *arena, struct gs_bins *bins)
@@ -78,9 +54,19 @@ static void flush_bins_locked(struct gs_arena *arena, struct gs_bins *bins)
     struct gs_bin_entry *entry;
 
     while ((entry = gs_bins_largest(bins))) {
-        gs_bins_remove(bins, entry);
+        gs_block_unbin_locked((struct gs_block *)entry);
         gs_arena_retire_held_locked(arena, (struct gs_block *)entry);
     }
+}
+
+/* The last one that was freed goes to the bins. */
+static void bin_last_locked(struct gs_arena *arena, struct gs_stream_list *stream)
+{
+    struct gs_block *block = stream->last_freed;
+
+    stream->last_freed = NULL;
+    if (block)
+        gs_block_bin_locked(arena, block, bins_of(stream, !gs_block_is_large(block)));
 }
 
 static void flush_locked(struct gs_arena *arena, struct gs_stream_list *stream)
@@ -126,28 +112,13 @@ void gs_arena_retire_stream_locked(struct gs_arena *arena, struct gs_block *bloc
         return;
     }
     gs_arena_unlive_locked(arena, block);
-    if (stream->last_freed)
-        bin_locked(arena, stream, stream->last_freed);
+    bin_last_locked(arena, stream);
     block->state = GS_BLOCK_LAST_FREED;
-    block->stream = stream;
     stream->last_freed = block;
     stream->bytes += block->entry.size;
     GS_ADD(arena->order.bytes, block->entry.size);
     if (__builtin_expect(stream->bytes > HELD_BACK_MIN && stream->bytes > most, 0))
         holds_much_locked(arena, stream);
-}
-
-/* The part of the entry that is needed; the rest stays the stream's. */
-static struct gs_block *take_entry_locked(struct gs_arena *arena, struct gs_stream_list *stream,
-                                          struct gs_bin_entry *entry, size_t need)
-{
-    struct gs_block *block = (struct gs_block *)entry, *rest;
-
-    gs_bins_remove(bins_of(stream, block), entry);
-    rest = gs_block_cut_locked(arena, block, need);
-    if (rest)
-        gs_bins_insert(bins_of(stream, rest), &rest->entry);
-    return block;
 }
 
 static bool fits_tighter_locked(struct gs_arena *arena, bool small, size_t need, size_t than)
@@ -160,13 +131,11 @@ static bool fits_tighter_locked(struct gs_arena *arena, bool small, size_t need,
 static struct gs_block *take_binned_locked(struct gs_arena *arena, struct gs_stream_list *stream,
                                            size_t need, bool small)
 {
-    bool whole = arena->shared->whole_pieces && !small;
-    struct gs_bin_entry *entry = gs_bins_find(small ? &stream->small : &stream->large, need,
-                                              whole ? need + GS_PAGE_SIZE - 1 : SIZE_MAX);
+    struct gs_bin_entry *entry = gs_arena_find_locked(arena, bins_of(stream, small), need);
 
     if (!entry || fits_tighter_locked(arena, small, need, entry->size))
         return NULL;
-    return take_entry_locked(arena, stream, entry, need);
+    return gs_block_take_out_locked(arena, entry, need);
 }
 
 struct gs_block *gs_arena_take_stream_locked(struct gs_arena *arena, size_t size,
@@ -185,9 +154,7 @@ struct gs_block *gs_arena_take_stream_locked(struct gs_arena *arena, size_t size
     if (block && block->entry.size == need) {
         stream->last_freed = NULL;
     } else {
-        if (block)
-            bin_locked(arena, stream, block);
-        stream->last_freed = NULL;
+        bin_last_locked(arena, stream);
         block = take_binned_locked(arena, stream, need, small);
         if (!block)
             return NULL;

@@ -115,11 +115,11 @@ static size_t size_at_best_locked(const struct gs_arena *arena, const struct gs_
 }
 
 /* It is free still, and nobody's. */
-static void set_aside_locked(struct gs_region *region, struct gs_block *block)
+static void set_aside_locked(struct gs_block *block)
 {
     if (!block)
         return;
-    gs_bins_remove(&region->free, &block->entry);
+    gs_block_unbin_locked(block);
     block->state = GS_BLOCK_RETIRED;
 }
 
@@ -171,8 +171,8 @@ gs_status gs_arena_grow_locked(struct gs_arena *arena, size_t size, struct gs_gr
     if (!ret->place)
         return GS_NO_HOST_MEMORY;
     link_locked(region, ret->place, gap.under);
-    set_aside_locked(region, gap.below);
-    set_aside_locked(region, gap.above);
+    set_aside_locked(gap.below);
+    set_aside_locked(gap.above);
     return GS_OK;
 }
 
