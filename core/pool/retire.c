@@ -446,8 +446,6 @@ void gs_arena_context_over_locked(struct gs_arena *arena)
     gs_latch_assert_held(&arena->lock);
     gs_arena_flush_streams_locked(arena, 0);
     all_passed_locked(arena, &arena->epochs.open);
-    while (arena->epochs.oldest) {
-        arena->epochs.oldest->fence = (struct gs_fence){0}; /* its event went with the context */
+    while (arena->epochs.oldest)
         oldest_passed_locked(arena);
-    }
 }

@@ -4,8 +4,6 @@
  */
 #include "core/pool/arena.h"
 
-#include <limits.h>
-
 #define HELD_MIN           ((size_t)64 << 20) /* below this nothing is too much */
 #define SLACK_PERCENT      16 /* beside what was live lately, while half of the device is left; */
 #define SLACK_PERCENT_FULL 4  /* falling to this */
@@ -96,10 +94,9 @@ static struct gs_block *wholly_free_locked(const struct gs_piece *piece)
     return has_all_of(block, piece) ? block : NULL;
 }
 
-/* So many at most, of at most `largest` bytes each. */
+/* So many bytes together, in pieces of at most `largest`. */
 struct wish {
     size_t bytes, largest;
-    unsigned count;
 };
 
 /* A block is found by looking through all pieces below: the one of the piece above may be known. */
@@ -112,7 +109,7 @@ static void detach_from_locked(struct gs_arena *arena, struct gs_region *region,
 
     if (!gs_bins_find(&region->free, GS_PAGE_SIZE, SIZE_MAX)) /* none is; there may be many */
         return;
-    for (; piece && wish->bytes > 0 && wish->count > 0; piece = lower) {
+    for (; piece && wish->bytes > 0; piece = lower) {
         size_t size = piece->span.size;
         bool detached, more;
 
@@ -130,7 +127,6 @@ static void detach_from_locked(struct gs_arena *arena, struct gs_region *region,
         if (!detached)
             continue;
         wish->bytes -= size < wish->bytes ? size : wish->bytes;
-        wish->count--;
         /* From now on until its end others may wait for it. */
         piece->releasing = true;
         __atomic_add_fetch(&arena->shared->leaving[piece->device], size, __ATOMIC_SEQ_CST);
@@ -150,12 +146,12 @@ static struct gs_piece *detach_wish_locked(struct gs_arena *arena, struct wish w
 
 struct gs_piece *gs_arena_detach_bytes_locked(struct gs_arena *arena, size_t bytes)
 {
-    return detach_wish_locked(arena, (struct wish){bytes, SIZE_MAX, UINT_MAX});
+    return detach_wish_locked(arena, (struct wish){bytes, SIZE_MAX});
 }
 
 struct gs_piece *gs_arena_detach_one_locked(struct gs_arena *arena, size_t most)
 {
-    struct gs_piece *piece = detach_wish_locked(arena, (struct wish){most, most, 1});
+    struct gs_piece *piece = detach_wish_locked(arena, (struct wish){1, most});
 
     if (piece)
         GS_COUNT(arena->counts.later);
