@@ -8,7 +8,8 @@
 
 #define GS_TOOK 24 /* the last one is for all above 4 s */
 
-/* Counted from the arena's start. Written with its lock held, read by anyone. */
+/* Counted from the arena's start. Written with its lock held, read by anyone. Each is a uint64_t,
+ * and what several arenas counted is the sum of each (core/process/stats.c). */
 struct gs_arena_counts {
     uint64_t hits;    /* allocations served by memory that was there */
     uint64_t misses;  /* those that had to look for what has come back, or grow */
@@ -21,7 +22,7 @@ struct gs_arena_counts {
     uint64_t late;    /* waits given up because the GPU took too long */
     uint64_t wait_ns; /* in those */
     uint64_t map_ns;  /* in making pieces and giving them back, of the program's threads */
-    size_t reserved_peak, live_peak; /* bytes */
+    uint64_t reserved_peak, live_peak; /* bytes */
     uint64_t took[GS_TOOK]; /* calls that did more than take or put a block, by how long they took:
                                below 1 us, 2, 4, ... Written by anyone */
 };

@@ -12,21 +12,11 @@
 
 void gs_counts_add(struct gs_arena_counts *sum, const struct gs_arena_counts *counts)
 {
-    sum->hits += LOAD(counts->hits);
-    sum->misses += LOAD(counts->misses);
-    sum->grown += LOAD(counts->grown);
-    sum->trims += LOAD(counts->trims);
-    sum->later += LOAD(counts->later);
-    sum->at_once += LOAD(counts->at_once);
-    sum->events += LOAD(counts->events);
-    sum->waits += LOAD(counts->waits);
-    sum->late += LOAD(counts->late);
-    sum->wait_ns += LOAD(counts->wait_ns);
-    sum->map_ns += LOAD(counts->map_ns);
-    sum->reserved_peak += LOAD(counts->reserved_peak);
-    sum->live_peak += LOAD(counts->live_peak);
-    for (unsigned i = 0; i < GS_TOOK; i++)
-        sum->took[i] += LOAD(counts->took[i]);
+    const uint64_t *from = (const uint64_t *)counts;
+    uint64_t *to = (uint64_t *)sum;
+
+    for (size_t i = 0; i < sizeof *counts / sizeof *from; i++)
+        to[i] += LOAD(from[i]);
 }
 
 void gs_stats_took(struct gs_arena *arena, uint64_t began_ns)
@@ -217,7 +207,7 @@ static void log_device_locked(struct gs_core *core, CUdevice device)
                 " that had to look further; %" PRIu64 " pieces made and %" PRIu64
                 " given back in %" PRIu64 " ms, %" PRIu64 " in the background; %" PRIu64
                 " frees at once, %" PRIu64 " events, %" PRIu64 " waits (%" PRIu64 " ms, %" PRIu64
-                " given up); MiB: peak %zu reserved for %zu live, now %zu "
+                " given up); MiB: peak %" PRIu64 " reserved for %" PRIu64 " live, now %zu "
                 "reserved, %zu live, %zu cached, %zu retired, %zu ordered, %zu in limbo",
                 (int)device, counts->hits, counts->misses, counts->grown, counts->trims,
                 counts->map_ns / 1000000, counts->later, counts->at_once, counts->events,
