@@ -9,9 +9,6 @@
 #include "core/process/context.h"
 #include "core/process/limit.h"
 
-#define RELEASED_NS UINT64_C(1000000000) /* for what other threads are giving back */
-#define RETURNED_NS UINT64_C(500000000)  /* for processes that are to give back what was freed */
-
 /* ---- All arenas of a device, no lock held ------------------------------------------------ */
 
 /* As often at most gs_arena_wait_oldest_locked has something to wait for that was freed by now:
@@ -101,8 +98,8 @@ static void end_limbo(struct gs_core *core, const struct gs_device *device, bool
         gs_share_tell(core->share);
 }
 
-static size_t purge_arenas(struct gs_core *core, const struct gs_device *device,
-                           const struct gs_patience *patience, size_t bytes)
+size_t gs_device_purge(struct gs_core *core, const struct gs_device *device,
+                       const struct gs_patience *patience, size_t bytes)
 {
     struct gs_arena *arena;
     size_t released = 0;
@@ -116,29 +113,14 @@ static size_t purge_arenas(struct gs_core *core, const struct gs_device *device,
     return released;
 }
 
-size_t gs_device_purge(struct gs_core *core, const struct gs_device *device, bool wait)
-{
-    struct gs_patience patience = gs_patience_of(UINT64_MAX);
-
-    return purge_arenas(core, device, wait ? &patience : NULL, SIZE_MAX);
-}
-
 size_t gs_device_yield(struct gs_core *core, const struct gs_device *device, size_t bytes)
 {
-    size_t released = purge_arenas(core, device, NULL, bytes);
+    size_t released = gs_device_purge(core, device, NULL, bytes);
 
     if (released >= bytes)
         return released;
     gs_share_end_graces(core->share, device->uuid, GS_GRACES_LONG);
-    return released + purge_arenas(core, device, NULL, bytes - released);
-}
-
-bool gs_device_purge_some(struct gs_core *core, const struct gs_device *device,
-                          const struct gs_patience *patience, size_t most)
-{
-    size_t released = purge_arenas(core, device, patience, most);
-
-    return gs_releases_await(core, RELEASED_NS) || released > 0;
+    return released + gs_device_purge(core, device, NULL, bytes - released);
 }
 
 /* ---- One block on a full device ---------------------------------------------------------- */
@@ -242,9 +224,9 @@ static gs_status await_threads(struct request *r)
 {
     gs_status status = GS_NO_MEMORY;
 
-    if (gs_releases_await(r->core, RELEASED_NS))
+    if (gs_releases_await(r->core, GS_RELEASED_NS))
         status = grow(r);
-    if (gs_is_out(status) && gs_growths_await(r->core, RELEASED_NS))
+    if (gs_is_out(status) && gs_growths_await(r->core, GS_RELEASED_NS))
         status = take_free(r);
     return status;
 }
@@ -274,7 +256,7 @@ static gs_status exchange_some(struct request *r)
 /* What can go at once goes, and is asked for. */
 static gs_status purge_all(struct request *r)
 {
-    return gs_device_purge(r->core, r->device, false) == 0 ? GS_NO_MEMORY : grow(r);
+    return gs_device_purge(r->core, r->device, NULL, SIZE_MAX) == 0 ? GS_NO_MEMORY : grow(r);
 }
 
 /* Waits for this arena's epochs one by one, until the block can be had. */
@@ -307,15 +289,15 @@ static gs_status wait_for_block(struct request *r)
 
 static gs_status wait_for_all(struct request *r)
 {
-    gs_share_await_given_back(r->core->share, r->device->uuid, RETURNED_NS);
+    gs_share_await_given_back(r->core->share, r->device->uuid, GS_RETURNED_NS);
     return take_returned(r, &r->patience);
 }
 
 static gs_status purge_waiting(struct request *r)
 {
-    purge_arenas(r->core, r->device, &r->patience, SIZE_MAX);
-    gs_releases_await(r->core,
-                      RELEASED_NS); /* what waited for the same work may have been faster */
+    gs_device_purge(r->core, r->device, &r->patience, SIZE_MAX);
+    /* What waited for the same work may have been faster. */
+    gs_releases_await(r->core, GS_RELEASED_NS);
     return grow(r);
 }
 

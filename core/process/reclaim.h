@@ -5,6 +5,9 @@
 #include "core/process/process.h"
 #include "core/pool/arena.h"
 
+#define GS_RELEASED_NS UINT64_C(1000000000) /* for what other threads are giving back */
+#define GS_RETURNED_NS UINT64_C(500000000)  /* for processes that are to give back what was freed */
+
 /* Unmaps detached pieces and gives their memory to the driver; returns bytes. */
 size_t gs_pieces_unmap(struct gs_core *core, struct gs_piece *pieces);
 
@@ -52,18 +55,14 @@ gs_status gs_arena_grow(struct gs_core *core, struct gs_arena *arena, uint64_t l
 gs_status gs_arena_reclaim(struct gs_core *core, struct gs_arena *arena, uint64_t life, size_t size,
                            CUdeviceptr *ret_address);
 
-/* Every arena of the device gives up what it can; with `wait`, what it has to wait for as well.
- * Returns bytes given to the driver. */
-size_t gs_device_purge(struct gs_core *core, const struct gs_device *device, bool wait);
+/* The arenas of the device give up what they can, until it is `bytes`; with `patience` (NULL: none)
+ * what they have to wait for as well. Returns bytes given to the driver. */
+size_t gs_device_purge(struct gs_core *core, const struct gs_device *device,
+                       const struct gs_patience *patience, size_t bytes);
 
-/* The same for another process, without waiting: about `bytes` of what is free, if there is so
- * much, or else waits for a first open longer than it must. */
+/* The same for another process, without waiting: of what is free, if there is so much, or else
+ * waits for a first open longer than it must. */
 size_t gs_device_yield(struct gs_core *core, const struct gs_device *device, size_t bytes);
-
-/* The same of at most `most` bytes, with `patience` for what has to be waited for (NULL: nothing
- * is); other threads' releases are waited for as well. True: the driver has got something. */
-bool gs_device_purge_some(struct gs_core *core, const struct gs_device *device,
-                          const struct gs_patience *patience, size_t most);
 
 /* Whether what the calling thread gives back from now on comes after what the program's threads ask
  * of the driver. */

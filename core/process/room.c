@@ -4,7 +4,6 @@
 #include "core/process/context.h"
 #include "core/process/shortage.h"
 
-#define RETURNED_NS     UINT64_C(500000000) /* for processes that are to give back what was freed */
 #define CLEARED_NS      UINT64_C(500000000) /* for the driver to clear what it got back */
 #define CLEARED_STEP_NS 25000000
 #define ROOM_NS         UINT64_C(1000000000) /* for GPU work, which may wait for the call that wants room */
@@ -43,6 +42,15 @@ enum room_step {
     ROOM_CLEARED = GS_ROOM_AFTER_REFUSAL,
 };
 
+/* Other threads' releases are waited for as well. True: the driver has got something. */
+static bool purge(struct gs_core *core, const struct gs_device *device,
+                  const struct gs_patience *patience, size_t bytes)
+{
+    size_t released = gs_device_purge(core, device, patience, bytes);
+
+    return gs_releases_await(core, GS_RELEASED_NS) || released > 0;
+}
+
 static bool make_room_of(struct gs_core *core, const struct gs_device *device, CUcontext context,
                          size_t bytes, enum room_step step)
 {
@@ -50,10 +58,10 @@ static bool make_room_of(struct gs_core *core, const struct gs_device *device, C
 
     switch (step) {
     case ROOM_READY:
-        return gs_device_purge_some(core, device, NULL, bytes ? bytes : SIZE_MAX);
+        return purge(core, device, NULL, bytes ? bytes : SIZE_MAX);
     case ROOM_WAITED:
-        gs_share_await_given_back(core->share, device->uuid, RETURNED_NS);
-        gs_device_purge_some(core, device, &patience, SIZE_MAX);
+        gs_share_await_given_back(core->share, device->uuid, GS_RETURNED_NS);
+        purge(core, device, &patience, SIZE_MAX);
         /* In any case: another thread may have given back what was missing, after the call was
          * refused and before this one looked. */
         return true;
@@ -109,8 +117,7 @@ void gs_core_graph_room(struct gs_core *core)
         if (core->driver.mem_get_info(&left, &total) != CUDA_SUCCESS || left >= bytes + more)
             return;
         patience = gs_patience_of(ROOM_NS);
-        gs_device_purge_some(core, &core->device[device], wait ? &patience : NULL,
-                             bytes + more - left);
+        purge(core, &core->device[device], wait ? &patience : NULL, bytes + more - left);
     }
 }
 

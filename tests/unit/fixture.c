@@ -189,7 +189,10 @@ struct gs_arena *fixture_lock_pool(struct fixture *fixture, CUdeviceptr address)
 
 size_t fixture_release(struct fixture *fixture, bool wait)
 {
-    return gs_device_purge(fixture->core, current(fixture)->device, wait);
+    const struct gs_patience patience = gs_patience_of(UINT64_MAX);
+
+    return gs_device_purge(fixture->core, current(fixture)->device, wait ? &patience : NULL,
+                           SIZE_MAX);
 }
 
 struct fixture_arena fixture_arena(struct fixture *fixture)

@@ -142,8 +142,9 @@ static void *frees(void *arg)
 static void *gives_back(void *arg)
 {
     struct call *call = arg;
+    const struct gs_patience patience = gs_patience_of(UINT64_MAX);
 
-    call->given = gs_device_purge(call->f->core, &call->f->core->device[0], true);
+    call->given = gs_device_purge(call->f->core, &call->f->core->device[0], &patience, SIZE_MAX);
     return NULL;
 }
 

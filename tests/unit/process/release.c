@@ -15,7 +15,7 @@ static void *give_back(void *core)
 {
     struct gs_core *of = core;
 
-    gs_device_purge(of, &of->device[0], false);
+    gs_device_purge(of, &of->device[0], NULL, SIZE_MAX);
     return NULL;
 }
 
