@@ -290,16 +290,17 @@ static gs_status look_up_and_cache(struct gs_core *core, CUcontext handle, uint6
     return GS_OK;
 }
 
-static gs_status of_handle(struct gs_core *core, CUcontext handle, struct gs_context **ret)
+static inline gs_status of_handle(struct gs_core *core, CUcontext handle, bool probe,
+                                  struct gs_context **ret)
 {
     uint64_t seen = __atomic_load_n(&core->generation, __ATOMIC_ACQUIRE);
 
     cached.looked_up = seen;
-    if (cached.handle == handle && cached.generation == seen) {
+    if (cached.handle == handle && (probe ? cached.generation : cached.seen) == seen) {
         *ret = cached.context;
         return GS_OK;
     }
-    return look_up_and_cache(core, handle, seen, true, ret);
+    return look_up_and_cache(core, handle, seen, probe, ret);
 }
 
 /* Who falls asleep waits for all of them, so that each has its record. */
@@ -327,22 +328,15 @@ gs_status gs_context_current(struct gs_core *core, struct gs_context **ret_conte
     CUcontext handle = NULL;
     gs_status status = current_handle(core, &handle);
 
-    return status == GS_OK ? of_handle(core, handle, ret_context) : status;
+    return status == GS_OK ? of_handle(core, handle, true, ret_context) : status;
 }
 
 gs_status gs_context_current_unprobed(struct gs_core *core, struct gs_context **ret_context)
 {
-    uint64_t seen = __atomic_load_n(&core->generation, __ATOMIC_ACQUIRE);
     CUcontext handle = NULL;
     gs_status status = current_handle(core, &handle);
 
-    if (status != GS_OK)
-        return status;
-    if (cached.handle == handle && cached.seen == seen) {
-        *ret_context = cached.context;
-        return GS_OK;
-    }
-    return look_up_and_cache(core, handle, seen, false, ret_context);
+    return status == GS_OK ? of_handle(core, handle, false, ret_context) : status;
 }
 
 /* A default stream, of the context that was just found. */
@@ -377,7 +371,7 @@ gs_status gs_context_of_stream(struct gs_core *core, CUstream stream,
     status = core->driver.stream_get_ctx(stream, &handle);
     if (status != GS_OK)
         return status;
-    status = of_handle(core, handle, ret_context);
+    status = of_handle(core, handle, true, ret_context);
     if (status == GS_OK && (*ret_context)->device->mode != GS_MODE_UNKNOWN) {
         cached.stream = stream;
         cached.stream_generation = seen;
