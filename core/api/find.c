@@ -25,32 +25,26 @@ static gs_status find_import(struct gs_core *core, CUdeviceptr address,
 
 gs_status gs_core_find(struct gs_core *core, CUdeviceptr address, struct gs_block_info *ret_info)
 {
-    struct gs_piece *piece;
+    struct gs_block *block;
     struct gs_arena *arena;
-    const struct gs_block *block;
-    gs_status status = gs_context_lock_piece(core, address, &piece);
+    gs_status status = gs_context_lock_around(core, address, &block);
 
     if (status == GS_NOT_LIVE)
         return find_import(core, address, ret_info);
     if (status != GS_OK)
-        return status;
-    arena = piece->arena;
-    block = gs_piece_find_locked(piece, address);
-    if (block->state != GS_BLOCK_LIVE || address - block->base >= block->size) {
-        status = GS_NOT_LIVE;
-    } else {
-        *ret_info = (struct gs_block_info){
-            .base = block->base,
-            .size = block->size,
-            .id = block->id,
-            .context = arena->context,
-            .async = block->async,
-            .sync_memops = block->memops == block->id,
-            .default_pool = arena->device->default_pool,
-        };
-    }
+        return status == GS_INVALID ? GS_NOT_LIVE : status;
+    arena = block->piece->arena;
+    *ret_info = (struct gs_block_info){
+        .base = block->base,
+        .size = block->size,
+        .id = block->id,
+        .context = arena->context,
+        .async = block->async,
+        .sync_memops = block->memops == block->id,
+        .default_pool = arena->device->default_pool,
+    };
     gs_latch_release(&arena->lock);
-    return status;
+    return GS_OK;
 }
 
 void gs_core_lent(struct gs_core *core, CUdeviceptr base, size_t size)
@@ -73,18 +67,14 @@ struct gs_single *gs_core_single(struct gs_core *core)
 /* False: no live block is there. */
 static bool touch(struct gs_core *core, CUdeviceptr address)
 {
-    struct gs_piece *piece;
     struct gs_block *block;
-    bool live;
+    gs_status status = gs_context_lock_around(core, address, &block);
 
-    if (gs_context_lock_piece(core, address, &piece) != GS_OK)
-        return true; /* not the arenas' */
-    block = gs_piece_find_locked(piece, address);
-    live = block->state == GS_BLOCK_LIVE;
-    if (live)
-        block->multi_stream = true;
-    gs_latch_release(&piece->arena->lock);
-    return live;
+    if (status != GS_OK)
+        return status != GS_INVALID; /* then it is not the arenas' */
+    block->multi_stream = true;
+    gs_latch_release(&block->piece->arena->lock);
+    return true;
 }
 
 void gs_core_touches(struct gs_core *core, CUstream stream, CUdeviceptr dst, CUdeviceptr src)

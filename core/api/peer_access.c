@@ -5,11 +5,6 @@
 #include "core/process/context.h"
 #include "core/process/peers.h"
 
-static void unlock(struct gs_piece *piece)
-{
-    gs_latch_release(&piece->arena->lock);
-}
-
 /* ---- Copies and fills -------------------------------------------------------------------- */
 
 static bool several_devices(struct gs_core *core)
@@ -65,31 +60,31 @@ static gs_status check_import(struct gs_core *core, struct gs_access_range range
 static gs_status check(struct gs_core *core, struct gs_access_range range, CUdevice device,
                        enum far_rule rule)
 {
-    struct gs_piece *piece;
-    const struct gs_block *block;
+    struct gs_arena *arena;
+    struct gs_block *block;
     gs_status status;
 
     if (range.size == 0)
         return GS_OK;
-    status = gs_context_lock_piece(core, range.address, &piece);
+    status = gs_context_lock_around(core, range.address, &block);
     if (status == GS_NOT_OURS)
         return GS_OK;
-    if (status != GS_OK)
+    if (status == GS_NOT_LIVE)
         return check_import(core, range, device, rule);
-    block = gs_piece_find_locked(piece, range.address);
-    if (block->state != GS_BLOCK_LIVE || range.address - block->base >= block->size ||
-        range.size > block->size - (range.address - block->base))
+    if (status != GS_OK)
+        return GS_NOT_LIVE;
+    arena = block->piece->arena;
+    if (range.size > block->size - (range.address - block->base))
         status = GS_NOT_LIVE;
-    else if (device < 0 || device >= GS_DEVICES_MAX || device == piece->arena->device->ordinal)
+    else if (device < 0 || device >= GS_DEVICES_MAX || device == arena->device->ordinal)
         status = GS_OK;
     else if (rule == FAR_APART)
         status = GS_UNREACHABLE;
     else if (rule == FAR_ENABLED)
-        status =
-            gs_peers_of(core, piece->arena->device->ordinal) >> device & 1 ? GS_OK : GS_NOT_LIVE;
+        status = gs_peers_of(core, arena->device->ordinal) >> device & 1 ? GS_OK : GS_NOT_LIVE;
     else
         status = gs_block_set_access(core, block, device) == GS_OK ? GS_OK : GS_UNREACHABLE;
-    unlock(piece);
+    gs_latch_release(&arena->lock);
     return status;
 }
 

@@ -60,21 +60,6 @@ static gs_status source_of(const struct gs_block *block, struct gs_share_source 
     return GS_OK;
 }
 
-/* The live block around an address, its arena locked. */
-static gs_status lock_around(struct gs_core *core, CUdeviceptr address, struct gs_block **ret)
-{
-    struct gs_piece *piece;
-    gs_status status = gs_context_lock_piece(core, address, &piece);
-
-    if (status != GS_OK)
-        return status;
-    *ret = gs_piece_find_locked(piece, address);
-    if ((*ret)->state == GS_BLOCK_LIVE && address - (*ret)->base < (*ret)->size)
-        return GS_OK;
-    gs_latch_release(&piece->arena->lock);
-    return GS_INVALID;
-}
-
 gs_status gs_core_ipc_handle(struct gs_core *core, CUdeviceptr address,
                              unsigned char ret_ipc_handle[GS_IPC_HANDLE_SIZE])
 {
@@ -84,7 +69,7 @@ gs_status gs_core_ipc_handle(struct gs_core *core, CUdeviceptr address,
     gs_status status;
 
     gs_single_drain(&core->single, "memory is shared");
-    status = lock_around(core, address, &block);
+    status = gs_context_lock_around(core, address, &block);
     if (status == GS_NOT_LIVE) {
         gs_status passed = gs_share_pass_on(core->share, address, ret_ipc_handle);
 
@@ -110,7 +95,7 @@ gs_status gs_core_ipc_handle(struct gs_core *core, CUdeviceptr address,
     gs_share_strip_unref(source.strip);
     if (status != GS_OK)
         return status;
-    status = lock_around(core, address, &block);
+    status = gs_context_lock_around(core, address, &block);
     if (status == GS_OK && block->id == source.block_id && !block->export) {
         block->export = export;
         gs_export_handle(export, ret_ipc_handle);
@@ -143,7 +128,7 @@ gs_status gs_core_publish(struct gs_core *core, CUdeviceptr address, const struc
 
     if (status != GS_OK)
         return status == GS_INVALID ? GS_NOT_LIVE : status;
-    status = lock_around(core, address, &block);
+    status = gs_context_lock_around(core, address, &block);
     if (status == GS_NOT_LIVE) {
         status = gs_share_name_external(core->share, address, naming, &since_ns);
         if (status == GS_OK)

@@ -489,6 +489,24 @@ gs_status gs_context_lock_piece(struct gs_core *core, CUdeviceptr address,
     }
 }
 
+gs_status gs_context_lock_around(struct gs_core *core, CUdeviceptr address,
+                                 struct gs_block **ret_block)
+{
+    struct gs_piece *piece;
+    struct gs_block *block;
+    gs_status status = gs_context_lock_piece(core, address, &piece);
+
+    if (status != GS_OK)
+        return status;
+    block = gs_piece_find_locked(piece, address);
+    if (block->state == GS_BLOCK_LIVE && address - block->base < block->size) {
+        *ret_block = block;
+        return GS_OK;
+    }
+    gs_latch_release(&piece->arena->lock);
+    return GS_INVALID;
+}
+
 CUcontext gs_context_of_device(struct gs_core *core, CUdevice ordinal)
 {
     CUcontext handle = NULL;

@@ -187,6 +187,10 @@ gs_status gs_context_of_stream(struct gs_core *core, CUstream stream,
  * then. GS_NOT_LIVE: an import does; no lock. */
 gs_status gs_context_lock_piece(struct gs_core *core, CUdeviceptr address,
                                 struct gs_piece **ret_piece);
+/* The same of the live block that covers an address. GS_INVALID: ours, but of no live block; no
+ * lock. */
+gs_status gs_context_lock_around(struct gs_core *core, CUdeviceptr address,
+                                 struct gs_block **ret_block);
 
 /* What its arenas ask (core/process/guard.c). Sharing and registrations are there. */
 struct gs_guard gs_guard_of(struct gs_core *core);
