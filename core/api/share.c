@@ -171,6 +171,6 @@ gs_status gs_core_open(struct gs_core *core, const unsigned char ipc_handle[GS_I
     status = gs_peers_admit_import(core, *ret_address);
     if (status != GS_OK)
         gs_share_close(core->share, *ret_address);
-    gs_neighbour_opened(core);
+    gs_neighbour_join(core);
     return status;
 }

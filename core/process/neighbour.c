@@ -25,15 +25,9 @@ static bool is_ending(const struct gs_core *core)
 
 void gs_neighbour_join(struct gs_core *core)
 {
-    if (core->options.neighbours && !core->neighbour.joined)
-        core->neighbour.joined = gs_share_serve(core->share) == GS_OK;
-}
-
-void gs_neighbour_opened(struct gs_core *core)
-{
-    if (core->options.neighbours && !__atomic_load_n(&core->neighbour.opened, __ATOMIC_RELAXED) &&
-        !__atomic_exchange_n(&core->neighbour.opened, true, __ATOMIC_RELAXED))
-        gs_share_serve(core->share);
+    if (core->options.neighbours && !__atomic_load_n(&core->neighbour.joined, __ATOMIC_RELAXED) &&
+        gs_share_serve(core->share) == GS_OK)
+        __atomic_store_n(&core->neighbour.joined, true, __ATOMIC_RELAXED);
 }
 
 /*

@@ -29,9 +29,8 @@ struct gs_neighbour_counts {
 
 struct gs_neighbour {
     struct gs_neighbour_counts counts;
-    bool opened; /* atomic: this process has opened memory of others', and can be asked about it */
+    bool joined; /* atomic: others can ask */
     /* The purge thread's own. */
-    bool joined;                     /* others can ask */
     uint64_t gave_ns;                /* when it gave something, */
     uint64_t gave_grown, gave_asked; /* and how often it had grown and asked others by then */
     uint64_t pause_ns;               /* until the next time, at least */
@@ -42,10 +41,9 @@ struct gs_neighbour {
     int silent_pid;  /* and one of them; 0: not seen from here */
 };
 
-/* The purge thread: from now on others can ask. Where that cannot be it may be tried again. */
+/* The purge thread begins, or memory of another process was opened: from now on others can ask.
+ * Costs a socket the first time; where that cannot be had it may be tried again. */
 void gs_neighbour_join(struct gs_core *core);
-/* Memory of another process was opened: the same, tried once. Costs a socket the first time. */
-void gs_neighbour_opened(struct gs_core *core);
 /* The purge thread: gives what others ask for, as far as it is idle, and tells them. */
 void gs_neighbour_answer(struct gs_core *core);
 
