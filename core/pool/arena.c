@@ -59,7 +59,6 @@ static void region_end(struct gs_arena *arena, struct gs_region *region)
 void gs_arena_fini(struct gs_arena *arena)
 {
     struct gs_epoch *epoch;
-    struct gs_stream_list *stream;
     struct gs_block *block;
 
     /* An allocation that the context's end overtook may look at it now. */
@@ -68,11 +67,6 @@ void gs_arena_fini(struct gs_arena *arena)
         arena->epochs.spare = epoch->next;
         free(epoch);
     }
-    for (unsigned i = 0; i < GS_STREAM_BUCKETS; i++)
-        while ((stream = arena->order.streams[i])) {
-            arena->order.streams[i] = stream->next;
-            free(stream);
-        }
     while ((block = arena->free.spare)) {
         arena->free.spare = block->above;
         free(block);

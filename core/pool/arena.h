@@ -382,9 +382,7 @@ struct gs_block *gs_arena_take_stream_locked(struct gs_arena *arena, size_t size
                                              uint64_t stream_key);
 /* The stream's list joins the open epoch, or is free where all work is in one stream. */
 void gs_arena_flush_stream_locked(struct gs_arena *arena, uint64_t stream_key);
-/* Of every stream: they may be gone, all or some. */
-void gs_arena_forget_streams_locked(struct gs_arena *arena);
-/* The same of every stream's list but that of `keep` (0: every one). */
+/* Every stream's list but that of `keep` (0: every one). */
 void gs_arena_flush_streams_locked(struct gs_arena *arena, uint64_t keep);
 
 #endif

@@ -186,21 +186,15 @@ void gs_arena_flush_stream_locked(struct gs_arena *arena, uint64_t stream_key)
         forget_locked(arena, link);
 }
 
-void gs_arena_forget_streams_locked(struct gs_arena *arena)
-{
-    gs_latch_assert_held(&arena->lock);
-    for (unsigned i = 0; i < GS_STREAM_BUCKETS; i++)
-        while (arena->order.streams[i])
-            forget_locked(arena, &arena->order.streams[i]);
-}
-
 void gs_arena_flush_streams_locked(struct gs_arena *arena, uint64_t keep)
 {
+    struct gs_stream_list **link;
+
     gs_latch_assert_held(&arena->lock);
-    if (!arena->order.bytes)
-        return;
     for (unsigned i = 0; i < GS_STREAM_BUCKETS; i++)
-        for (struct gs_stream_list *stream = arena->order.streams[i]; stream; stream = stream->next)
-            if (stream->key != keep || !keep)
-                flush_locked(arena, stream);
+        for (link = &arena->order.streams[i]; *link;)
+            if ((*link)->key != keep || !keep)
+                forget_locked(arena, link);
+            else
+                link = &(*link)->next;
 }

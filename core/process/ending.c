@@ -17,7 +17,7 @@ static void set_leaving_locked(struct gs_context *context, bool leaving)
         gs_latch_take(&arena->lock);
         arena->leaving = leaving;
         if (leaving) /* where it stays, a green one may go, and its streams with it */
-            gs_arena_forget_streams_locked(arena);
+            gs_arena_flush_streams_locked(arena, 0);
         gs_latch_release(&arena->lock);
     }
     gs_fence_pool_leaving(&context->arenas[0]->events,
