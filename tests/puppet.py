@@ -274,6 +274,11 @@ class Thread:
     def census(self):
         return CENSUS(*struct.unpack('13I4xQ', self.call('softcuda_census', Out(64))[1]))
 
+    def trim(self):
+        """What the arena can give back goes back: an allocation that cannot be had asks for it."""
+        total = self.cuMemGetInfo(OUT, OUT)[1]
+        check(self.result('cuMemAlloc', OUT, total - 1) == OUT_OF_MEMORY, 'that is not to be had')
+
 
 class Puppet(Thread):
     """A process. `before` is a command that executes another."""

@@ -69,6 +69,21 @@ static void copy_by_hand(unsigned char *to, const unsigned char *from, const CUD
                    copy->WidthInBytes);
 }
 
+static void set_numbers(unsigned char *bytes, size_t size)
+{
+    for (size_t i = 0; i < size; i++)
+        bytes[i] = (unsigned char)(i * 7 + i / 256);
+}
+
+/* Memory of another context, which then is not the current one any more. */
+static void fill_beside(CUcontext other, CUdeviceptr ptr, unsigned char value, size_t size)
+{
+    OK(cuCtxSetCurrent(other));
+    OK(cuMemsetD8(ptr, value, size));
+    OK(cuCtxSynchronize());
+    OK(cuCtxSetCurrent(context));
+}
+
 Test(between, boxes_of_devices_without_access_land_where_they_are_to)
 {
     static unsigned char from[APART_SIZE], seen[APART_SIZE], wanted[APART_SIZE];
@@ -97,16 +112,12 @@ Test(between, boxes_of_devices_without_access_land_where_they_are_to)
     other = second_device();
     OK(cuMemAlloc(&there, APART_SIZE));
     OK(cuCtxSetCurrent(context));
-    for (size_t i = 0; i < APART_SIZE; i++)
-        from[i] = (unsigned char)(i * 7 + i / 256);
+    set_numbers(from, APART_SIZE);
     OK(cuMemcpyHtoD(here, from, APART_SIZE));
     box.srcDevice = rows.srcDevice = here;
     box.dstDevice = rows.dstDevice = there;
     for (int way = 0; way < 4; way++) {
-        OK(cuCtxSetCurrent(other));
-        OK(cuMemsetD8(there, 0xee, APART_SIZE));
-        OK(cuCtxSynchronize());
-        OK(cuCtxSetCurrent(context));
+        fill_beside(other, there, 0xee, APART_SIZE);
         if (way < 2)
             OK(way ? cuMemcpy3DAsync(&box, NULL) : cuMemcpy3D(&box));
         else
@@ -148,16 +159,12 @@ Test(between, an_address_left_over_beside_host_memory_is_not_read)
     other = second_device();
     OK(cuMemAlloc(&there, sizeof from));
     OK(cuCtxSetCurrent(context));
-    for (size_t i = 0; i < sizeof from; i++)
-        from[i] = (unsigned char)(i * 7 + i / 256);
+    set_numbers(from, sizeof from);
     box.srcHost = rows.srcHost = from;
     box.srcDevice = rows.srcDevice = here;
     box.dstDevice = rows.dstDevice = there;
     for (int flat = 0; flat < 2; flat++) {
-        OK(cuCtxSetCurrent(other));
-        OK(cuMemsetD8(there, 0, sizeof to));
-        OK(cuCtxSynchronize());
-        OK(cuCtxSetCurrent(context));
+        fill_beside(other, there, 0, sizeof to);
         OK(flat ? cuMemcpy2D(&rows) : cuMemcpy3D(&box));
         OK(cuCtxSetCurrent(other));
         OK(cuMemcpyDtoH(to, there, sizeof to));

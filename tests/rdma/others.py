@@ -9,7 +9,7 @@ import struct
 import sys
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-from puppet import HOW, MIB, OUT, OUT_OF_MEMORY, Out, Puppet, check, main, set_for_all
+from puppet import HOW, MIB, OUT, Out, Puppet, check, main, set_for_all
 
 KIB = 1 << 10
 EINVAL = 22
@@ -29,11 +29,6 @@ class Process(Puppet):
 
     def counts(self):
         return Counts(*struct.unpack('4Q', self.of(f'{HOW[0].partition("-")[0]}_stand_in_counts', Out(32))[1]))
-
-    def trim(self):
-        """What the arena can give back goes back: an allocation that cannot be had asks for it."""
-        total = self.cuMemGetInfo(OUT, OUT)[1]
-        check(self.result('cuMemAlloc', OUT, total - 1) == OUT_OF_MEMORY, 'that is not to be had')
 
     def mappings(self):
         """Of which each holds one piece of memory."""

@@ -10,7 +10,7 @@ import sys
 import time
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-from puppet import (ERRNO, INVALID_VALUE, MIB, NOT_SUPPORTED, OUT, OUT4, OUT_OF_MEMORY, SHIM, Out, Puppet, await_that, check, main,
+from puppet import (ERRNO, INVALID_VALUE, MIB, NOT_SUPPORTED, OUT, OUT4, SHIM, Out, Puppet, await_that, check, main,
                     set_for_all)
 
 KIB = 1 << 10
@@ -52,10 +52,10 @@ class Card(Puppet):
     def holds(self, size):
         check(self.held() == size, f'{self.held()} bytes are held, and not {size}')
 
-    def trim(self):
-        """Everything that the arena can give back goes back: an allocation that cannot be had asks for it."""
-        total = self.cuMemGetInfo(OUT, OUT)[1]
-        check(self.result('cuMemAlloc', OUT, total - 1) == OUT_OF_MEMORY, 'that is not to be had')
+    def is_rid_of_all(self):
+        self.trim()
+        self.counted(live=0)
+        self.holds(0)
 
     def free(self, *blocks):
         for block in blocks:
@@ -229,9 +229,7 @@ def free_and_unmap():
     one.once(big, 8 * MIB)
     one.free(a, big)
     one.counted(live=2)  # freed memory that is kept stays registered
-    one.trim()
-    one.counted(live=0)
-    one.holds(0)
+    one.is_rid_of_all()
 
 
 def free_in_use():
@@ -282,9 +280,7 @@ def stream_order():
     one.counted(live=1)
     one.hold(0)
     one.cuStreamSynchronize(stream)
-    one.trim()
-    one.counted(live=0)
-    one.holds(0)
+    one.is_rid_of_all()
 
 
 def foreign():
@@ -408,9 +404,7 @@ def dmabuf():
     one.counted(registered=before + 2)
     dmabuf_of_a_neighbour(one)
     one.free(a)
-    one.trim()
-    one.counted(live=0)
-    one.holds(0)
+    one.is_rid_of_all()
 
 
 # ---- Across allocations of the driver's ------------------------------------------------------------------------------
@@ -497,9 +491,7 @@ def across():
     one.free(following)
     one.trim()
     one.dereg(mr)
-    one.trim()
-    one.counted(live=0)
-    one.holds(0)
+    one.is_rid_of_all()
 
 
 # ---- Other ways to register ------------------------------------------------------------------------------------------
@@ -734,9 +726,7 @@ def context_ends_in_use():
     one.holds(8 * MIB)
     one.dereg(mr)
     one.set_context(one.cuDevicePrimaryCtxRetain(OUT, 0))
-    one.trim()
-    one.counted(live=0)
-    one.holds(0)
+    one.is_rid_of_all()
 
 
 def managed():

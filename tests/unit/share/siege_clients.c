@@ -420,52 +420,22 @@ static void ask_for_events(int fd, unsigned round)
     }
 }
 
-#define GUESSES                   \
-    NULL,                         \
-    {                             \
-        guess, 20, .greets = true \
+/* Connects again and again, and then: struct siege_words. */
+#define AGAIN(...)  \
+    NULL,           \
+    {               \
+        __VA_ARGS__ \
     }
-#define LOOKS                               \
-    NULL,                                   \
-    {                                       \
-        look_for_blocks, 20, .greets = true \
-    }
-#define MEMORY                   \
-    NULL,                        \
-    {                            \
-        ask_for_memory, 2 * MANY \
-    }
-#define NAMES                   \
-    NULL,                       \
-    {                           \
-        ask_for_names, 2 * MANY \
-    }
-#define EVENTS                   \
-    NULL,                        \
-    {                            \
-        ask_for_events, 2 * MANY \
-    }
-#define MISTAKES                                \
-    NULL,                                       \
-    {                                           \
-        say_what_others_say, 48, .greets = true \
-    }
-#define BYES                                  \
-    NULL,                                     \
-    {                                         \
-        leave_with_a_bye, 200, .greets = true \
-    }
-#define RESUMES                                    \
-    NULL,                                          \
-    {                                              \
-        resume_what_another_has, 20, .reads = true \
-    }
-#define OTHERS                                    \
-    NULL,                                         \
-    {                                             \
-        leave_in_anothers_name, 20, .reads = true \
-    }
-#define AS_AGENT NULL, {say_as_agent, 60}
+#define GUESSES  AGAIN(guess, 20, .greets = true)
+#define LOOKS    AGAIN(look_for_blocks, 20, .greets = true)
+#define MEMORY   AGAIN(ask_for_memory, 2 * MANY)
+#define NAMES    AGAIN(ask_for_names, 2 * MANY)
+#define EVENTS   AGAIN(ask_for_events, 2 * MANY)
+#define MISTAKES AGAIN(say_what_others_say, 48, .greets = true)
+#define BYES     AGAIN(leave_with_a_bye, 200, .greets = true)
+#define RESUMES  AGAIN(resume_what_another_has, 20, .reads = true)
+#define OTHERS   AGAIN(leave_in_anothers_name, 20, .reads = true)
+#define AS_AGENT AGAIN(say_as_agent, 60)
 
 const struct siege_attack siege_clients[] = {
     {"makes connections without end", EXPORTER, UNINVITED, SAYS(HELLO) | SAYS(OPEN),
