@@ -242,22 +242,19 @@ static bool is_part(const struct gs_own_mapping *mapping, uint64_t reservation)
     return mapping && !mapping->why && mapping->reads && mapping->reservation == reservation;
 }
 
-static const struct gs_own_mapping *before_locked(const struct gs_own *own,
-                                                  const struct gs_own_mapping *mapping)
+/* What is mapped at an address beside it, and of the same strip; or NULL. */
+static const struct gs_own_mapping *
+beside_locked(const struct gs_own *own, const struct gs_own_mapping *mapping, uint64_t address)
 {
-    const struct gs_own_mapping *before =
-        mapping->span.base > 0 ? gs_own_mapping_locked(own, mapping->span.base - 1) : NULL;
+    const struct gs_own_mapping *beside = gs_own_mapping_locked(own, address);
 
-    return is_part(before, mapping->reservation) && !own->isolates ? before : NULL;
+    return is_part(beside, mapping->reservation) && !own->isolates ? beside : NULL;
 }
 
 static const struct gs_own_mapping *behind_locked(const struct gs_own *own,
                                                   const struct gs_own_mapping *mapping)
 {
-    const struct gs_own_mapping *behind =
-        gs_own_mapping_locked(own, mapping->span.base + mapping->span.size);
-
-    return is_part(behind, mapping->reservation) && !own->isolates ? behind : NULL;
+    return beside_locked(own, mapping, mapping->span.base + mapping->span.size);
 }
 
 /* How far it goes, from its first piece on; returns how many there are. */
@@ -316,7 +313,7 @@ static gs_status find_piece_locked(struct gs_own *own, CUdeviceptr address,
     *ret_why = piece->why ? piece->why : piece->reads ? NULL : "no device has access to it";
     if (*ret_why)
         return GS_NOT_OFFERED;
-    while ((before = before_locked(own, first)))
+    while ((before = beside_locked(own, first, first->span.base - 1)))
         first = before;
     pieces = measure_locked(own, first, ret_found);
     ret_found->place.offset = piece->span.base - first->span.base;
