@@ -112,6 +112,7 @@ gs_status gs_core_create(const struct gs_driver *driver, const struct gs_core_op
 void gs_core_destroy(struct gs_core *core)
 {
     struct gs_context *context;
+    struct gs_arena *arena;
     CUcontext popped;
 
     gs_single_drain(&core->single, "the library ends");
@@ -121,13 +122,11 @@ void gs_core_destroy(struct gs_core *core)
             core->driver.ctx_push_current(context->handle) != CUDA_SUCCESS)
             continue;
         core->driver.ctx_synchronize();
-        for (unsigned i = 0; i < GS_CONTEXT_ARENAS; i++) {
-            if (!context->arenas[i])
-                continue;
-            gs_latch_take(&context->arenas[i]->lock);
-            gs_arena_collect_locked(context->arenas[i]);
-            gs_fence_pool_destroy(&context->arenas[i]->events);
-            gs_latch_release(&context->arenas[i]->lock);
+        for (unsigned at = 0; (arena = gs_context_next_pool(context, &at));) {
+            gs_latch_take(&arena->lock);
+            gs_arena_collect_locked(arena);
+            gs_fence_pool_destroy(&arena->events);
+            gs_latch_release(&arena->lock);
         }
         core->driver.ctx_pop_current(&popped);
     }

@@ -90,30 +90,29 @@ static void recycle_locked(struct gs_core *core, struct gs_context *context)
     __atomic_store_n(&core->gone.dead, core->gone.dead - 1, __ATOMIC_RELAXED);
 }
 
+static void push_all(struct gs_piece **list, struct gs_piece *pieces)
+{
+    while (pieces) {
+        struct gs_piece *next = pieces->after;
+
+        pieces->after = *list;
+        *list = pieces;
+        pieces = next;
+    }
+}
+
 /* Detaches onto a list what a dead arena can give; true: nothing is left. */
 static bool detach_dead(struct gs_arena *arena, struct gs_piece **released)
 {
-    struct gs_piece *detached, *last;
     bool empty;
 
     gs_latch_take(&arena->lock);
-    detached = gs_arena_detach_ready_locked(arena, 0);
-    while (arena->guarded.spent) {
-        struct gs_piece *spent = arena->guarded.spent;
-
-        arena->guarded.spent = spent->after;
-        spent->after = detached;
-        detached = spent;
-    }
+    push_all(released, gs_arena_detach_ready_locked(arena, 0));
+    push_all(released, arena->guarded.spent);
+    arena->guarded.spent = NULL;
     empty = __atomic_load_n(&arena->large.pieces, __ATOMIC_SEQ_CST) == 0 &&
             __atomic_load_n(&arena->small.pieces, __ATOMIC_SEQ_CST) == 0;
     gs_latch_release(&arena->lock);
-    if (detached) {
-        for (last = detached; last->after;)
-            last = last->after;
-        last->after = *released;
-        *released = detached;
-    }
     return empty;
 }
 
