@@ -119,7 +119,7 @@ gs_status gs_core_ipc_handle(struct gs_core *core, CUdeviceptr address,
     return status == GS_OK ? GS_OK : GS_INVALID;
 }
 
-gs_status gs_core_publish(struct gs_core *core, CUdeviceptr address, const struct gs_naming *naming)
+static gs_status publish(struct gs_core *core, CUdeviceptr address, const struct gs_naming *naming)
 {
     unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     gs_status status = gs_core_ipc_handle(core, address, ipc_handle);
@@ -127,22 +127,25 @@ gs_status gs_core_publish(struct gs_core *core, CUdeviceptr address, const struc
     uint64_t since_ns;
 
     if (status != GS_OK)
-        return status == GS_INVALID ? GS_NOT_LIVE : status;
+        return status;
     status = gs_context_lock_around(core, address, &block);
-    if (status == GS_NOT_LIVE) {
+    if (status == GS_OK) {
+        status = block->export ? gs_share_name(core->share, block->export, naming,
+                                               address - block->base, &since_ns)
+                               : GS_NOT_LIVE; /* another thread has freed and allocated it */
+        gs_latch_release(&block->piece->arena->lock);
+    } else if (status == GS_NOT_LIVE) {
         status = gs_share_name_external(core->share, address, naming, &since_ns);
-        if (status == GS_OK)
-            gs_share_named(core->share, naming->name, since_ns);
-        return status == GS_INVALID ? GS_NOT_LIVE : status;
     }
-    if (status != GS_OK)
-        return status == GS_INVALID ? GS_NOT_LIVE : status;
-    status = block->export ? gs_share_name(core->share, block->export, naming,
-                                           address - block->base, &since_ns)
-                           : GS_NOT_LIVE; /* another thread has freed and allocated it meanwhile */
-    gs_latch_release(&block->piece->arena->lock);
     if (status == GS_OK)
         gs_share_named(core->share, naming->name, since_ns);
+    return status;
+}
+
+gs_status gs_core_publish(struct gs_core *core, CUdeviceptr address, const struct gs_naming *naming)
+{
+    gs_status status = publish(core, address, naming);
+
     return status == GS_INVALID ? GS_NOT_LIVE : status;
 }
 
