@@ -33,7 +33,8 @@ void gs_neighbour_join(struct gs_core *core)
 /*
  * A process that is asked again and again for what it needs itself gives at a rate that it can
  * bear; twice as seldom each time where it found the GPU full no more itself, so that nobody has
- * used what it gave. Who asks is not refused: he waits.
+ * used what it gave. Who asks is not refused: it waits. So does what the thread gives back by
+ * itself, PAUSE_MOST_MS at most; no allocation waits for that.
  */
 static void rest(struct gs_core *core, const struct gs_stats *stats)
 {
