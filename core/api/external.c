@@ -39,7 +39,7 @@ gs_status gs_core_attach(struct gs_core *core, const struct gs_external_memory *
 
     if (core->driver.ctx_get_device(&current) == CUDA_SUCCESS && current == device)
         return attach_here(core, memory, owner, ret_address, ret_context);
-    primary = device < 0 || device >= GS_DEVICES_MAX ? NULL : gs_core_primary(core, device);
+    primary = gs_is_device(device) ? gs_core_primary(core, device) : NULL;
     if (!primary || core->driver.ctx_push_current(primary) != CUDA_SUCCESS)
         return GS_NO_CONTEXT;
     status = attach_here(core, memory, owner, ret_address, ret_context);

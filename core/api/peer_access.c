@@ -46,8 +46,7 @@ static gs_status check_import(struct gs_core *core, struct gs_access_range range
     if (gs_share_find(core->share, range.address, &import) != GS_OK ||
         range.size > import.size - (range.address - import.base))
         return GS_NOT_LIVE;
-    if (device < 0 || device >= GS_DEVICES_MAX ||
-        gs_share_is_home(core->share, range.address, device))
+    if (!gs_is_device(device) || gs_share_is_home(core->share, range.address, device))
         return GS_OK;
     if (rule == FAR_ENABLED)
         return gs_peers_of_import(core, range.address) >> device & 1 ? GS_OK : GS_NOT_LIVE;
@@ -76,7 +75,7 @@ static gs_status check(struct gs_core *core, struct gs_access_range range, CUdev
     arena = block->piece->arena;
     if (range.size > block->size - (range.address - block->base))
         status = GS_NOT_LIVE;
-    else if (device < 0 || device >= GS_DEVICES_MAX || device == arena->device->ordinal)
+    else if (!gs_is_device(device) || device == arena->device->ordinal)
         status = GS_OK;
     else if (rule == FAR_APART)
         status = GS_UNREACHABLE;

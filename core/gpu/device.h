@@ -17,6 +17,11 @@
 
 #define GS_DEVICES_MAX 64 /* of others nothing is ours */
 
+static inline bool gs_is_device(CUdevice ordinal)
+{
+    return ordinal >= 0 && ordinal < GS_DEVICES_MAX;
+}
+
 enum gs_device_mode {
     GS_MODE_UNKNOWN = 0,
     GS_MODE_FD_RDMA, /* descriptors, and network cards can register the memory */

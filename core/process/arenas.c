@@ -93,7 +93,7 @@ struct gs_arena *gs_next_pool(struct gs_core *core, const struct gs_device *devi
 
 void gs_core_mempool_set(struct gs_core *core, CUdevice device, CUmemoryPool pool)
 {
-    if (device >= 0 && device < GS_DEVICES_MAX)
+    if (gs_is_device(device))
         __atomic_store_n(&core->current_pool[device], pool, __ATOMIC_RELAXED);
 }
 

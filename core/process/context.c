@@ -64,7 +64,7 @@ static gs_status context_make_locked(struct gs_core *core, CUcontext handle, CUd
     struct gs_device *device;
 
     gs_lock_assert_held(&core->lock);
-    if (ordinal < 0 || ordinal >= GS_DEVICES_MAX)
+    if (!gs_is_device(ordinal))
         return GS_NOT_OFFERED;
     device = &core->device[ordinal];
     if (device->ordinal != ordinal) /* later it is read without the lock */
@@ -266,8 +266,7 @@ enum gs_device_mode gs_context_device_mode(struct gs_core *core, CUdevice ordina
     CUcontext handle;
     enum gs_device_mode mode = GS_MODE_UNKNOWN;
 
-    if (ordinal < 0 || ordinal >= GS_DEVICES_MAX ||
-        core->driver.ctx_get_current(&handle) != CUDA_SUCCESS)
+    if (!gs_is_device(ordinal) || core->driver.ctx_get_current(&handle) != CUDA_SUCCESS)
         return mode;
     gs_lock_take(&core->lock);
     probe_locked(core, ordinal);

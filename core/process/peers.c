@@ -130,11 +130,6 @@ static gs_status let_in(struct gs_core *core, CUdevice device, CUdevice peer)
     return status;
 }
 
-static bool is_device(CUdevice device)
-{
-    return device >= 0 && device < GS_DEVICES_MAX;
-}
-
 gs_status gs_core_peer_enabled(struct gs_core *core, CUcontext peer)
 {
     CUdevice device, from;
@@ -147,5 +142,5 @@ gs_status gs_core_peer_enabled(struct gs_core *core, CUcontext peer)
 
 gs_status gs_core_mempool_access(struct gs_core *core, CUdevice device, CUdevice peer)
 {
-    return is_device(device) && is_device(peer) ? let_in(core, device, peer) : GS_OK;
+    return gs_is_device(device) && gs_is_device(peer) ? let_in(core, device, peer) : GS_OK;
 }

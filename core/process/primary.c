@@ -30,7 +30,7 @@ bool gs_core_primary_turn(struct gs_core *core, CUdevice device)
     const void *whose = NULL;
     uint64_t began;
 
-    if (device < 0 || device >= GS_DEVICES_MAX)
+    if (!gs_is_device(device))
         return false;
     began = gs_now_ns();
     while (!__atomic_compare_exchange_n(&core->primary_turn[device], &whose, &self, false,

@@ -57,14 +57,9 @@ static void tell_figures(struct gs_core *core, CUdevice device, uint64_t now)
     put_figures(device, &stats);
 }
 
-static bool is_device(CUdevice device)
-{
-    return device >= 0 && device < GS_DEVICES_MAX;
-}
-
 void gs_record_call(struct gs_core *core, const struct gs_record_call *call)
 {
-    const bool known = core && is_device(call->device);
+    const bool known = core && gs_is_device(call->device);
     struct gs_trace_event event = {.op = (uint8_t)call->op,
                                    .device = known ? (uint8_t)call->device : 0,
                                    .outcome = (uint8_t)call->outcome,

@@ -92,7 +92,7 @@ static void read_device_locked(struct gs_core *core, CUdevice device, struct gs_
 
     gs_lock_assert_held(&core->lock);
     *stats = (struct gs_stats){0};
-    if (device < 0 || device >= GS_DEVICES_MAX)
+    if (!gs_is_device(device))
         return;
     stats->counts = core->gone.counts[device];
     while ((arena = gs_next_pool_locked(core, &walk)))
