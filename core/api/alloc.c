@@ -144,7 +144,7 @@ static gs_status allocate(struct gs_core *core, struct gs_context *context, size
     }
     began = gs_now_ns();
     status = allocate_slowly_locked(core, arena, size, stream_key, ret_address);
-    gs_stats_took(arena, began);
+    gs_stats_took(core, device->ordinal, began);
     if (status == GS_OK && stream_key)
         count_async(core, *ret_address);
     return status;

@@ -39,7 +39,7 @@ pass_waiting(struct gs_core *core, struct gs_arena *arena, struct gs_block *bloc
     status = gs_fences_synchronize(&core->fences, arena->context);
     gs_latch_take(&arena->lock);
     gs_arena_waited_locked(arena, &freed, status == GS_OK);
-    gs_stats_took(arena, began);
+    gs_stats_took(core, arena->device->ordinal, began);
     return status == GS_CAPTURING ? GS_OK : status;
 }
 

@@ -4,18 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* All but the lock. How long calls took is counted without it, by late ones too. */
-static void pool_clear_locked(struct gs_arena *arena)
-{
-    char *first = (char *)arena + sizeof arena->lock, *took = (char *)arena->counts.took;
-    char *rest = took + sizeof arena->counts.took;
-
-    memset(first, 0, (size_t)(took - first));
-    for (unsigned i = 0; i < GS_TOOK; i++)
-        __atomic_store_n(&arena->counts.took[i], 0, __ATOMIC_RELAXED);
-    memset(rest, 0, (size_t)((char *)(arena + 1) - rest));
-}
-
 void gs_arena_init(struct gs_arena *arena, struct gs_arena_shared *shared,
                    const struct gs_device *device, CUcontext context,
                    const struct gs_fence_pool *events, unsigned tag)
@@ -23,7 +11,7 @@ void gs_arena_init(struct gs_arena *arena, struct gs_arena_shared *shared,
     /* The lock of a recycled record stays: a late reader may be waiting for it, and so it is held.
      */
     gs_latch_take(&arena->lock);
-    pool_clear_locked(arena);
+    memset((char *)arena + sizeof arena->lock, 0, sizeof *arena - sizeof arena->lock);
     arena->shared = shared;
     arena->device = device;
     arena->context = context;

@@ -6,8 +6,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define GS_TOOK 24 /* the last one is for all above 4 s */
-
 /* Counted from the arena's start. Written with its lock held, read by anyone. Each is a uint64_t,
  * and what several arenas counted is the sum of each (core/process/stats.c). */
 struct gs_arena_counts {
@@ -23,8 +21,6 @@ struct gs_arena_counts {
     uint64_t wait_ns; /* in those */
     uint64_t map_ns;  /* in making pieces and giving them back, of the program's threads */
     uint64_t reserved_peak, live_peak; /* bytes */
-    uint64_t took[GS_TOOK]; /* calls that did more than take or put a block, by how long they took:
-                               below 1 us, 2, 4, ... Written by anyone */
 };
 #define GS_ADD(field, n) __atomic_store_n(&(field), (field) + (n), __ATOMIC_RELAXED)
 #define GS_SUB(field, n) __atomic_store_n(&(field), (field) - (n), __ATOMIC_RELAXED)

@@ -19,6 +19,7 @@
 #include "core/process/process.h"
 #include "core/process/purge.h"
 #include "core/process/sleep.h"
+#include "core/process/stats.h"
 
 #define GS_THREAD_ARENAS  16 /* for whoever has no tag; then one of each tag that there is here */
 #define GS_TAGS           16
@@ -48,11 +49,12 @@ struct gs_context {
 
 /* By device; atomic. */
 struct gs_device_figures {
-    size_t used[GS_DEVICES_MAX];      /* core/process/limit.h */
-    bool no_region;                   /* was said */
-    uint64_t shortage_ns;             /* when core/process/shortage.h said something last */
-    size_t leaving[GS_DEVICES_MAX];   /* of pieces that are no arena's any more */
-    uint64_t refused[GS_DEVICES_MAX]; /* calls that found no memory */
+    size_t used[GS_DEVICES_MAX];            /* core/process/limit.h */
+    bool no_region;                         /* was said */
+    uint64_t shortage_ns;                   /* when core/process/shortage.h said something last */
+    size_t leaving[GS_DEVICES_MAX];         /* of pieces that are no arena's any more */
+    uint64_t refused[GS_DEVICES_MAX];       /* calls that found no memory */
+    uint64_t took[GS_DEVICES_MAX][GS_TOOK]; /* core/process/stats.h */
     size_t left[GS_DEVICES_MAX], grown[GS_DEVICES_MAX]; /* the latter since the former */
 };
 

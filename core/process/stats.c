@@ -19,12 +19,12 @@ void gs_counts_add(struct gs_arena_counts *sum, const struct gs_arena_counts *co
         to[i] += LOAD(from[i]);
 }
 
-void gs_stats_took(struct gs_arena *arena, uint64_t began_ns)
+void gs_stats_took(struct gs_core *core, CUdevice device, uint64_t began_ns)
 {
     uint64_t us = (gs_now_ns() - began_ns) / 1000;
     unsigned bits = us ? 64 - (unsigned)__builtin_clzll(us) : 0;
 
-    __atomic_fetch_add(&arena->counts.took[bits < GS_TOOK ? bits : GS_TOOK - 1], 1,
+    __atomic_fetch_add(&core->figures.took[device][bits < GS_TOOK ? bits : GS_TOOK - 1], 1,
                        __ATOMIC_RELAXED);
 }
 
@@ -99,6 +99,8 @@ static void read_device_locked(struct gs_core *core, CUdevice device, struct gs_
         if (arena->device->ordinal == device)
             add_arena(stats, arena);
     stats->reserved -= LOAD(core->sleep.pieces_away[device]);
+    for (unsigned i = 0; i < GS_TOOK; i++)
+        stats->took[i] = LOAD(core->figures.took[device][i]);
 }
 
 void gs_stats_read(struct gs_core *core, CUdevice device, struct gs_stats *ret_stats)
@@ -164,7 +166,7 @@ static bool tell_locked(struct gs_core *core, unsigned device, struct gs_figures
                                        .map_ns = counts->map_ns,
                                        .refused = LOAD(core->figures.refused[device])};
     for (unsigned i = SLOW; i < GS_TOOK; i++)
-        ret_figures->slow += counts->took[i];
+        ret_figures->slow += stats.took[i];
     memcpy(ret_figures->uuid, core->device[device].uuid, sizeof ret_figures->uuid);
     return true;
 }

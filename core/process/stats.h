@@ -15,6 +15,8 @@
 
 #include "core/pool/arena.h"
 
+#define GS_TOOK 24 /* the last one is for all above 4 s */
+
 struct gs_core;
 struct gs_figures;
 
@@ -22,10 +24,13 @@ struct gs_stats {
     size_t reserved, live, cached, ordered, limbo, retired; /* bytes now; cached: free for any */
     struct gs_arena_counts counts; /* of all arenas, those of contexts that are gone included; the
                                      peaks are sums of the arenas' own */
+    uint64_t took[GS_TOOK]; /* calls that did more than take or put a block, by how long they took:
+                               below 1 us, 2, 4, ... */
 };
 
-/* A call to the arena that began then (gs_now_ns) and did more is done. No lock is needed. */
-void gs_stats_took(struct gs_arena *arena, uint64_t began_ns);
+/* A call to an arena of the device that began then (gs_now_ns) and did more is done. No lock is
+ * needed. */
+void gs_stats_took(struct gs_core *core, CUdevice device, uint64_t began_ns);
 
 /* Adds what one arena counted. */
 void gs_counts_add(struct gs_arena_counts *sum, const struct gs_arena_counts *counts);

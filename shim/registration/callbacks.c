@@ -279,7 +279,7 @@ GS_HOOK int gpushim_memory(int device, struct gpushim_memory *memory)
         .map_ns = stats.counts.map_ns,
         .slow = figures.slow,
     };
-    memcpy(all.took, stats.counts.took, sizeof all.took);
+    memcpy(all.took, stats.took, sizeof all.took);
     memcpy(all.uuid, figures.uuid, sizeof all.uuid);
     memcpy(memory, &all, memory->size < sizeof all ? memory->size : sizeof all);
     return 0;
