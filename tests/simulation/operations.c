@@ -260,18 +260,32 @@ static void end_graces(struct process *process)
         block->graceless |= block->image == process->image && block->state >= BLOCK_FREED;
 }
 
+/* When the oldest of the waits began that are under way. */
+static uint64_t oldest_wait(const struct image *image)
+{
+    uint64_t oldest = NEVER;
+
+    for (unsigned i = 0; i < THREADS; i++)
+        if (image->waits_ns[i] && image->waits_ns[i] < oldest)
+            oldest = image->waits_ns[i];
+    return oldest;
+}
+
 /* The GPU is full: core/process/reclaim.c. */
 static void run_short(struct process *process)
 {
-    uint64_t begun, ended;
+    uint64_t *waits = &process->image->waits_ns[world.current - process->threads];
+    uint64_t begun, ended, asked;
 
     ask_freed(process, false);
-    begun = gs_now_ns();
+    begun = *waits = gs_now_ns();
+    asked = oldest_wait(process->image);
     gs_share_await_given_back(process->share, NULL, SHORT_NS);
     ended = gs_now_ns();
+    *waits = 0;
     end_graces(process);
     ask_freed(process, true);
-    rule_given_back(process, begun, ended);
+    rule_given_back(process, asked, begun, ended);
     purge_some(process, 0, true);
 }
 

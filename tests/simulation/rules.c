@@ -380,13 +380,15 @@ static bool was_closed(const struct use *use, uint64_t begun_ns)
            use->busy_ns < begun_ns;
 }
 
-void rule_given_back(const struct process *process, uint64_t begun_ns, uint64_t ended_ns)
+/* Who was asked for an older wait is awaited until half a second after that one's begin. */
+void rule_given_back(const struct process *process, uint64_t asked_ns, uint64_t begun_ns,
+                     uint64_t ended_ns)
 {
     const struct block *block;
 
     if (!process->image->waited_ns)
         process->image->waited_ns = begun_ns;
-    if (!process->image->clean || world.disturbed || ended_ns - begun_ns >= SILENT_NS ||
+    if (!process->image->clean || world.disturbed || ended_ns - asked_ns >= SILENT_NS ||
         world.stalled_ns + SILENT_NS >= begun_ns)
         return;
     for (block = world.blocks; block; block = block->next) {

@@ -163,12 +163,13 @@ struct life {
 struct image {
     struct life *life;
     unsigned machine;
-    bool over;            /* its memory has gone */
-    bool clean;           /* nothing was done to it that a process can notice */
-    bool fork_told;       /* it had said that it has forked to all, when it ended */
-    uint64_t gpu_gone_ns; /* when its GPU work ends with it; NEVER: not yet */
-    uint64_t thread_ns;   /* when its share thread started last; 0: it never had one */
-    uint64_t waited_ns;   /* when it first waited for what others had closed; 0: never */
+    bool over;                  /* its memory has gone */
+    bool clean;                 /* nothing was done to it that a process can notice */
+    bool fork_told;             /* it had said that it has forked to all, when it ended */
+    uint64_t gpu_gone_ns;       /* when its GPU work ends with it; NEVER: not yet */
+    uint64_t thread_ns;         /* when its share thread started last; 0: it never had one */
+    uint64_t waited_ns;         /* when it first waited for what others had closed; 0: never, */
+    uint64_t waits_ns[THREADS]; /* and since when each of its threads does; 0: it does not */
 };
 
 struct child {
@@ -447,8 +448,10 @@ void rule_left(const struct process *process);
 void rule_exited(const struct process *process);
 /* Something that is shared and that no broker has; NULL: all is left with one. */
 const struct block *rule_not_left(void);
-/* What others had closed was waited for from then to then: whether all of it was back. */
-void rule_given_back(const struct process *process, uint64_t begun_ns, uint64_t ended_ns);
+/* What others had closed was waited for from then to then: whether all of it was back. `asked_ns`:
+ * when the oldest of the waits began that were under way then. */
+void rule_given_back(const struct process *process, uint64_t asked_ns, uint64_t begun_ns,
+                     uint64_t ended_ns);
 
 /* ---- program.c, operations.c ----------------------------------------------------------------- */
 
