@@ -55,19 +55,22 @@ Test(share_broker_pieces, all_of_it_opens_when_its_process_has_ended)
     opens_all(many, MANY);
 }
 
-/* What the broker was sent of it before that one is not asked for by the next. */
+/* What the broker was sent of it before that one is not asked for by the next; and what was left
+ * before is left again. */
 Test(share_broker_pieces, the_next_broker_has_all_of_it)
 {
-    unsigned char many[GS_IPC_HANDLE_SIZE];
+    unsigned char two[GS_IPC_HANDLE_SIZE], many[GS_IPC_HANDLE_SIZE];
     pid_t broker;
 
+    export_across(2, two);
     export_across(MANY, many);
-    cr_assert(SIDE_WAIT(side_broker_published(dir) == 1));
+    cr_assert(SIDE_WAIT(side_broker_published(dir) == 2));
     broker = side_broker_pid(dir);
     cr_assert_eq(kill(broker, SIGKILL), 0);
     cr_assert(SIDE_WAIT(side_broker_pid(dir) != 0 && side_broker_pid(dir) != broker));
     cr_assert(SIDE_WAIT(!strcmp(other_ask(&other, "left"), "ok")));
     other_kill(&other);
+    opens_all(two, 2);
     opens_all(many, MANY);
 }
 

@@ -250,25 +250,37 @@ Test(share_pressure, another_user_gets_nothing_though_he_may_open)
     cr_assert_eq(asked, 0);
 }
 
+/* Wherever his socket lies: in a folder of his, which is not looked into, or in ours. We may open
+ * what he shares in both. */
 Test(share_pressure, another_user_is_not_asked_though_he_shares)
 {
-    char path[128];
+    char his[sizeof dir + 8], path[128], ours[128];
     struct gs_share_answers answers;
     pid_t child;
 
     need_root();
-    cr_assert_eq(mkdir(dir, 0755), 0);
-    cr_assert_eq(chown(dir, 65534, 65534), 0); /* we may open what he shares there */
-    options.uids[options.uid_count++] = 65534;
-    side_stop(&side);
-    side_start(&side, &options);
-    side_path_named(dir, 7, path);
+    snprintf(his, sizeof his, "%s.his", dir);
+    cr_assert_eq(mkdir(his, 0755), 0);
+    cr_assert_eq(chown(his, 65534, 65534), 0);
+    side_path_named(his, 7, path);
     child = other_user_start(poses_as_one_of_ours, path);
-    gs_share_ask(side.share, side_gpu, MIB, &answers);
-    cr_assert_eq(answers.given, 0);
-    cr_assert_eq(answers.silent, 0);
+    options.uids[options.uid_count++] = 65534;
+    for (int i = 0; i < 2; i++) {
+        side_stop(&side);
+        strcpy(options.dir, i ? dir : his);
+        if (i) {
+            side_path_named(dir, 7, ours);
+            cr_assert_eq(mkdir(dir, 0755), 0);
+            cr_assert_eq(rename(path, ours), 0);
+            cr_assert_eq(rmdir(his), 0);
+        }
+        side_start(&side, &options);
+        gs_share_ask(side.share, side_gpu, MIB, &answers);
+        cr_assert_eq(answers.given, 0);
+        cr_assert_eq(answers.silent, 0);
+    }
     other_user_end(child);
-    unlink(path);
+    unlink(ours);
 }
 
 /* ---- Asking --------------------------------------------------------------------------------- */
