@@ -202,8 +202,9 @@ void trace_place(struct trace_modules *modules, uint64_t address, struct trace_p
     /* The call is before the address to which it returns, which may be another function's. */
     functions = ret_place->offset > 0 ? functions_of(modules, module) : NULL;
     name = functions ? functions_find(functions, ret_place->offset - 1) : NULL;
-    if (name)
-        snprintf(ret_place->function, sizeof ret_place->function, "%s", name);
+    if (name) /* of any length: no more of it is looked at than there is room for */
+        snprintf(ret_place->function, sizeof ret_place->function, "%.*s",
+                 (int)sizeof ret_place->function - 1, name);
 }
 
 void trace_frame_text(struct trace_modules *modules, uint64_t address,

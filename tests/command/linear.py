@@ -76,6 +76,13 @@ def functions(count, folder):
                   [0x10000000 + (1 << 20) - i * 16 for i in range(count)])
 
 
+def a_long_name(count, folder):
+    """Of the function that all addresses are in."""
+    path = t.write(f'{folder}/library', elf_file.library([('f' * 64 * count, 0, 1 << 20)]))
+    return framed(b'10000000-20000000 r-xp 0 0:0 1 %s\n' % path.encode(),
+                  [0x10000000 + i * 16 for i in range(1, count + 1)])
+
+
 def turns(count, folder):
     """Two files of as many functions, whose parts lie by turns."""
     parts = [('function', i * 16, 16) for i in range(count)]
@@ -87,8 +94,8 @@ def turns(count, folder):
 if not shutil.which('valgrind'):
     end_with_faults('valgrind is not there: install it')
 with tempfile.TemporaryDirectory(prefix='gpushim-linear-') as scratch:
-    for make in threads, pieces, zeros, modules, nested_modules, functions, turns:
-        stacks = make in (modules, nested_modules, functions, turns)
+    for make in threads, pieces, zeros, modules, nested_modules, functions, a_long_name, turns:
+        stacks = make in (modules, nested_modules, functions, a_long_name, turns)
         least, one, four = (cost(scratch, '--html' if stacks else None,
                                  t.header(stacks=stacks) + make(count, scratch) + (b'' if make is zeros else t.block(t.END)))
                             for count in (1, N, 4 * N))
