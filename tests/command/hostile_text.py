@@ -8,6 +8,7 @@ import contextlib
 import ctypes
 import json
 import os
+import pickle
 import re
 import shutil
 import struct
@@ -92,29 +93,42 @@ libc.prctl(15, {name!r}, 0, 0, 0)
 ''')
 
 
+def check_completion(folder, command):
+    """What a shell is told: a tab is before what a candidate is about."""
+    done = subprocess.run([GPUSHIM, '--complete', 'gpushim', command, ''], env=clean(folder), capture_output=True, check=False)
+    check(done.stdout and not faults_of(done.stdout.replace(b'\t', b'')), f'{command}: {done.stdout[:300]}')
+
+
 def prove_names(folder):
-    owner, importer, quiet = (Holder(folder, GPUSHIM_POOL_DECAY='60 min', GPUSHIM_DEBUG_RECLAIM_FROM_PEERS='on') for _ in range(3))
+    owner, importer, quiet, sleeper = (Holder(folder, GPUSHIM_POOL_DECAY='60 min', GPUSHIM_DEBUG_RECLAIM_FROM_PEERS='on')
+                                       for _ in range(4))
     owner.do(f'alloc {96 * MIB}')
     owner.do(f'alloc {2 * MIB}')
     handle = owner.do('share 1')
     rename(quiet, b'quiet')
     quiet.do(f'alloc {MIB}')
+    sleeper.do(f'alloc {MIB}')
+    sleeper.do('share 0')
     for name in NAMES:
-        for one in (owner, importer, quiet):
+        for one in (owner, importer, quiet, sleeper):
             rename(one, name)
         importer.do(f'open {handle}')
         pid = str(owner.pid)
         owner.do(f'alloc {96 * MIB}')
         owner.do('free 2')
         for arguments in (('stats',), ('stats', pid), ('stats', str(quiet.pid)), ('top',), ('who',), ('who', str(importer.pid)),
-                          ('who', handle), ('trim', pid), ('set', pid, 'pool.decay=60 min')):
+                          ('who', handle), ('trim', pid), ('set', pid, 'pool.decay=60 min'),
+                          ('sleep', str(sleeper.pid)), ('wake', str(sleeper.pid))):
             tell(folder, name, *arguments)
+        run(folder, 'swap', str(sleeper.pid), pid)
+        run(folder, 'wake', str(sleeper.pid))
+        check_completion(folder, 'stats')
         label = shown(name).replace(b'\\', b'\\\\').replace(b'"', b'\\"')
         done = run(folder, 'export', '--prometheus')
         check(b'command="' + label + b'"' in done.stdout, f'{label} is no label of {done.stdout[:500]}')
         importer.do('close 0')
         run(folder, 'trim', 'all')
-    for one in (owner, importer, quiet):
+    for one in (owner, importer, quiet, sleeper):
         one.end()
 
 
@@ -158,6 +172,7 @@ def prove_labels(folder):
         tell(folder, label, 'ls')
         tell(folder, name, 'ls')
         tell(folder, name, 'ls', 'a')
+        check_completion(folder, 'ls')
     one.end()
 
 
@@ -174,6 +189,9 @@ def prove_paths(place):
                           ('export', '--prometheus', '--textfile', f'{text}/no/x'), ('export', '--prometheus', '--listen', text),
                           (text,), ('who', text), ('set', '1', f'{text}=1'), ('set', '1', f'pool.decay={text}'), ('trim', text),
                           ('stats', '--watch', text), ('cluster', 'forget', text), ('config', '--check', text), ('ls', text),
+                          ('sleep', text), ('wake', text), ('swap', text, text), ('doctor', text), ('help', text), ('top', text),
+                          ('broker', text), ('cdi', 'generate', '--output', text), ('cdi', 'generate', '--share-dir', f'{text}/no'),
+                          ('sleep', '--timeout', text, '1'), ('stats', f'--{text}'),
                           ('run', '-o', f'{text}=1', 'x'), ('run', f'--no-{text}', 'x'), ('run', f'--{text}'), ('record', '--output', text, '--', text)):
             done = run(place, *arguments)
             check(told in done.stdout + done.stderr, f'{arguments}: no {told} in {done}')
@@ -211,6 +229,18 @@ def prove_recordings(place):
         done = run(place, 'report', path, '--json')
         check(in_json(b'a' + name) in str(json.loads(done.stdout)) or
               json.loads(done.stdout)['program'] == in_json(b'a' + name), f'{done.stdout[:300]}')
+        run(place, 'report', path, '--against', path)
+        done = run(place, 'report', path, '--against', os.fsdecode(b'/no/' + name))
+        check(shown(name) in done.stderr, f'--against: no {shown(name)} in {done}')
+        snapshot = os.path.join(place, 'snapshot')
+        done = run(place, 'report', path, '--memory-viz', snapshot)
+        check(done.returncode == 0, f'--memory-viz: {done}')
+        with open(snapshot, 'rb') as file:
+            told = str(pickle.load(file))
+        # What is no UTF-8 cannot be in it, and is a question mark.
+        as_it_is = repr(in_json(module)) if not faults_of(module).startswith('no UTF-8') else "'?'"
+        check(f"'filename': {as_it_is}" in told, f'{module} is not in {told[:600]}')
+        os.unlink(snapshot)
         page = os.path.join(place, 'page')
         done = run(place, 'report', path, '--html', page)
         check(done.returncode == 0, f'--html: {done}')
