@@ -99,8 +99,7 @@ static void on_listed(struct agent *agent)
 
     HASH_ITER(hh, agent->leases.all, lease, next) {
         if (!lease->named && broker.pid && lease->broker.pid == broker.pid &&
-            lease->broker.started == broker.started &&
-            memcmp(lease->key.machine, agent_nobody, GS_MACHINE_SIZE) == 0)
+            lease->broker.started == broker.started && lease_is_ours(lease))
             importer_end(agent, lease);
     }
     agent->is_synced = true;

@@ -431,7 +431,7 @@ void exporter_recall(struct agent *agent, const struct gs_wire_close *recall)
     struct lease *lease;
 
     for (lease = group ? group->leases : NULL; lease; lease = lease->next) {
-        if (memcmp(lease->key.machine, agent_nobody, GS_MACHINE_SIZE) == 0)
+        if (lease_is_ours(lease))
             continue;
         lease->recalled = true;
         say_recall(agent, peers_find(agent, lease->key.machine, false), &lease->block);

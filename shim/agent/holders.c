@@ -102,7 +102,7 @@ void holders_orphan(struct agent *agent)
     DL_FOREACH(agent->holders, holder)
         holder->number = 0;
     HASH_ITER(hh, agent->leases.all, lease, next) {
-        if (memcmp(lease->key.machine, agent_nobody, GS_MACHINE_SIZE) == 0)
+        if (lease_is_ours(lease))
             lease->named = false;
     }
 }
@@ -140,8 +140,7 @@ static void end_leases_of(struct agent *agent, const struct process *broker)
             return;
     }
     HASH_ITER(hh, agent->leases.all, lease, next) {
-        if (memcmp(lease->key.machine, agent_nobody, GS_MACHINE_SIZE) == 0 && !lease->named &&
-            is_same(&lease->broker, broker))
+        if (lease_is_ours(lease) && !lease->named && is_same(&lease->broker, broker))
             importer_end(agent, lease);
     }
 }

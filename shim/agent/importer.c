@@ -288,8 +288,7 @@ static void on_recall(struct agent *agent, struct peer *peer, const struct talk_
     bool is_new = false;
 
     DL_FOREACH(group ? group->leases : NULL, lease) {
-        if (memcmp(lease->key.machine, agent_nobody, GS_MACHINE_SIZE) != 0 ||
-            memcmp(lease->exporter, peer->machine, GS_MACHINE_SIZE) != 0)
+        if (!lease_is_ours(lease) || memcmp(lease->exporter, peer->machine, GS_MACHINE_SIZE) != 0)
             continue;
         is_new |= !lease->recalled;
         lease->recalled = true;

@@ -72,7 +72,7 @@ struct lease_group *leases_of_block(const struct leases *leases,
 
 /* ---- Sides ---------------------------------------------------------------------------------- */
 
-static bool is_ours(const struct lease *lease)
+bool lease_is_ours(const struct lease *lease)
 {
     static const unsigned char nobody[GS_MACHINE_SIZE];
 
@@ -90,7 +90,7 @@ struct lease_side *leases_side(const struct leases *leases,
 
 static struct lease_side *side_for(struct leases *leases, const struct lease *lease)
 {
-    const unsigned char *machine = is_ours(lease) ? lease->exporter : lease->key.machine;
+    const unsigned char *machine = lease_is_ours(lease) ? lease->exporter : lease->key.machine;
     struct lease_side *side = leases_side(leases, machine);
 
     if (!side && (side = calloc(1, sizeof *side))) {
@@ -104,7 +104,7 @@ static struct lease_side *side_for(struct leases *leases, const struct lease *le
 static void count(struct leases *leases, struct lease_side *side, const struct lease *lease,
                   unsigned one)
 {
-    const unsigned owed = is_ours(lease) ? 0 : one;
+    const unsigned owed = lease_is_ours(lease) ? 0 : one;
 
     side->owed += owed;
     leases->owed += owed;
@@ -112,7 +112,7 @@ static void count(struct leases *leases, struct lease_side *side, const struct l
 
 static void join_side(struct leases *leases, struct lease_side *side, struct lease *lease)
 {
-    if (is_ours(lease))
+    if (lease_is_ours(lease))
         DL_APPEND2(side->ours, lease, prev_there, next_there);
     else
         DL_APPEND2(side->theirs, lease, prev_there, next_there);
@@ -124,7 +124,7 @@ static void leave_side(struct leases *leases, struct lease *lease)
     struct lease_side *side = side_for(leases, lease);
 
     count(leases, side, lease, -1u);
-    if (is_ours(lease))
+    if (lease_is_ours(lease))
         DL_DELETE2(side->ours, lease, prev_there, next_there);
     else
         DL_DELETE2(side->theirs, lease, prev_there, next_there);

@@ -104,6 +104,8 @@ struct lease *leases_add(struct leases *leases, const struct lease *lease);
 void leases_end(struct leases *leases, struct lease *lease);
 struct lease *leases_find(const struct leases *leases, const unsigned char machine[GS_MACHINE_SIZE],
                           uint64_t lease);
+/* Whether it is this machine that holds it. */
+bool lease_is_ours(const struct lease *lease);
 struct lease_group *leases_of_block(const struct leases *leases,
                                     const unsigned char instance[GS_INSTANCE_SIZE],
                                     uint64_t block_id);
