@@ -285,6 +285,56 @@ Test(agent_directory, folder_what_is_no_file_is_passed_over)
     directory_head(a)->ops->give_up(a);
 }
 
+/* So many bytes, by no writer of ours. */
+static void write_much(const char *kind, size_t size)
+{
+    char path[sizeof place + 64], command[sizeof place + 160];
+
+    path_of("exports.x", path);
+    if (strcmp(kind, "folder") == 0)
+        snprintf(command, sizeof command, "printf 'one\\n%%0*d' %zu 0 >%s", size, path);
+    else
+        snprintf(
+            command, sizeof command,
+            "printf %%0*d %zu 0 | ETCDCTL_API=3 etcdctl --endpoints=%s put test/exports/x >/dev/null",
+            size, place);
+    cr_assert_eq(system(command), 0, "%s", command);
+}
+
+/* What is longer than a value is none, however long, and hides no other. */
+static void what_is_longer_than_a_value_is_none(const char *kind)
+{
+    struct directory_options one = options_of("one"), two = options_of("two");
+    static const size_t sizes[] = {DIRECTORY_VALUE, DIRECTORY_VALUE + 1, 1 << 20};
+    struct directory *a, *b;
+    char value[DIRECTORY_VALUE + 1];
+
+    set_up(kind);
+    a = open_one(&one);
+    b = open_one(&two);
+    keep(a);
+    write_one(a, "agents/one", "here");
+    for (int i = 0; i < 3; i++) {
+        write_much(kind, sizes[i]);
+        cr_assert_eq(get(b, "exports/x", value) == DIRECTORY_FOUND, i == 0, "%zu bytes", sizes[i]);
+        cr_assert(i > 0 || strlen(value) == DIRECTORY_VALUE);
+        cr_assert_eq(get(b, "agents/one", value), DIRECTORY_FOUND);
+    }
+    directory_head(a)->ops->give_up(a);
+}
+
+Test(agent_directory, folder_what_is_longer_than_a_value_is_none)
+{
+    what_is_longer_than_a_value_is_none("folder");
+}
+
+Test(agent_directory, etcd_what_is_longer_than_a_value_is_none)
+{
+    if (system("command -v etcdctl >/dev/null 2>&1") != 0)
+        cr_skip_test("there is no etcdctl (Debian: etcd-client)");
+    what_is_longer_than_a_value_is_none("etcd");
+}
+
 /* A link in the place of the file that it writes first does not lead it to another. */
 Test(agent_directory, folder_no_link_leads_it_elsewhere)
 {
