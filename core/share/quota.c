@@ -166,8 +166,10 @@ bool gs_user_has_place(const struct gs_share *share, const struct gs_conn_who *w
     return who->pid > 0 && places > 0;
 }
 
+/* Who is let in uncounted may be the last of its user. */
 void gs_client_take_place(struct gs_share *share, struct gs_client *client, bool counts)
 {
+    client->user->refs++;
     client->over.uncounted = !counts;
     share->clients.count += counts;
     client->user->clients += counts;
@@ -175,6 +177,7 @@ void gs_client_take_place(struct gs_share *share, struct gs_client *client, bool
 
 void gs_client_leave_place(struct gs_share *share, struct gs_client *client)
 {
+    client->user->refs--;
     share->clients.count -= !client->over.uncounted;
     client->user->clients -= !client->over.uncounted;
 }
