@@ -3,11 +3,12 @@
 # tests are built with, as GPU machines are; it needs no GPU:
 #
 #   sh tests/gpu/planted.sh bundle          where the tests are built: gathers .bundle/dev
-#   sh tests/gpu/planted.sh run [PATTERN]   on that machine, as root: all parts at once, two cores each
+#   sh tests/gpu/planted.sh run [PATTERN]   on that machine, as root: all parts at once, on two cores each
 #   sh tests/gpu/planted.sh run --draw NUMBER SEED [PATTERN]   as tests/mutants.sh says
 #
-# What is missing there is copied into /usr, nothing that is there is changed. $PARTS is how many parts, $PLANTED_SECONDS
-# how long they may take (500); $OUT gets a log of each. Not for a machine that anybody keeps.
+# What is missing there is copied into /usr, nothing that is there is changed. $CORES is how many cores it takes, the first
+# ones, all by default; $PARTS how many parts, of which several may have the same two; $PLANTED_SECONDS how long they may take
+# (500); $OUT gets a log of each. Not for a machine that anybody keeps.
 set -eu
 
 root=$(cd "$(dirname "$0")/../.." && pwd)
@@ -39,7 +40,8 @@ cp -r --update=none "$dev/pkgconfig/." "$libs/pkgconfig/"
 cp --update=none "$dev"/lib/* "$libs/"
 ldconfig
 out=${OUT:-/tmp/gpu-out}
-parts=${PARTS:-$(($(nproc) / 2 - 2))}
+pairs=$((${CORES:-$(nproc)} / 2))
+parts=${PARTS:-$((pairs - 2))}
 work=$(mktemp -d)
 mkdir -p "$out"
 # All groups but one, and of those the bugs that have tests here: the agent's need libcurl, libsodium, jansson and OpenSSL.
@@ -58,7 +60,8 @@ echo "planted: prepared, $left s are left"
 for nth in $(seq "$parts"); do
     (
         cp -a "$work/all-mutants" "$work/part-$nth"
-        timeout "$left" taskset -c "$((nth * 2 - 2)),$((nth * 2 - 1))" unshare --mount sh -c '
+        pair=$(((nth - 1) % pairs * 2))
+        timeout "$left" taskset -c "$pair,$((pair + 1))" unshare --mount sh -c '
             mount --bind "$1" "$2" && shift 2 && exec sh "$@"' sh \
             "$work/part-$nth" "$work/all-mutants" "$root/tests/mutants.sh" "$@" --part "$nth/$parts" \
             >"$work/$nth.log" 2>&1 || true
