@@ -132,15 +132,14 @@ static void read_text(const char *string, char ret_text[TEXT])
     const struct layout *layout = python.layout;
     const unsigned state = string ? (unsigned)number_at(string, STATE) : 0, unit = KIND(state);
     const char *characters = string + (state & ASCII ? layout->ascii : layout->other);
-    size_t length, used = 0, from;
+    size_t length, used = 0, most, from;
 
     *ret_text = 0;
     if (!(state & COMPACT) || (unit != 1 && unit != 2 && unit != 4))
         return;
     memcpy(&length, string + LENGTH, sizeof length);
-    from = length > TEXT / 4 && !(state & ASCII) ? length - TEXT / 4
-           : length >= TEXT                      ? length - (TEXT - 1)
-                                                 : 0;
+    most = state & ASCII ? TEXT - 4 : TEXT / 4 - 1; /* of four bytes each */
+    from = length > most ? length - most : 0;
     for (size_t i = from; i < length && used + 4 < TEXT; i++) {
         uint32_t code = 0;
 
