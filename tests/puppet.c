@@ -95,8 +95,8 @@ static uint64_t make_in_child(const struct call *call)
     int status = -1;
     pid_t child = fork();
 
-    if (child == 0) /* without what a driver does at a process's end */
-        _exit((int)make(call));
+    if (child == 0)
+        exit((int)make(call));
     return waitpid(child, &status, 0) == child ? (uint64_t)status : UINT64_MAX;
 }
 

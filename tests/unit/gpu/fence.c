@@ -311,23 +311,29 @@ static CUcontext current(void)
     return context;
 }
 
-/* Events need a context, which this thread had not. */
+/* Events need a context, which this thread had not; before CUDA 12.5 also to be recorded. */
 Test(fence, the_programs_current_context_stays)
 {
-    struct gs_fence_pool pool;
-    struct gs_fence fence = {0};
-    CUcontext popped;
+    for (int old = 0; old < 2; old++) {
+        struct gs_fence_pool pool;
+        struct gs_fence fence = {0};
+        CUcontext popped;
 
-    fixture_start(&f);
-    gs_fence_pool_init(fixture_fences(&f), &pool, f.context, NULL);
-    MUST(cuCtxPopCurrent(&popped));
-    cr_assert_null(current());
-    MUST(gs_fence_record(&pool, &fence));
-    cr_assert_null(current());
-    cr_assert_eq(gs_fence_wait(&fence, UINT64_MAX), GS_OK);
-    cr_assert_null(current());
-    MUST(cuCtxPushCurrent(f.context));
-    gs_fence_pool_destroy(&pool);
+        if (old)
+            setenv("SOFTCUDA_WITHOUT", "ctx_record_event", 1);
+        fixture_start(&f);
+        gs_fence_pool_init(fixture_fences(&f), &pool, f.context, NULL);
+        gs_fence_pool_follow(&pool, gs_stream_key(CU_STREAM_LEGACY));
+        MUST(cuCtxPopCurrent(&popped));
+        cr_assert_null(current());
+        MUST(gs_fence_record(&pool, &fence));
+        cr_assert_null(current());
+        cr_assert_eq(gs_fence_wait(&fence, UINT64_MAX), GS_OK);
+        cr_assert_null(current());
+        MUST(cuCtxPushCurrent(f.context));
+        gs_fence_pool_destroy(&pool);
+        fixture_end(&f);
+    }
 }
 
 /* ---- A wait for all work, and captures ------------------------------------------------------- */

@@ -187,29 +187,38 @@ Test(host_memory, out_while_pieces_leave, .timeout = 60)
     }
 }
 
-/* Memory of which one place is not known would be another there after a wake: it stays. */
+/* Memory of which one place is not known would be another there after a wake: it stays, though a
+ * second place is known. */
 Test(host_memory, out_while_a_mapping_is_noted, .timeout = 60)
 {
     const CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
                                       .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
+    const CUmemAccessDesc access = {.location = prop.location,
+                                    .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
     const struct gs_own_memory memory = {.size = 2 * MIB, .properties = prop};
-    CUmemGenericAllocationHandle handle;
+    CUmemGenericAllocationHandle handle, made;
     struct gs_sleep_why why;
+    struct gs_own *own;
     CUdeviceptr base;
 
     fixture_options(&f);
     fixture_start(&f);
     must_alloc(&f, MIB);
-    f.core->programs.own = gs_own_new(f.core->share, false);
+    f.core->programs.own = own = gs_own_new(f.core->share, false);
     MUST(cuMemCreate(&handle, 2 * MIB, &prop, 0));
-    MUST(cuMemAddressReserve(&base, 2 * MIB, 0, 0, 0));
+    MUST(cuMemAddressReserve(&base, 4 * MIB, 0, 0, 0));
+    gs_own_reserved(own, base, 4 * MIB);
     MUST(cuMemMap(base, 2 * MIB, 0, handle, 0));
-    handle = gs_own_made(f.core->programs.own, handle, &memory);
+    MUST(cuMemMap(base + 2 * MIB, 2 * MIB, 0, handle, 0));
+    MUST(cuMemSetAccess(base, 4 * MIB, &access, 1));
+    made = gs_own_made(own, handle, &memory);
     until_out = 1;
     counted = true;
-    gs_own_mapped(f.core->programs.own, base, 2 * MIB, 0, handle);
+    gs_own_mapped(own, base, 2 * MIB, 0, made);
     counted = false;
     cr_assert_eq(until_out, 0);
+    gs_own_mapped(own, base + 2 * MIB, 2 * MIB, 0, made);
+    gs_own_access_set(own, base, 4 * MIB, &access, 1);
     cr_assert(gs_core_sleep(f.core, NULL, NULL, gs_now_ns() + 1000 * MS, &why), "%s", why.text);
     cr_assert_eq(f.core->sleep.figures.stays[GS_STAYS_OWN], 2 * MIB);
     cr_assert(gs_core_wake(f.core, gs_now_ns(), &why), "%s", why.text);

@@ -246,6 +246,36 @@ Test(share_strip, what_has_gone_and_nobody_holds_is_no_export)
     cr_assert_eq(stats().exports, 0);
 }
 
+static void await_limbo(size_t bytes, unsigned count)
+{
+    cr_assert(SIDE_WAIT(side.share->limbo.count == count));
+    cr_assert_eq(side.share->limbo.bytes, bytes);
+}
+
+/* However many handles of it there are, until the last is given back. */
+Test(share_strip, what_has_gone_and_is_held_has_its_bytes_once)
+{
+    struct gs_share_source source = export->source;
+    union gs_wire_message message;
+    struct gs_export *second;
+    unsigned came;
+    int fd = open_by_hand();
+
+    source.offset += PIECE;
+    cr_assert_eq(gs_share_export(side.share, &source, &second), GS_OK);
+    cr_assert_eq(fetch(fd, 0, &message), GS_WIRE_GRANT);
+    say_fetch(fd, second, 0);
+    cr_assert_eq(hear_fds(fd, &message, &came), GS_WIRE_GRANT);
+    gs_share_strip_gone(side.share, export);
+    gs_share_strip_gone(side.share, second);
+    await_limbo(PIECES * PIECE, 2);
+    say_of_block(fd, GS_WIRE_CLOSE, 2, export->key.id);
+    await_limbo(PIECES * PIECE, 1);
+    say_of_block(fd, GS_WIRE_CLOSE, 2, second->key.id);
+    await_limbo(0, 0);
+    close(fd);
+}
+
 static gs_status name_as(const char *name)
 {
     struct gs_naming naming = {.note_size = 0};
