@@ -176,33 +176,35 @@ static void add_target(struct sleeping *sleeping, long pid, int word, bool in_gr
 }
 
 /* Those of a control group, and of the ones below it, that have the library. False: it cannot be
- * read, which was said. */
+ * read, or is none, which was said; then nobody below it is meant. */
 static bool add_group(struct sleeping *sleeping, const char *path, int word)
 {
     char name[PATH_MAX];
     const struct dirent *entry;
-    DIR *below = opendir(path);
+    bool well = true;
+    DIR *below;
     FILE *pids;
-    bool well;
     long pid;
 
     snprintf(name, sizeof name, "%s/cgroup.procs", path);
     pids = fopen(name, "re");
-    well = pids && below;
-    if (!well)
-        command_complain("%s: %s", name, strerror(errno));
-    while (pids && fscanf(pids, "%ld", &pid) == 1)
+    below = pids ? opendir(path) : NULL;
+    if (!below) {
+        command_complain("%s can be read as no control group: %s: %s", path, name, strerror(errno));
+        if (pids)
+            fclose(pids);
+        return false;
+    }
+    while (fscanf(pids, "%ld", &pid) == 1)
         if (doctor_has_library(pid))
             add_target(sleeping, pid, word, true);
-    while (below && (entry = readdir(below)))
+    fclose(pids);
+    while ((entry = readdir(below)))
         if (entry->d_type == DT_DIR && entry->d_name[0] != '.') {
             snprintf(name, sizeof name, "%.2000s/%s", path, entry->d_name);
             well &= add_group(sleeping, name, word);
         }
-    if (pids)
-        fclose(pids);
-    if (below)
-        closedir(below);
+    closedir(below);
     return well;
 }
 
@@ -324,6 +326,8 @@ int command_swap(const struct call *call)
 
     if (status != COMMAND_WELL)
         return status;
+    if (strcmp(call->argv[0], call->argv[1]) == 0)
+        return call_wrong(call, "both are %s: one sleeps and another wakes", call->argv[0]);
     well = order_words(&sleeping, call, 0, 1, GS_SLEEP_GOES) &&
            order_words(&sleeping, call, 1, 1, GS_SLEEP_WAKES);
     free(sleeping.targets);

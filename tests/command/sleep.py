@@ -122,7 +122,8 @@ def prove_a_group(folder):
     is_right(first, 'in the group')
     is_right(second, 'below it')
     says(folder, 1, ('wake', group), 'awake already')
-    says(folder, 1, ('sleep', folder), 'cgroup.procs')
+    says(folder, 1, ('sleep', folder), 'can be read as no control group', 'cgroup.procs: No such file')
+    check(state(folder, first) != 'asleep', 'what lies below such a folder is not meant')
     with open(os.path.join(group, 'below', 'cgroup.procs'), 'w', encoding='utf-8') as file:
         file.write(f'{small.pid}\n')
     says(folder, 1, ('sleep', os.path.join(group, 'below')), 'no process in it')
@@ -156,6 +157,7 @@ def prove_a_swap(folder):
     is_right(first, 'after a swap')
     says(folder, 0, ('sleep', str(first.pid), str(third.pid)), f'pid {first.pid} (', f'pid {third.pid} (')
     says(folder, 1, ('swap', str(first.pid), str(second.pid)), 'asleep already')
+    says(folder, 2, ('swap', str(second.pid), str(second.pid)), f'both are {second.pid}')
     says(folder, 0, ('wake', str(second.pid), str(third.pid)), 'awake')
     is_right(second, 'after the others slept')
     is_right(third, 'as the last')
