@@ -15,6 +15,9 @@ software='' alone=''
 [ "${1:-}" != --software ] || { software=$1 && shift; }
 [ "${1:-}" != --by-itself ] || { alone=$1 && shift; }
 mib=${1:-600}
+case $mib in
+    *[!0-9]*) echo 'usage: sleep.sh [--software] [--by-itself] [MIB]' >&2 && exit 2 ;;
+esac
 export GPUSHIM_DEBUG_RECLAIM_FROM_PEERS=on
 [ -z "$alone" ] || export GPUSHIM_SLEEP_AFTER='10 ms' GPUSHIM_SLEEP_WAKE=use
 [ -z "$software" ] || export SOFTCUDA_MACHINE="$place/machine" SOFTCUDA_MEMORY="$((mib * 5 / 3))M"
