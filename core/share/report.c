@@ -177,6 +177,19 @@ static const struct gs_export *block_locked(struct gs_share *share,
     return export;
 }
 
+/* One of which pieces are to come is not left yet. */
+static uint64_t left_locked(const struct gs_share *share, const struct gs_client *client)
+{
+    const struct gs_export *coming = NULL;
+    struct gs_export_key key;
+
+    memcpy(key.instance, client->instance, sizeof key.instance);
+    key.id = client->pull.block_id;
+    if (key.id)
+        HASH_FIND(hh, share->exporter.exports, &key, sizeof key, coming);
+    return client->published - (coming != NULL);
+}
+
 /* The n-th client, of those that have what is asked about; its pidfd, or -1. Who asks sees by it
  * what number the process has for him. */
 static int tell_client_locked(struct gs_share *share, uint32_t index, const struct gs_which *which,
@@ -197,7 +210,7 @@ static int tell_client_locked(struct gs_share *share, uint32_t index, const stru
             continue;
         *report = row;
         report->client_hung_up = client->fd < 0;
-        report->left = client->published;
+        report->left = left_locked(share, client);
         pidfd = gs_fd_is_there(&client->kept_pidfd) ? client->pidfd : -1;
     }
     report->clients = which->block ? count : share->clients.count;

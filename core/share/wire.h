@@ -388,7 +388,7 @@ struct gs_wire_report {
             uint64_t limbo_references,
                 limbo_reference_bytes; /* the ones that keep a freed block; below: the one */
             struct gs_wire_limbo_block limbo_block; /* among them that was freed first */
-            uint64_t left;                          /* exports published to this broker */
+            uint64_t left;                          /* exports published to this broker, whole */
             char name[16];                          /* of who answers */
             char client_name[16];
             uint32_t has_figures; /* 1: below, of the device; 0: none, nor of a later one */

@@ -241,6 +241,42 @@ Test(share_broker_pieces, a_part_of_it_is_not_served)
     cr_assert_eq(left_and_opened((uint64_t[]){PIECE, 0}), GS_REFUSED_HANDLE);
 }
 
+/* By all, as the broker says. */
+static uint64_t left_with_broker(void)
+{
+    uint64_t left = 0, clients = 1;
+    union gs_wire_message message;
+    int fd = side_broker_dial(dir);
+
+    for (unsigned i = 0; i < clients; i++) {
+        cr_assert_eq(say(fd, MESSAGE(QUERY, 1, .query = {.index = i})), 0);
+        cr_assert_eq(hear(fd, &message), GS_WIRE_REPORT);
+        clients = message.report.clients;
+        left += message.report.left;
+    }
+    close(fd);
+    return left;
+}
+
+Test(share_broker_pieces, a_part_of_it_is_not_said_to_be_left)
+{
+    unsigned char kept[GS_IPC_HANDLE_SIZE], ipc_handle[GS_IPC_HANDLE_SIZE];
+    int memory = open("/dev/null", O_RDONLY), fd;
+    uint64_t before;
+
+    export_and_leave(0, kept);
+    before = left_with_broker();
+    ipc_handle_by_hand(40, 1, 512, ipc_handle);
+    fd = dial_broker(ipc_handle + 8, -1);
+    for (unsigned i = 0; i < 3; i++) {
+        say_share(fd, ipc_handle, 3, i, PIECE, memory);
+        ask_open(fd, ipc_handle); /* it has read that */
+        cr_assert_eq(left_with_broker(), before + (i == 2), "piece %u", i);
+    }
+    close(fd);
+    close(memory);
+}
+
 /* What a broker says to who leaves these pieces of one block, from that one on: it hangs up where
  * they cannot be. */
 static int faulty(const uint64_t *sizes, uint32_t pieces, uint32_t first)
