@@ -14,8 +14,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/base/printable.h"
-
 #define ENDPOINT   256
 #define PREFIX     64
 #define SECRET     256
@@ -145,31 +143,29 @@ static const char *error_of(const json_t *answer)
 
 static void complain(struct directory *directory, long status, const json_t *answer)
 {
-    char said[128]; /* in one line: it goes into files of lines */
-    const char *text = error_of(answer);
+    const char *text = error_of(answer); /* as it came: lines of the log are made printable */
 
     if (directory->is_too_long)
         text = "what it answers is longer than anything of ours";
     if (!text[0])
         text = directory->curl_error[0] ? directory->curl_error : "it gives no reason";
-    gs_printable(text, strlen(text), said, sizeof said);
-    directory->is_full = strstr(said, "space exceeded") != NULL;
+    directory->is_full = strstr(text, "space exceeded") != NULL;
     if (directory->is_full) {
         snprintf(directory->head.reason, sizeof directory->head.reason,
-                 "etcd at %.128s has no room (%s); compact and defragment it, or raise its "
+                 "etcd at %.128s has no room (%.128s); compact and defragment it, or raise its "
                  "--quota-backend-bytes, and then say etcdctl alarm disarm",
-                 directory->endpoints[directory->endpoint], said);
+                 directory->endpoints[directory->endpoint], text);
         return;
     }
     snprintf(
         directory->head.reason, sizeof directory->head.reason,
-        status == 401 || status == 403 || strstr(said, "permission") || strstr(said, "auth") ||
-                strstr(said, "user name")
-            ? "etcd at %.128s lets this agent not do that (%s); see its user, its password, and "
+        status == 401 || status == 403 || strstr(text, "permission") || strstr(text, "auth") ||
+                strstr(text, "user name")
+            ? "etcd at %.128s lets this agent not do that (%.128s); see its user, its password, and "
               "that its role may read and write \"%s\""
-            : "etcd at %.128s does not answer (%s); see that it runs, that a majority of its "
+            : "etcd at %.128s does not answer (%.128s); see that it runs, that a majority of its "
               "members does, and --directory (keys begin with \"%s\")",
-        directory->endpoints[directory->endpoint], said, directory->prefix);
+        directory->endpoints[directory->endpoint], text, directory->prefix);
 }
 
 /* To each endpoint in turn, until one has an answer that is of use: 503 and the like are none. */
