@@ -106,8 +106,8 @@ class Machine:
         self.options, self.end = options, time.monotonic() + options.seconds
         self.count, self.wrong, self.lock = collections.Counter(), [], threading.Lock()
         plain = {name: value for name, value in os.environ.items() if name != 'LD_PRELOAD'}
-        self.plain = {**plain, 'GPUSHIM_SHARE_DIR': folder}
-        self.under = {**self.plain, 'LD_PRELOAD': options.shim}
+        self.plain, self.folder = {**plain, 'GPUSHIM_SHARE_DIR': folder}, folder
+        self.under = {**self.plain, 'LD_PRELOAD': options.shim, 'GPUSHIM_LOG': 'info'}
 
     def is_over(self):
         return bool(self.wrong) or self.count['woken'] >= self.options.times or time.monotonic() > self.end
@@ -135,8 +135,13 @@ class Machine:
             self.add('woken')
 
     def start(self, *words):
-        return subprocess.Popen(words, env=self.under, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                                text=True)
+        with self.lock:
+            self.count['started'] += 1
+            log = f'{self.folder}/log-{self.count["started"]}'
+        one = subprocess.Popen(words, env={**self.under, 'GPUSHIM_LOG_TARGET': log}, stdin=subprocess.PIPE,
+                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        one.log = log
+        return one
 
     def judge(self, one, name, said=''):
         try:
@@ -145,8 +150,8 @@ class Machine:
             one.kill()
             said += one.communicate()[0] + ' (it did not end)'
         if one.returncode != 0:
-            with self.lock:
-                self.wrong.append(f'{name} ended with {one.returncode}: {said[-400:]}')
+            with open(one.log, encoding='utf-8') as file, self.lock:
+                self.wrong.append(f'{name} ended with {one.returncode}: {said[-400:]}\n{file.read()[-1500:]}')
 
     def stress(self, seed):
         choose = random.Random(seed)
