@@ -224,6 +224,7 @@ def members(cluster, machines, a, b):
                        'ends of what it has not': message(ENDED, struct.pack('<Q', 12345)) * 4096,
                        'takes without the handle': b''.join(take(i) for i in range(1, 500))}.items():
         beside(f'a member that says {what}', one, a, b, says(liar, text))
+    check('its list is not what it says first, and once' in one.said(), f'a list is said once: {one.said()}')
 
     def never_ends(attack):
         with liar.call() as link:
