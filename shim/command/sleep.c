@@ -190,7 +190,7 @@ static bool add_group(struct sleeping *sleeping, const char *path, int word)
     pids = fopen(name, "re");
     below = pids ? opendir(path) : NULL;
     if (!below) {
-        command_complain("%s can be read as no control group: %s: %s", path, name, strerror(errno));
+        command_complain("%s is no control group: %s: %s", path, name, strerror(errno));
         if (pids)
             fclose(pids);
         return false;

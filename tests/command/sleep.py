@@ -122,7 +122,7 @@ def prove_a_group(folder):
     is_right(first, 'in the group')
     is_right(second, 'below it')
     says(folder, 1, ('wake', group), 'awake already')
-    says(folder, 1, ('sleep', folder), 'can be read as no control group', 'cgroup.procs: No such file')
+    says(folder, 1, ('sleep', folder), 'is no control group', 'cgroup.procs: No such file')
     check(state(folder, first) != 'asleep', 'what lies below such a folder is not meant')
     with open(os.path.join(group, 'below', 'cgroup.procs'), 'w', encoding='utf-8') as file:
         file.write(f'{small.pid}\n')
