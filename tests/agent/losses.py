@@ -42,11 +42,14 @@ class Scene:
         self.b.do(f'close({self.there})')
 
     def share_again(self, when):
+        before = self.one.limbo()
         pointer = self.a.do(f'alloc({MIB}, 0x12)')
         handle = self.a.do(f'share({pointer})')
         there = self.b.opens(handle, f'{self.name}: more is shared {when}; {self.one.said()[-900:]} {self.two.said()[-900:]}')
         self.b.do(f'close({there})')
         self.a.do(f'free({pointer})')
+        await_that(lambda: self.one.limbo() == before, f'{self.name}: what was shared {when} and closed comes back; '
+                   f'{self.one.limbo()} {self.one.said()[-1500:]} {self.two.said()[-1500:]}')
 
     def end(self):
         self.a.end()

@@ -49,6 +49,10 @@ bool stress_options(char **argv, unsigned *jobs)
             options.find = true;
             continue;
         }
+        if (!jobs && strcmp(*at, "--one-context") == 0) {
+            options.one_context = true;
+            continue;
+        }
         if (!at[1] || !number_of(at[1], &number))
             return false;
         if (strcmp(*at, "--seconds") == 0 && number < 1000000)

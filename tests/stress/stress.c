@@ -1,9 +1,10 @@
 /*
- * stress [--seconds N] [--threads N] [--seed N] [--find]
+ * stress [--seconds N] [--threads N] [--seed N] [--find] [--one-context]
  *
  * See stress.h. The last line is "stress: ok BLOCKS blocks CHECKS checks", or what went wrong. With
  * --find it is the other way round: success is memory that was given to two (or taken away under a
- * kernel), and to find nothing in the whole time is failure.
+ * kernel), and to find nothing in the whole time is failure. With --one-context no context comes and
+ * goes: where several programs make and destroy contexts at once, the driver hangs by itself.
  *
  * Exit status: 0 as said, 1 otherwise, 2 when called wrongly.
  */
@@ -100,6 +101,8 @@ static void era(uint64_t *random, CUdevice device, int devices, struct totals *t
     bool tidy = stress_below(random, 2);
     CUcontext context;
 
+    if (options.one_context)
+        visitors = 0;
     MUST(cuDevicePrimaryCtxRetain(&context, device));
     MUST(cuCtxSetCurrent(context));
     for (unsigned i = 0; i < threads + visitors; i++) {
@@ -142,7 +145,8 @@ int main(int argc, char **argv)
     int devices;
 
     if (!stress_options(argv, NULL)) {
-        fputs("usage: stress [--seconds N] [--threads N] [--seed N] [--find]\n", stderr);
+        fputs("usage: stress [--seconds N] [--threads N] [--seed N] [--find] [--one-context]\n",
+              stderr);
         return 2;
     }
     stress_watch(options.seconds + HANG_SECONDS);
@@ -155,7 +159,7 @@ int main(int argc, char **argv)
         uint64_t ms = ERA_MS / 4 + stress_below(&random, ERA_MS * 3 / 4);
 
         era_end_ns = now_ns() + ms * 1000000;
-        if (era_end_ns > end_ns)
+        if (era_end_ns > end_ns || options.one_context)
             era_end_ns = end_ns;
         era(&random, device, devices, &totals);
     }

@@ -38,6 +38,8 @@ struct options {
     unsigned seconds, threads;
     uint64_t seed;
     bool find; /* success is to find memory with two owners */
+    bool
+        one_context; /* of stress, for the whole time: several at once would hang in the driver else */
 };
 extern struct options options;
 
