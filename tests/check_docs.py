@@ -17,7 +17,7 @@ import sys
 
 ROOT = pathlib.Path(sys.argv[1]).resolve()
 
-LINES_MOST = 110  # of the first page
+LINES_MOST = COLUMNS_MOST = 110  # of the first page
 # Words that a page may have. A folder's page within core fits on a page or so.
 MOST = {'README.md': 1200}
 MOST_IN_CORE = 1150
@@ -64,6 +64,9 @@ def is_there(page, name):
 def check_length(page, lines):
     if of(page) == 'README.md' and len(lines) > LINES_MOST:
         faults.append(f'{of(page)}: {len(lines)} lines, {LINES_MOST} at most')
+    if of(page) == 'README.md':
+        faults.extend(f'{of(page)}:{number}: {len(line)} columns, {COLUMNS_MOST} at most'
+                      for number, line in enumerate(lines, 1) if len(line) > COLUMNS_MOST)
     words = sum(len(line.split()) for line in lines)
     most = MOST.get(of(page)) or (MOST_IN_CORE if of(page).startswith('core/') else None)
     most, _ = LONGER.get(of(page), (most, None))
