@@ -23,6 +23,11 @@ they run in turn until one fails. A line that begins with # is a comment.
 Each of the tests first runs without any bug: one that fails then proves nothing. Who does not know yet which
 test notices a bug writes "by ?": then those run that draw.py's table says, and what noticed it is told.
 
+Under a bug "simulation, STRATEGY" runs one world after the other until a rule is broken, STEPS at most, from the
+seed on that its FILTER is. Each change of core/share makes other worlds of the same seeds: a row needs
+a seed only where the bug is not found without one. The world that finds it runs without the bug too,
+and proves nothing where that fails.
+
 With --draw the bugs are nobody's choice: draw.py makes them, and says which tests are to notice them.
 --prepare builds all there is, and with --draw runs the tests of drawn bugs once: a folder that is copied then
 has that.
@@ -50,7 +55,10 @@ from draw import TESTS, draw, stages_of  # noqa: E402
 from targets import of_tests  # noqa: E402
 
 NOT_COPIED = ("build*", ".*", "__pycache__")
-STEPS = 20000000  # of the simulation, in which every row of simulation.txt is found
+DRAWN_STEPS = 20000000  # of the simulation, under drawn bugs
+STEPS = 60000000  # under a planted one: half a minute,
+PART_STEPS = 3000000  # and so many at a time: a world that does not end is known by the time that this takes
+FIRST_SEED = "100000"
 UNKNOWN = [("?", "")]  # tests of a bug
 LIMIT_S = 60  # of a test under a bug, which may well wait for ever
 LONGER = 10  # times what it takes without one, where that is less; and so many seconds
@@ -70,6 +78,13 @@ class Bug:
 
 def broken(text):
     sys.exit(f"mutants: {text}")
+
+
+SEARCHED = "simulation, "
+
+
+def is_search(test):
+    return test.startswith(SEARCHED)
 
 
 HEAD = re.compile(r"([a-z0-9-]+): (\S+)")
@@ -145,7 +160,7 @@ def configure(folder, tree, options):
     if (folder / "meson-private" / "coredata.dat").exists():
         command = ["meson", "configure", folder, *options] if options else ["true"]
     else:
-        command = ["meson", "setup", folder, tree, "-Ddebug=false", f"-Dsimulation_steps={STEPS}", *options]
+        command = ["meson", "setup", folder, tree, "-Ddebug=false", f"-Dsimulation_steps={DRAWN_STEPS}", *options]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                           stderr=subprocess.STDOUT, text=True, check=False)
     error = done.stdout[-4000:] if done.returncode != 0 else build(folder, ["build.ninja"])
@@ -195,6 +210,32 @@ def run_test(folder, test, choice, share):
     names = sorted(set(re.findall(r"\[FAIL\S* (\w+::\w+)", said)))
     names = names[:3] + ["…"] if len(names) > 3 else names
     return False, ", ".join(names) if names else result["result"].lower()
+
+
+def run_worlds(program, strategy, seed, limit):
+    """(the seed that broke a rule, or None; what that was; how many worlds were run)."""
+    command = [program, "--strategy", strategy, "--no-shrink", "--output", "/dev/null", "--seed", str(seed), *limit]
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, text=True, errors="replace") as worlds:
+        try:
+            said = worlds.communicate(timeout=LIMIT_S)[0]
+        except subprocess.TimeoutExpired:
+            worlds.send_signal(signal.SIGABRT)  # it says its seed then, as in a crash
+            said = worlds.communicate()[0]
+    if worlds.returncode == 0:
+        return None, "", int(re.search(r": (\d+) seeds, ", said)[1])
+    found = re.search(r"^seed (\d+)(?:: | fails .*\n  )(.*)", said, re.M)
+    return (int(found[1]), found[2], 0) if found else (seed, said[-200:], 0)
+
+
+def search(program, strategy, seed):
+    """(the seed that breaks a rule, or None; what that is)."""
+    for _ in range(0, STEPS, PART_STEPS):
+        found, said, worlds = run_worlds(program, strategy, seed, ["--all-steps", str(PART_STEPS)])
+        if found is not None:
+            return found, said
+        seed += worlds
+    return None, ""
 
 
 def run_stage(folder, names, share, *options):
@@ -290,6 +331,8 @@ class Run:
         self.count = {"caught": 0, "survived": 0, "broken": 0}
         self.sound = {}  # (test, filter): None, or what is wrong without any bug
         self.limit = {}  # (test, filter): in seconds, under a bug
+        self.simulation = folder / "tests" / "simulation" / "simulation"
+        self.without_bug = folder / "simulation-without-bug"
 
     def say(self, verdict, bug, text, began=None):
         took = f" ({time.monotonic() - began:.1f} s)" if began else ""
@@ -310,13 +353,29 @@ class Run:
         error = self.build_for(wanted)
         if error:
             broken(f"the sources as they are do not build:\n{error}")
+        if any(is_search(test) for test, _ in wanted):
+            shutil.copy2(self.simulation, self.without_bug)
         for test, choice in sorted(wanted):
+            if is_search(test):
+                self.sound[test, choice] = None
+                continue
             began = time.monotonic()
             passed, said = run_test(self.folder, test, choice, 3)
             self.sound[test, choice] = None if passed else said[-1500:]
             self.limit[test, choice] = min(LIMIT_S, LONGER * (1 + time.monotonic() - began))
         print(f"mutants: {len(bugs)} bugs; of their {len(wanted)} tests "
               f"{sum(said is None for said in self.sound.values())} pass without any", flush=True)
+
+    def run(self, test, choice):
+        if not is_search(test):
+            return run_test(self.folder, test, choice, self.limit[test, choice] / self.tests[test][1])
+        strategy = test.removeprefix(SEARCHED)
+        seed, said = search(self.simulation, strategy, int(choice or FIRST_SEED))
+        if seed is None:
+            return True, ""
+        if run_worlds(self.without_bug, strategy, seed, ["--seeds", "1"])[0] is not None:
+            return None, f"without the bug seed {seed} breaks a rule too: {said}"
+        return False, f"seed {seed}: {said}"
 
     def one(self, bug):
         began = time.monotonic()
@@ -332,8 +391,7 @@ class Run:
             if error:
                 return self.say("broken", bug, f"does not build:\n{error}")
             for test, choice in bug.tests:
-                passed, said = run_test(self.folder, test, choice,
-                                        self.limit[test, choice] / self.tests[test][1])
+                passed, said = self.run(test, choice)
                 if passed is None:
                     return self.say("broken", bug, said)
                 if not passed:
