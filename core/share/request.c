@@ -80,8 +80,8 @@ static uint32_t held_locked(struct gs_share *share, const struct gs_remote *remo
     return count;
 }
 
-/* Says over a new connection who this is, and what it holds: all else he has back then, so that no
- * CLOSE of it is to go any more. 0, or a negative errno: the connection is of no use. */
+/* Says over a new connection who this is, and what it holds: all else he has back then, and a CLOSE
+ * of it that goes still means nothing. 0, or a negative errno: the connection is of no use. */
 static int greet(struct gs_share *share, struct gs_remote *remote)
 {
     union gs_wire_message message;
@@ -91,12 +91,6 @@ static int greet(struct gs_share *share, struct gs_remote *remote)
 
     gs_lock_take(&share->importer.lock);
     gs_cache_lost_locked(share, remote); /* before all of it belongs to this connection */
-    while (remote->unsent) {
-        struct gs_opened *opened = remote->unsent;
-
-        remote->unsent = opened->next;
-        free(opened);
-    }
     count = held_locked(share, remote, &leases);
     if (remote->opened_count > 0 && !leases)
         error = -ENOMEM;
