@@ -15,8 +15,9 @@
 
 #define CONNECT_MS      500 /* for a broker that takes no connection: importers wait meanwhile */
 #define AGAIN_NS        (20 * GS_NS_PER_MS) /* where there was no descriptor, or too many are under way */
-#define START_WAIT_NS   (3 * GS_NS_PER_S)
-#define START_AGAIN_NS  (50 * GS_NS_PER_MS)
+#define START_WAIT_NS   (3 * GS_NS_PER_S)  /* for one that was started to listen, */
+#define START_LOOK_NS   (2 * GS_NS_PER_MS) /* looked for so often, and less often as that takes */
+#define START_LOOK_PART 8                  /* longer: after this part of the time */
 #define SILENT_NS       GS_NS_PER_S        /* a broker that asks nothing for so long is told of, */
 #define SILENT_AGAIN_NS (60 * GS_NS_PER_S) /* and then so often */
 #define LOOK_FIRST_NS   GS_NS_PER_S /* for another broker, and then twice as late each time, but */
@@ -135,21 +136,6 @@ static int connect_broker(struct gs_share *share)
     return fd;
 }
 
-/* To the broker that was started just now, as soon as it listens. The process's own start may wait
- * for that; later the next look finds one that was late, for others are served meanwhile. */
-static int connect_started(struct gs_share *share, bool again)
-{
-    uint64_t end = gs_now_ns() + (again ? START_AGAIN_NS : START_WAIT_NS);
-    int fd;
-
-    do {
-        gs_rest_ns(2 * GS_NS_PER_MS);
-        fd = connect_broker(share);
-    } while ((fd == -ENOENT || fd == -ECONNREFUSED) && gs_now_ns() < end &&
-             !__atomic_load_n(&share->loop.stop, __ATOMIC_ACQUIRE));
-    return fd;
-}
-
 /* All that lose a broker lose it at once: up to half as late again, so that one starts the next. */
 static void pause_looking(struct gs_share *share)
 {
@@ -204,17 +190,37 @@ static bool is_connected(struct gs_share *share)
     return false;
 }
 
-/* One attempt. A failure is said at the first. */
+/* Whether one that was started is to be looked for again: others are served meanwhile. Where there
+ * is none it is started; *fd is then why it cannot be. */
+static bool is_starting(struct gs_share *share, int *fd)
+{
+    uint64_t now = gs_now_ns();
+
+    if (*fd != -ENOENT && *fd != -ECONNREFUSED)
+        return false;
+    if (!share->link.started_ns) {
+        int error = gs_broker_start(share);
+
+        if (error) {
+            *fd = error;
+            return false;
+        }
+        share->link.started_ns = now;
+    }
+    share->link.retry_ns = now + START_LOOK_NS + (now - share->link.started_ns) / START_LOOK_PART;
+    return now < share->link.started_ns + START_WAIT_NS;
+}
+
+/* One look, of which an attempt has several where a broker has to be started. A failure is said at
+ * the first attempt. */
 static void find_broker(struct gs_share *share)
 {
     bool again = share->link.pause_ns > 0;
     int fd = connect_broker(share);
 
-    if (fd == -ENOENT || fd == -ECONNREFUSED) {
-        int error = gs_broker_start(share);
-
-        fd = error ? error : connect_started(share, again);
-    }
+    if (is_starting(share, &fd))
+        return;
+    share->link.started_ns = 0;
     gs_lock_take(&share->lock);
     share->link.absent = fd < 0;
     if (fd >= 0) {
@@ -481,7 +487,7 @@ uint64_t gs_broker_look(struct gs_share *share, uint64_t now)
     if (!is_connected(share)) {
         if (now < share->link.retry_ns)
             return share->link.retry_ns;
-        if (!has_offered(share))
+        if (!share->link.started_ns && !has_offered(share))
             return GS_NEVER;
         find_broker(share);
         return share->link.fd < 0 ? share->link.retry_ns : share->link.silent_ns;

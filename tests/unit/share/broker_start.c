@@ -141,6 +141,16 @@ Test(share_broker, that_a_process_starts_has_the_limits_of_that_process)
     side_chunk_free(&second, &piece);
 }
 
+static void write_program(const char *path, const char *text)
+{
+    FILE *file = fopen(path, "we");
+
+    cr_assert_not_null(file);
+    fprintf(file, "#!/bin/sh\n%s", text);
+    cr_assert_eq(fclose(file), 0);
+    cr_assert_eq(chmod(path, 0755), 0);
+}
+
 Test(share_broker, that_cannot_be_started_is_said_and_done_without)
 {
     unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
@@ -156,6 +166,33 @@ Test(share_broker, that_cannot_be_started_is_said_and_done_without)
     cr_assert_eq(side_log_lines(), 1);
     other_ask(&other, "close %lx", there);
     cr_assert(side_gets_back(&side, export));
+}
+
+/* It begins when the block was opened, and nobody has given it up by then. */
+Test(share_broker, that_begins_late_keeps_no_opener_waiting)
+{
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
+    struct gs_export *export;
+    unsigned long there;
+    char go[80];
+
+    scene_stop();
+    options.broker = true;
+    snprintf(go, sizeof go, "%s.go", dir);
+    snprintf(options.broker_program, sizeof options.broker_program, "%s.late", dir);
+    write_program(
+        options.broker_program,
+        "for i in $(seq 3000); do [ -e $GPUSHIM_SHARE_DIR.go ] && break; sleep 0.02; done\n"
+        "exec " BROKER_PROGRAM " --started\n");
+    scene_block(&export, ipc_handle);
+    cr_assert_eq(other_open(&other, ipc_handle, &there), GS_OK);
+    cr_assert_null(strstr(side_logged(), "no broker ("));
+    write_program(go, "");
+    cr_assert(SIDE_WAIT(side_broker_published(dir) == 1));
+    other_ask(&other, "close %lx", there);
+    cr_assert(side_gets_back(&side, export));
+    unlink(options.broker_program);
+    unlink(go);
 }
 
 Test(share_broker, there_is_one_for_a_directory)
