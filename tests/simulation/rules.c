@@ -92,11 +92,27 @@ static bool has_other_end(const struct child *child, const struct file *socket)
     return false;
 }
 
+/* Whether something was said over it and not heard, by one who says it again to nobody: it has hung
+ * up, and has no share thread. */
+static bool is_last_word(const struct file *socket)
+{
+    for (unsigned i = 0; i < PROCESSES_MAX; i++) {
+        const struct process *other = &world.processes[i];
+
+        if (other->state == PROCESS_RUNS && other->life == socket->life)
+            return !socket->peer && socket->first && other->threads[0].state == FIBRE_NONE;
+    }
+    return false;
+}
+
 /* Of the children that have its other end, and no other connection, the process can know nothing
  * any more. */
 void rule_program_closes(const struct process *process, const struct file *socket)
 {
-    if (socket->kind != FILE_SOCKET || !socket->peer)
+    if (socket->kind != FILE_SOCKET)
+        return;
+    process->image->has_missed |= is_last_word(socket);
+    if (!socket->peer)
         return;
     for (struct child *child = world.children; child; child = child->next) {
         if (child->cuts == PROCESSES_MAX || !has_other_end(child, socket) ||

@@ -166,6 +166,7 @@ struct image {
     bool over;                  /* its memory has gone */
     bool clean;                 /* nothing was done to it that a process can notice */
     bool fork_told;             /* it had said that it has forked to all, when it ended */
+    bool has_missed;            /* something that was said to it is not said again */
     uint64_t gpu_gone_ns;       /* when its GPU work ends with it; NEVER: not yet */
     uint64_t thread_ns;         /* when its share thread started last; 0: it never had one */
     uint64_t waited_ns;         /* when it first waited for what others had closed; 0: never, */

@@ -249,10 +249,12 @@ static bool may_end_unseen(const struct image *maker)
                             (world.kernel == KERNEL_OWN_PIDFDS && world.short_of_memory));
 }
 
-/* Whether programs that are over have blocks for all that their maker can know: their processes
- * have not exited. */
+/* Whether programs have blocks for all that their maker can know: they are over, and their processes
+ * have not exited; or have said that they have none, which it has not heard. */
 bool world_is_kept_open(const struct image *maker)
 {
+    if (maker->has_missed)
+        return true;
     for (unsigned i = 0; i < world.image_count; i++)
         if (world.images[i]->over && world.images[i] != maker &&
             (may_end_unseen(maker) || !world.images[i]->life->exited))
