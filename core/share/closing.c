@@ -265,13 +265,15 @@ static bool is_held(struct gs_share *share, struct gs_opened *opened)
     return opened->held || before;
 }
 
-/* Whether something is to go back, or to be said to an exporter who could not be reached. */
-static bool is_some_left_locked(const struct gs_share *share)
+/* Whether something is to go back, or to be said to an exporter who could not be reached: without a
+ * thread he is looked for here alone. */
+static bool is_some_left_locked(struct gs_share *share)
 {
     const struct gs_remote *remote = share->importer.remotes;
 
     while (remote && !remote->astray && !remote->unsent)
         remote = remote->hh.next;
+    share->importer.astray |= remote != NULL;
     return share->importer.closing || remote;
 }
 

@@ -125,6 +125,21 @@ Test(share_first, block_that_was_registered_goes_back_without_a_thread)
     refuses = false;
 }
 
+/* What was closed over a connection that the program had closed is said over another as soon as
+ * the library does anything. */
+Test(share_first, connection_that_was_closed_is_made_anew_without_a_thread)
+{
+    CUdeviceptr address = scene_open(ipc_handle);
+
+    refuses = true;
+    cr_assert_eq(close(side.share->importer.remotes->conn.fd), 0);
+    cr_assert_eq(gs_share_close(side.share, address), GS_OK);
+    cr_assert_not(other_withdraws(&other));
+    gs_share_look_again(side.share);
+    cr_assert(SIDE_WAIT(other_withdraws(&other)));
+    refuses = false;
+}
+
 /* The driver may have ended before the program's last exit handlers run. */
 Test(share_first, close_at_the_process_end_asks_the_driver_nothing)
 {
