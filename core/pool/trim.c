@@ -29,47 +29,40 @@ static bool has_passed_locked(struct gs_arena *arena, struct gs_piece *piece,
     return false;
 }
 
-/* The free block becomes what of it is the piece; the rest of it is free. NULL: no host memory. */
-static struct gs_block *carve_locked(struct gs_arena *arena, struct gs_block *block,
-                                     const struct gs_piece *piece)
+/* Takes the piece out of the free block around it, whose rest stays free. False: no host memory. */
+static bool take_out_locked(struct gs_arena *arena, struct gs_block *block,
+                            const struct gs_piece *piece)
 {
-    struct gs_block *lower = NULL, *rest;
+    struct gs_block *above;
 
     gs_block_unready_locked(arena, block);
-    if (block->base < piece->span.base) {
-        lower = block;
-        block = gs_block_cut_locked(arena, lower, piece->span.base - lower->base);
+    if (gs_block_end(block) > gs_piece_end(piece)) {
+        above = gs_block_cut_locked(arena, block, gs_piece_end(piece) - block->base);
+        gs_arena_give_locked(arena, above ? above : block);
+        if (!above)
+            return false;
     }
-    if (block && gs_block_end(block) > gs_piece_end(piece)) {
-        rest = gs_block_cut_locked(arena, block, piece->span.size);
-        if (rest) {
-            rest->below = block->above = NULL; /* not to be merged again */
-            gs_arena_give_locked(arena, rest);
-        } else {
-            gs_arena_give_locked(arena, block);
-            block = NULL;
-        }
+    if (block->above)
+        block->above->below = NULL;
+    block->above = NULL;
+    block->entry.size -= piece->span.size;
+    if (block->entry.size > 0) {
+        gs_arena_give_locked(arena, block);
+        return true;
     }
-    if (block && lower)
-        lower->above = block->below = NULL;
-    if (lower)
-        gs_arena_give_locked(arena, lower);
-    return block;
+    if (block->below)
+        block->below->above = NULL;
+    gs_index_clear_locked(block->piece, block);
+    gs_block_record_free_locked(arena, block);
+    return true;
 }
 
 /* `block` is free, and all of the piece. False: no host memory. */
 static bool detach_locked(struct gs_arena *arena, struct gs_block *block, struct gs_piece *piece,
                           struct gs_piece **list)
 {
-    block = carve_locked(arena, block, piece);
-    if (!block)
+    if (!take_out_locked(arena, block, piece))
         return false;
-    if (block->above)
-        block->above->below = NULL;
-    if (block->below)
-        block->below->above = NULL;
-    gs_index_clear_locked(piece, block);
-    gs_block_record_free_locked(arena, block);
     gs_map_remove(arena->shared->map, &piece->span);
     piece->mapped = false; /* its addresses are taken until it is unmapped */
     __atomic_store_n(&piece->arena, NULL, __ATOMIC_RELAXED);
