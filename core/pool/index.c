@@ -1,8 +1,7 @@
 /*
  * Records of pieces and blocks, and which block is at an address. A piece has one bit for each
- * unit, set where a block starts, and a word of summary for 64 of such words, so that the block
- * around any address is found by looking backwards over few words, and over the pieces that it
- * crosses.
+ * unit, set where a block starts, so that the block around any address is found by looking
+ * backwards over few words, and over the pieces that it crosses.
  */
 #include "core/pool/arena.h"
 
@@ -11,7 +10,7 @@
 
 struct gs_index {
     struct gs_block **at; /* by unit: the block that starts there, or NULL */
-    uint64_t *starts, *summary;
+    uint64_t *starts;     /* the same, a bit each */
 };
 
 /* Piece records are recycled and never freed: a reader of the map may hold one for a moment
@@ -93,7 +92,6 @@ void gs_index_set_locked(struct gs_piece *piece, struct gs_block *block)
 
     piece->index->at[unit] = block;
     piece->index->starts[unit / 64] |= UINT64_C(1) << (unit % 64);
-    piece->index->summary[unit / 4096] |= UINT64_C(1) << (unit / 64 % 64);
 }
 
 void gs_index_clear_locked(struct gs_piece *piece, const struct gs_block *block)
@@ -102,23 +100,19 @@ void gs_index_clear_locked(struct gs_piece *piece, const struct gs_block *block)
 
     piece->index->at[unit] = NULL;
     piece->index->starts[unit / 64] &= ~(UINT64_C(1) << (unit % 64));
-    if (!piece->index->starts[unit / 64])
-        piece->index->summary[unit / 4096] &= ~(UINT64_C(1) << (unit / 64 % 64));
 }
 
 /* Its pages are touched only where blocks start. */
 bool gs_index_make(struct gs_piece *piece)
 {
     size_t units = piece->span.size >> piece->shift;
-    size_t words = (units + 63) / 64, summaries = (words + 63) / 64;
     struct gs_index *index =
-        calloc(1, sizeof *index + units * sizeof *index->at + (words + summaries) * 8);
+        calloc(1, sizeof *index + units * sizeof *index->at + (units + 63) / 64 * 8);
 
     if (!index)
         return false;
     index->at = (struct gs_block **)(index + 1);
     index->starts = (uint64_t *)(index->at + units);
-    index->summary = index->starts + words;
     piece->index = index;
     return true;
 }
@@ -132,39 +126,25 @@ struct gs_block *gs_piece_start_locked(const struct gs_piece *piece, uint64_t ad
     return piece->index->at[offset >> piece->shift];
 }
 
-#define NONE SIZE_MAX
-
-/* The highest bit of `words` at or below `bit`. */
-static size_t bit_below(const uint64_t *words, size_t bit)
-{
-    size_t word = bit / 64;
-    uint64_t bits = words[word] & (~UINT64_C(0) >> (63 - bit % 64));
-
-    while (!bits && word > 0)
-        bits = words[--word];
-    return bits ? word * 64 + (63 - (size_t)__builtin_clzll(bits)) : NONE;
-}
-
 /* The last block that begins in the piece at or below a unit, or NULL. */
 static struct gs_block *begins_below(const struct gs_index *index, size_t unit)
 {
-    uint64_t bits = index->starts[unit / 64] & (~UINT64_C(0) >> (63 - unit % 64));
     size_t word = unit / 64;
+    uint64_t bits = index->starts[word] & (~UINT64_C(0) >> (63 - unit % 64));
 
-    if (!bits) {
-        word = word > 0 ? bit_below(index->summary, word - 1) : NONE;
-        if (word == NONE)
-            return NULL;
-        bits = index->starts[word];
-    }
-    return index->at[word * 64 + (63 - (size_t)__builtin_clzll(bits))];
+    while (!bits && word > 0)
+        bits = index->starts[--word];
+    return bits ? index->at[word * 64 + (63 - (size_t)__builtin_clzll(bits))] : NULL;
 }
 
-/* Ends: the first piece behind a hole begins with a block. */
+/* Ends: the first piece behind a hole begins with a block. One that has a large piece alone is not
+ * looked for in that. */
 struct gs_block *gs_piece_find_locked(const struct gs_piece *piece, uint64_t address)
 {
-    struct gs_block *block = begins_below(piece->index, unit_of(piece, address));
+    struct gs_block *block = piece->index->at[0];
 
+    if (!block || address >= gs_block_end(block))
+        block = begins_below(piece->index, unit_of(piece, address));
     while (!block) {
         piece = piece->prev;
         block = begins_below(piece->index, (piece->span.size >> piece->shift) - 1);
