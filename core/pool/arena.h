@@ -197,9 +197,8 @@ struct gs_block *gs_arena_take_locked(struct gs_arena *arena, size_t size);
 /* A live block from either region: memory is out. */
 struct gs_block *gs_arena_take_any_locked(struct gs_arena *arena, size_t size);
 
-/* Puts a block that nothing can touch any more back among the free ones. Returns the free block
- * that it is part of now. */
-struct gs_block *gs_arena_give_locked(struct gs_arena *arena, struct gs_block *block);
+/* Puts a block that nothing can touch any more back among the free ones. */
+void gs_arena_give_locked(struct gs_arena *arena, struct gs_block *block);
 /* The same without merging where its size allows. */
 void gs_arena_give_quick_locked(struct gs_arena *arena, struct gs_block *block);
 /* Merges what is in the quick lists, and the rest that is apart; false: nothing was. */
@@ -228,8 +227,15 @@ struct gs_bin_entry *gs_arena_find_locked(const struct gs_arena *arena, const st
 /* Out of its bins, where what is more than `need` stays. */
 struct gs_block *gs_block_take_out_locked(struct gs_arena *arena, struct gs_bin_entry *entry,
                                           size_t need);
-/* A free block that is not quick is in no bin any more, retired and in no list. */
-void gs_block_unready_locked(struct gs_arena *arena, struct gs_block *block);
+/* What is free, and counted so, comes into its region's bins; returns what it is part of. And so
+ * many bytes are free no more. */
+struct gs_block *gs_block_settle_locked(struct gs_arena *arena, struct gs_block *block);
+static inline void gs_arena_free_less_locked(struct gs_arena *arena, size_t bytes)
+{
+    GS_SUB(arena->free_bytes, bytes);
+    if (arena->free_bytes < arena->kept.free_low)
+        arena->kept.free_low = arena->free_bytes;
+}
 
 /* A number that never comes again. */
 uint64_t gs_arena_next_id_locked(struct gs_arena *arena);

@@ -92,6 +92,11 @@ struct gs_block *gs_block_bin_locked(struct gs_arena *arena, struct gs_block *bl
     return block;
 }
 
+struct gs_block *gs_block_settle_locked(struct gs_arena *arena, struct gs_block *block)
+{
+    return gs_block_bin_locked(arena, block, &block->piece->region->free);
+}
+
 struct gs_bin_entry *gs_arena_find_locked(const struct gs_arena *arena, const struct gs_bins *bins,
                                           size_t need)
 {
@@ -150,30 +155,19 @@ void gs_block_live_locked(struct gs_arena *arena, struct gs_block *block, size_t
     }
 }
 
-static void note_ready_locked(struct gs_arena *arena)
+/* What was free, and is in no list any more, is live. */
+static struct gs_block *take_locked(struct gs_arena *arena, struct gs_block *block, size_t size)
 {
-    if (arena->free_bytes < arena->kept.free_low)
-        arena->kept.free_low = arena->free_bytes;
-}
-
-void gs_block_unready_locked(struct gs_arena *arena, struct gs_block *block)
-{
-    gs_latch_assert_held(&arena->lock);
-    gs_block_unbin_locked(block);
-    block->state = GS_BLOCK_RETIRED;
-    GS_SUB(arena->free_bytes, block->entry.size);
-    note_ready_locked(arena);
-}
-
-static struct gs_block *take_entry_locked(struct gs_arena *arena, struct gs_bin_entry *entry,
-                                          size_t need, size_t size)
-{
-    struct gs_block *block = gs_block_take_out_locked(arena, entry, need);
-
-    GS_SUB(arena->free_bytes, block->entry.size);
-    note_ready_locked(arena);
+    gs_arena_free_less_locked(arena, block->entry.size);
     gs_block_live_locked(arena, block, size);
     return block;
+}
+
+/* By itself, so that what is quick saves no registers for it. */
+__attribute__((noinline)) static struct gs_block *
+take_entry_locked(struct gs_arena *arena, struct gs_bin_entry *entry, size_t need, size_t size)
+{
+    return take_locked(arena, gs_block_take_out_locked(arena, entry, need), size);
 }
 
 static struct gs_block *take_quick_locked(struct gs_arena *arena, size_t unit, size_t size)
@@ -182,10 +176,7 @@ static struct gs_block *take_quick_locked(struct gs_arena *arena, size_t unit, s
 
     arena->free.quick[unit] = (struct gs_block *)block->entry.next;
     arena->free.quick_bytes -= block->entry.size;
-    GS_SUB(arena->free_bytes, block->entry.size);
-    note_ready_locked(arena);
-    gs_block_live_locked(arena, block, size);
-    return block;
+    return take_locked(arena, block, size);
 }
 
 static struct gs_block *take_small_locked(struct gs_arena *arena, size_t need, size_t size)
@@ -204,33 +195,17 @@ static struct gs_block *take_small_locked(struct gs_arena *arena, size_t need, s
     return entry ? take_entry_locked(arena, entry, need, size) : NULL;
 }
 
-/* The large block that came back last leaves its place, for its next owner or the free ones
- * proper. */
-static struct gs_block *unlast_locked(struct gs_arena *arena)
+/* The large block that came back last leaves its place for the free ones proper. False: there was
+ * none. */
+static bool settle_last_locked(struct gs_arena *arena)
 {
     struct gs_block *block = arena->free.last;
 
-    arena->free.last = NULL;
-    GS_SUB(arena->free_bytes, block->entry.size);
-    return block;
-}
-
-/* False: there was none. */
-static bool settle_last_locked(struct gs_arena *arena)
-{
-    if (!arena->free.last)
+    if (!block)
         return false;
-    gs_arena_give_locked(arena, unlast_locked(arena));
+    arena->free.last = NULL;
+    gs_block_settle_locked(arena, block);
     return true;
-}
-
-static struct gs_block *take_last_locked(struct gs_arena *arena, size_t size)
-{
-    struct gs_block *block = unlast_locked(arena);
-
-    note_ready_locked(arena);
-    gs_block_live_locked(arena, block, size);
-    return block;
 }
 
 static void give_last_locked(struct gs_arena *arena, struct gs_block *block)
@@ -243,10 +218,13 @@ static void give_last_locked(struct gs_arena *arena, struct gs_block *block)
 
 static struct gs_block *take_large_ready_locked(struct gs_arena *arena, size_t need, size_t size)
 {
+    struct gs_block *last = arena->free.last;
     struct gs_bin_entry *entry;
 
-    if (arena->free.last && arena->free.last->entry.size == need)
-        return take_last_locked(arena, size);
+    if (last && last->entry.size == need) {
+        arena->free.last = NULL;
+        return take_locked(arena, last, size);
+    }
     settle_last_locked(arena);
     entry = gs_arena_find_locked(arena, &arena->large.free, need);
     return entry ? take_entry_locked(arena, entry, need, size) : NULL;
@@ -301,11 +279,11 @@ struct gs_block *gs_arena_take_any_locked(struct gs_arena *arena, size_t size)
 
 /* ---- Giving ----------------------------------------------------------------------------- */
 
-struct gs_block *gs_arena_give_locked(struct gs_arena *arena, struct gs_block *block)
+void gs_arena_give_locked(struct gs_arena *arena, struct gs_block *block)
 {
     gs_latch_assert_held(&arena->lock);
     GS_ADD(arena->free_bytes, block->entry.size);
-    return gs_block_bin_locked(arena, block, &block->piece->region->free);
+    gs_block_settle_locked(arena, block);
 }
 
 void gs_arena_give_quick_locked(struct gs_arena *arena, struct gs_block *block)
@@ -340,8 +318,7 @@ bool gs_arena_settle_locked(struct gs_arena *arena)
         while ((block = arena->free.quick[unit])) {
             arena->free.quick[unit] = (struct gs_block *)block->entry.next;
             arena->free.quick_bytes -= block->entry.size;
-            GS_SUB(arena->free_bytes, block->entry.size);
-            gs_arena_give_locked(arena, block);
+            gs_block_settle_locked(arena, block);
             any = true;
         }
     }

@@ -123,14 +123,6 @@ static void set_aside_locked(struct gs_block *block)
     block->state = GS_BLOCK_RETIRED;
 }
 
-static struct gs_block *put_back_locked(struct gs_arena *arena, struct gs_block *block)
-{
-    if (!block)
-        return NULL;
-    GS_SUB(arena->free_bytes, block->entry.size);
-    return gs_arena_give_locked(arena, block);
-}
-
 static struct gs_piece *piece_new_locked(struct gs_region *region, uint64_t base, size_t size)
 {
     struct gs_piece *piece = gs_piece_record_new();
@@ -293,6 +285,7 @@ struct gs_block *gs_arena_grown_locked(struct gs_arena *arena, struct gs_growth 
 {
     gs_latch_assert_held(&arena->lock);
     gs_piece_record_free_locked(growth->place);
-    put_back_locked(arena, growth->above);
-    return put_back_locked(arena, growth->block);
+    if (growth->above)
+        gs_block_settle_locked(arena, growth->above);
+    return growth->block ? gs_block_settle_locked(arena, growth->block) : NULL;
 }

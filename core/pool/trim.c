@@ -35,19 +35,20 @@ static bool take_out_locked(struct gs_arena *arena, struct gs_block *block,
 {
     struct gs_block *above;
 
-    gs_block_unready_locked(arena, block);
+    gs_block_unbin_locked(block);
     if (gs_block_end(block) > gs_piece_end(piece)) {
         above = gs_block_cut_locked(arena, block, gs_piece_end(piece) - block->base);
-        gs_arena_give_locked(arena, above ? above : block);
+        gs_block_settle_locked(arena, above ? above : block);
         if (!above)
             return false;
     }
+    gs_arena_free_less_locked(arena, piece->span.size);
     if (block->above)
         block->above->below = NULL;
     block->above = NULL;
     block->entry.size -= piece->span.size;
     if (block->entry.size > 0) {
-        gs_arena_give_locked(arena, block);
+        gs_block_settle_locked(arena, block);
         return true;
     }
     if (block->below)
