@@ -11,6 +11,7 @@
  * as long as making a piece takes; and else, or where it is far behind. */
 #define BEHIND_WAIT_NS     UINT64_C(100000)
 #define FAR_BEHIND_WAIT_NS UINT64_C(200000000)
+#define FAR_TIMES          2 /* what makes an allocation wait */
 
 /* What an arena that is not the context's first has before it looks for what came back. */
 #define LOOKS_FROM ((size_t)32 << 20)
@@ -47,9 +48,9 @@ static struct gs_block *take_waiting_locked(struct gs_arena *arena, size_t size)
     struct gs_block *block = NULL;
 
     gs_latch_assert_held(&arena->lock);
-    while (!block && gs_arena_behind_locked(arena, size)) {
+    while (!block && gs_arena_behind_locked(arena, size, 1)) {
         patience.lightly =
-            !gs_single_is(arena->shared->single) && !gs_arena_far_behind_locked(arena, size);
+            !gs_single_is(arena->shared->single) && !gs_arena_behind_locked(arena, size, FAR_TIMES);
         patience.most_ns = patience.lightly ? BEHIND_WAIT_NS : FAR_BEHIND_WAIT_NS;
         if (!gs_arena_wait_oldest_locked(arena, &patience))
             break;
@@ -75,7 +76,7 @@ static gs_status allocate_slowly_locked(struct gs_core *core, struct gs_arena *a
     if (arena->first || arena->reserved >= LOOKS_FROM)
         block = take_collected_locked(arena, size, stream_key);
     gs_trace_outcome = GS_TRACE_FURTHER;
-    if (!block && !stream_key && gs_arena_behind_locked(arena, size)) {
+    if (!block && !stream_key && gs_arena_behind_locked(arena, size, 1)) {
         block = take_waiting_locked(arena, size);
         gs_trace_outcome = block ? GS_TRACE_WAITED : GS_TRACE_FURTHER;
     }

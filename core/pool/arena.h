@@ -300,9 +300,7 @@ void gs_arena_spend_locked(struct gs_arena *arena, struct gs_piece *piece);
 void gs_arena_retire_locked(struct gs_arena *arena, struct gs_block *block);
 /* The same where that was in the order of a stream. */
 void gs_arena_retire_in_order_locked(struct gs_arena *arena, struct gs_block *block);
-/* Adds to the open epoch what retires already. */
-void gs_arena_retire_more_locked(struct gs_arena *arena, struct gs_block *block);
-/* The same of what a stream held back; free at once as above. */
+/* What a stream held back joins the open epoch; free at once as above. */
 void gs_arena_retire_held_locked(struct gs_arena *arena, struct gs_block *block);
 
 /* Closes the open epoch, if a fence can be recorded now, and takes back what passed. Does not
@@ -369,13 +367,11 @@ bool gs_arena_touched_locked(struct gs_arena *arena);
  * waited for so long and no longer (GS_LATER_WAIT_NS).
  */
 bool gs_arena_wait_oldest_locked(struct gs_arena *arena, const struct gs_patience *patience);
-/* Whether an allocation should wait rather than grow the arena by `size`: too much retires, or a
- * large block of that very size does and the arena has half that much more than was live lately.
- * Waiting for its like keeps sizes where they were: what comes late leaves holes that nothing
- * fits. */
-bool gs_arena_behind_locked(struct gs_arena *arena, size_t size);
-/* The same by twice that. */
-bool gs_arena_far_behind_locked(struct gs_arena *arena, size_t size);
+/* Whether an allocation should wait rather than grow the arena by `size`: so many times as much
+ * retires as is too much, or a large block of that very size does and the arena has half that much
+ * more than was live lately. Waiting for its like keeps sizes where they were: what comes late
+ * leaves holes that nothing fits. */
+bool gs_arena_behind_locked(struct gs_arena *arena, size_t size, unsigned times);
 
 /* ---- Stream order (order.c) -------------------------------------------------------------- */
 

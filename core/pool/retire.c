@@ -49,34 +49,24 @@ static void list_join(struct gs_block_list *to, struct gs_block_list *from)
     memset(from, 0, sizeof *from);
 }
 
-/* Nothing covers the block any more. What another process had goes back to the driver, which clears
- * it: who kept its piece by himself would see the next block, and that what he wrote. */
-static void go_on_locked(struct gs_arena *arena, struct gs_block *block, bool shared, bool quick)
-{
-    if (shared && arena->shared->isolates && !arena->dead) {
-        struct gs_piece *piece = block->piece;
-
-        gs_arena_give_locked(arena, block);
-        gs_arena_spend_locked(arena, piece);
-    } else if (quick) {
-        gs_arena_give_quick_locked(arena, block);
-    } else {
-        gs_arena_give_locked(arena, block);
-    }
-}
-
-/* No GPU work can touch the block any more; another process or a network card may. */
+/* No GPU work can touch the block any more; another process or a network card may. Else it is free.
+ * What another process had goes back to the driver, which clears it: who kept its piece by itself
+ * would see the next block, and that what it wrote. */
 static void passed_locked(struct gs_arena *arena, struct gs_block *block)
 {
     bool shared = block->export != NULL;
+    struct gs_piece *piece = block->piece;
 
     gs_latch_assert_held(&arena->lock);
     if (!gs_block_may_go_locked(&arena->shared->guard, block)) {
         block->state = GS_BLOCK_HELD;
         GS_ADD(arena->guarded.held, block->entry.size);
-        return;
+    } else if (shared && arena->shared->isolates && !arena->dead) {
+        gs_arena_give_locked(arena, block);
+        gs_arena_spend_locked(arena, piece);
+    } else {
+        gs_arena_give_quick_locked(arena, block);
     }
-    go_on_locked(arena, block, shared, true);
 }
 
 /* Sizes that share a count cost a wait in vain at times. */
@@ -326,19 +316,14 @@ void gs_arena_close_locked(struct gs_arena *arena)
         gs_single_retires(arena->shared->single);
 }
 
-void gs_arena_retire_more_locked(struct gs_arena *arena, struct gs_block *block)
+void gs_arena_retire_held_locked(struct gs_arena *arena, struct gs_block *block)
 {
     gs_latch_assert_held(&arena->lock);
     block->state = GS_BLOCK_RETIRED;
-    gs_epoch_add_locked(&arena->epochs, &arena->epochs.open, block);
-}
-
-void gs_arena_retire_held_locked(struct gs_arena *arena, struct gs_block *block)
-{
     if (passes_at_once_locked(arena, block))
         pass_at_once_locked(arena, block, &arena->order.freed);
     else
-        gs_arena_retire_more_locked(arena, block);
+        gs_epoch_add_locked(&arena->epochs, &arena->epochs.open, block);
 }
 
 bool gs_arena_poll_locked(struct gs_arena *arena)
@@ -384,16 +369,6 @@ void gs_arena_look_locked(struct gs_arena *arena)
         gs_arena_collect_locked(arena);
 }
 
-static void leave_limbo_locked(struct gs_arena *arena, struct gs_block *block)
-{
-    bool shared = block->export != NULL;
-
-    if (!gs_block_may_go_locked(&arena->shared->guard, block))
-        return;
-    GS_SUB(arena->guarded.held, block->entry.size);
-    go_on_locked(arena, block, shared, false);
-}
-
 /* The piece in which the block ends, or the one right behind it; NULL: nothing is mapped there. */
 static struct gs_piece *behind_locked(const struct gs_block *block)
 {
@@ -416,8 +391,10 @@ uint64_t gs_arena_unguard_locked(struct gs_arena *arena, struct gs_piece *piece,
 
         base = gs_block_end(block);
         piece = behind_locked(block);
-        if (block->state == GS_BLOCK_HELD)
-            leave_limbo_locked(arena, block);
+        if (block->state != GS_BLOCK_HELD)
+            continue;
+        GS_SUB(arena->guarded.held, block->entry.size);
+        passed_locked(arena, block); /* or it is held on */
     }
     return base;
 }

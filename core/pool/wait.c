@@ -6,7 +6,6 @@
 
 /* What retires, or what an arena has beyond what was live, is no reason to wait below this. */
 #define BEHIND_MIN ((size_t)64 << 20)
-#define FAR_TIMES  2 /* what is, where an allocation waits for as long as it takes */
 #define STALLED_MORE \
     2 /* an arena that grew by this part waits again for a GPU that does not move */
 
@@ -98,8 +97,9 @@ static bool exceeds(size_t bytes, size_t basis, size_t most)
     return bytes > basis + (most > BEHIND_MIN ? most : BEHIND_MIN);
 }
 
-static bool is_behind_locked(struct gs_arena *arena, size_t size, unsigned percent)
+bool gs_arena_behind_locked(struct gs_arena *arena, size_t size, unsigned times)
 {
+    const unsigned percent = times * arena->shared->retiring_percent;
     size_t behind = gs_arena_behind_bytes_locked(arena);
     bool small;
     size_t need = gs_arena_round(arena, size, &small);
@@ -112,14 +112,4 @@ static bool is_behind_locked(struct gs_arena *arena, size_t size, unsigned perce
     return !small && gs_epochs_have_locked(&arena->epochs, need) &&
            exceeds(arena->reserved + need, arena->kept.live_peak,
                    arena->kept.live_peak / 200 * percent);
-}
-
-bool gs_arena_behind_locked(struct gs_arena *arena, size_t size)
-{
-    return is_behind_locked(arena, size, arena->shared->retiring_percent);
-}
-
-bool gs_arena_far_behind_locked(struct gs_arena *arena, size_t size)
-{
-    return is_behind_locked(arena, size, FAR_TIMES * arena->shared->retiring_percent);
 }

@@ -258,7 +258,7 @@ static void ask_what_is_behind(unsigned nth)
     struct gs_arena *arena = fixture_home(&f);
 
     gs_latch_take(&arena->lock);
-    waits_behind += gs_arena_behind_locked(arena, 2 * MIB);
+    waits_behind += gs_arena_behind_locked(arena, 2 * MIB, 1);
     gs_latch_release(&arena->lock);
 }
 
