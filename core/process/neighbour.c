@@ -33,8 +33,8 @@ void gs_neighbour_join(struct gs_core *core)
 /*
  * A process that is asked again and again for what it needs itself gives at a rate that it can
  * bear; twice as seldom each time where it found the GPU full no more itself, so that nobody has
- * used what it gave. Who asks is not refused: it waits. So does what the thread gives back by
- * itself, PAUSE_MOST_MS at most; no allocation waits for that.
+ * used what it gave. Who asks is not refused: it waits. What the thread is to give back of its own
+ * goes meanwhile.
  */
 static void rest(struct gs_core *core, const struct gs_stats *stats)
 {
@@ -47,8 +47,10 @@ static void rest(struct gs_core *core, const struct gs_stats *stats)
     if (asked == neighbour->gave_asked && gs_now_ns() - neighbour->gave_ns < most + pause)
         pause = 2 * neighbour->pause_ns < most ? 2 * neighbour->pause_ns : most;
     neighbour->pause_ns = pause;
-    while (gs_now_ns() - neighbour->gave_ns < pause && !is_ending(core))
+    while (gs_now_ns() - neighbour->gave_ns < pause && !is_ending(core)) {
+        gs_purge_surplus(core);
         gs_rest_ns(GS_NS_PER_MS);
+    }
 }
 
 /* What was freed just now shows as idle a moment later, if the GPU is. */
@@ -107,10 +109,12 @@ static uint64_t give(struct gs_core *core, const unsigned char uuid[16], uint64_
     device = &core->device[ordinal];
     gs_stats_read(core, device->ordinal, &stats);
     rest(core, &stats);
+    gs_releasing_goes_after(false); /* another process waits for it */
     gs_stats_read(core, device->ordinal, &stats);
     bytes = yield_within(core, device, wanted);
     if (bytes < wanted && (stats.live > 0 || gs_own_bytes(core->programs.own) > 0))
         bytes += fall_asleep(core, device);
+    gs_releasing_goes_after(true);
     if (bytes) {
         neighbour->gave_ns = gs_now_ns();
         neighbour->gave_grown = stats.counts.grown;

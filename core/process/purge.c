@@ -75,11 +75,13 @@ static bool is_ending(const struct gs_core *core)
     return __atomic_load_n(&core->purge.ending, __ATOMIC_SEQ_CST);
 }
 
-static void trim(struct gs_core *core)
+void gs_purge_surplus(struct gs_core *core)
 {
     struct gs_arena *arena;
     struct gs_piece *piece;
 
+    if (!__atomic_exchange_n(&core->purge.surplus, false, __ATOMIC_SEQ_CST))
+        return;
     for (unsigned at = 0; (arena = gs_next_pool(core, NULL, &at));)
         while (!is_ending(core) && (piece = detach_surplus(arena)))
             gs_pieces_unmap(core, piece);
@@ -94,11 +96,8 @@ static void do_called(struct gs_core *core)
     __atomic_compare_exchange_n(&purge->state, &expected, PURGE_AWAKE, false, __ATOMIC_SEQ_CST,
                                 __ATOMIC_SEQ_CST);
     if (begin(purge)) {
-        gs_releasing_goes_after(false); /* others wait for it */
         gs_neighbour_answer(core);
-        gs_releasing_goes_after(true);
-        if (__atomic_exchange_n(&purge->surplus, false, __ATOMIC_SEQ_CST))
-            trim(core);
+        gs_purge_surplus(core);
     }
     end(purge);
 }

@@ -32,6 +32,8 @@ bool gs_purge_is_there(struct gs_core *core);
 /* An arena has more than its target or its limit: wakes the thread for it; false: it is not there.
  * Any lock may be held. */
 bool gs_purge_trim(struct gs_core *core);
+/* The thread: that goes, where there is any. */
+void gs_purge_surplus(struct gs_core *core);
 /* Other processes ask for memory: wakes the thread for neighbour.h; false: it is not there, or is
  * not to give any. */
 bool gs_purge_asked(struct gs_core *core);

@@ -2,8 +2,10 @@
 #include <criterion/criterion.h>
 
 #include "core/base/clock.h"
+#include "core/process/context.h"
 #include "core/process/purge.h"
 #include "core/process/reclaim.h"
+#include "core/share/internal.h"
 #include "tests/system.h"
 #include "tests/unit/fixture.h"
 
@@ -216,4 +218,47 @@ Test(purge, what_is_free_beyond_a_limit_goes_back_in_the_background)
     cr_assert_leq(wait_until_reserved(102 * MIB), 102 * MIB);
     cr_assert_gt(fixture_arena(&f).reserved, 96 * MIB);
     cr_assert_gt(fixture_counts(&f).later, 0);
+}
+
+static bool is_answered(struct gs_share *share)
+{
+    bool done;
+
+    gs_lock_take(&share->lock);
+    done = share->asked.pressure.state == GS_ASKED_DONE;
+    gs_lock_release(&share->lock);
+    return done;
+}
+
+/* It has given a moment ago, and is asked again: for nothing, on a device that it has. */
+static void ask_too_soon(void)
+{
+    struct gs_neighbour *neighbour = &f.core->neighbour;
+    struct gs_pressure *pressure = &f.core->share->asked.pressure;
+
+    neighbour->gave_grown = UINT64_MAX;
+    neighbour->pause_ns = 400 * MS;
+    neighbour->gave_ns = gs_now_ns();
+    gs_lock_take(&f.core->share->lock);
+    memcpy(pressure->uuid, f.core->device[0].uuid, sizeof pressure->uuid);
+    pressure->wanted = 0;
+    pressure->state = GS_ASKED;
+    gs_lock_release(&f.core->share->lock);
+}
+
+Test(purge, what_is_beyond_a_limit_goes_while_an_answer_rests)
+{
+    f.options.purge_ns = 3600 * 1000 * MS;
+    f.options.cache_limit = 100 * MIB;
+    f.options.neighbours = true;
+    fixture_start(&f);
+    MUST(gs_core_free(f.core, must_alloc(&f, 400 * MIB)));
+    fixture_drain(&f);
+    ask_too_soon();
+    cr_assert(gs_purge_trim(f.core));
+    for (int i = 0; i < 4000 && !is_answered(f.core->share); i++)
+        usleep(5000);
+    cr_assert(is_answered(f.core->share));
+    cr_assert_leq(wait_until_reserved(102 * MIB), 102 * MIB);
+    cr_assert_lt(gs_released_ns(f.core), f.core->neighbour.answered_ns);
 }
