@@ -261,7 +261,7 @@ def tag():
 
 
 def under_way():
-    """A call that does not return is named, and the gate opens again."""
+    """A call that does not return is named, and the gate opens again; also one that has waited there."""
     one = Sleeper(threads=2)
     block = one.alloc(SIZE)
     one.hold(1)
@@ -276,6 +276,16 @@ def under_way():
     one.thread(1).answer()
     one.sleep_and_wake()
     one.must_be(block, 5)
+    one.pointer('softcuda_delay', 'cuStreamCreate', 1000000)
+    one.must_sleep()
+    late = one.tell_and_see_wait('cuStreamCreate', OUT, 0)
+    made = one.result('softcuda_calls', 'cuStreamCreate')
+    one.must_wake()
+    await_that(lambda: one.result('softcuda_calls', 'cuStreamCreate') > made, 'the call that waited is made')
+    error, state = one.try_sleep(SHORT_NS)
+    check(error == EBUSY and b'cuStreamCreate' in state.text, f'a call that has waited is waited for: {error}, {state.text}')
+    late.answer()
+    one.sleep_and_wake()
 
 
 def asks():
