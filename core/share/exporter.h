@@ -498,12 +498,11 @@ uint64_t gs_limbo_tick(struct gs_share *share, uint64_t now);
  * be handed out at any moment. The lock is held. */
 bool gs_export_is_stale(const struct gs_share *share, const struct gs_export *export);
 /* Which of what a client holds is counted: of one device (NULL: of all), of one chunk (0: of all),
- * what was freed alone, and of one block, or what is the same memory (NULL: of all). */
+ * and what was freed alone. */
 struct gs_which {
     const unsigned char *uuid;
     uint64_t chunk_id;
     bool freed;
-    const struct gs_export *block;
 };
 /* Lock held. The client's row, added to the report: who it is, what it holds, and what of it is
  * freed. */

@@ -198,7 +198,6 @@ struct gs_clients {
     uint64_t lost_look_ns;       /* when to look whether the program has closed connections */
     struct gs_share_stats stats; /* as they were told last, */
     uint64_t stats_due_ns;       /* and are told until then */
-    uint64_t find_due_ns;        /* a block is looked for by address again */
 };
 
 /* Other processes on a full GPU, and this one (pressure.c, pressure_ask.c). */

@@ -1,7 +1,7 @@
 /*
  * Exporter: who holds what, in rows, one a client: for QUERY (`gpushim who`, `ls`), for the log and
- * for what is said of a full GPU (held.c, limbo.c). What a row counts may be that of one device,
- * chunk or block alone. (What this process has of others: owners.c.)
+ * for what is said of a full GPU (held.c, limbo.c). What a row counts may be that of one device or
+ * chunk alone. (What this process has of others: owners.c.)
  */
 #include "core/share/exporter.h"
 
@@ -11,25 +11,11 @@
 
 /* ---- Rows ----------------------------------------------------------------------------------- */
 
-/* Who has a strip open has it by a handle of any piece of it, or of a strip that shares pieces with
- * it as long as all of either is mapped. */
-static bool is_same_memory(const struct gs_export *export, const struct gs_export *block)
-{
-    const struct gs_share_source *its = &export->source, *that = &block->source;
-
-    if (export == block || !gs_export_is_own(export) || !gs_export_is_own(block))
-        return export == block;
-    return its->chunk_id == that->chunk_id ||
-           (!export->freed_ns && !block->freed_ns && its->address < that->address + that->size &&
-            that->address < its->address + its->size);
-}
-
 static bool counts(const struct gs_export *export, const struct gs_which *which)
 {
     return (!which->freed || export->freed_ns) &&
            gs_is_of_device(which->uuid, export->source.uuid) &&
-           (!which->chunk_id || export->source.chunk_id == which->chunk_id) &&
-           (!which->block || is_same_memory(export, which->block));
+           (!which->chunk_id || export->source.chunk_id == which->chunk_id);
 }
 
 static void count_locked(const struct gs_reference *reference, uint64_t now, uint64_t bytes,
@@ -103,42 +89,17 @@ void gs_share_stats(struct gs_share *share, struct gs_share_stats *ret_stats)
     *ret_stats = stats;
 }
 
-/* There is one at most: where handles are not stale nothing else is allocated. But strips may
- * overlap, and what others keep of one may have gone from here: then what lies there now is
- * meant. */
-static const struct gs_export *at_address_locked(const struct gs_share *share, uint64_t address)
-{
-    const struct gs_export *export, *next, *gone = NULL;
-
-    HASH_ITER(hh, share->exporter.exports, export, next) {
-        if (address - export->source.address >= export->source.size ||
-            gs_export_is_stale(share, export))
-            continue;
-        if (!gs_export_is_own(export) || !export->freed_ns)
-            return export;
-        gone = export;
-    }
-    return gone;
-}
-
-/* Looking through thousands of exports keeps their lock from the program. So whoever asks again and
- * again is told what was found before, or to come again: until this. */
-static uint64_t rest_after(uint64_t begun)
-{
-    uint64_t now = gs_now_ns();
-
-    return now + STATS_PART * (now - begun);
-}
-
 /* ---- Answers -------------------------------------------------------------------------------- */
 
+/* Looking through thousands of exports keeps their lock from the program. So whoever asks again and
+ * again is told what was found before. */
 static void tell_stats(struct gs_share *share, uint64_t now, struct gs_wire_report *report)
 {
     const struct gs_share_stats *stats = &share->clients.stats;
 
     if (now >= share->clients.stats_due_ns) {
         gs_share_stats(share, &share->clients.stats);
-        share->clients.stats_due_ns = rest_after(now);
+        share->clients.stats_due_ns = gs_now_ns() + STATS_PART * (gs_now_ns() - now);
     }
     report->exports = stats->exports;
     report->bytes = stats->bytes;
@@ -146,35 +107,6 @@ static void tell_stats(struct gs_share *share, uint64_t now, struct gs_wire_repo
     report->limbo_bytes = stats->limbo_bytes;
     if (stats->limbo_ns && now > stats->limbo_ns) /* or it was freed just now */
         report->limbo_age_ns = now - stats->limbo_ns;
-}
-
-/* Lock held. The block that is asked for; NULL: there is none, or it is not looked for yet
- * again. */
-static const struct gs_export *block_locked(struct gs_share *share,
-                                            const struct gs_wire_query *query, uint64_t now,
-                                            struct gs_wire_report *report)
-{
-    struct gs_export_key key = {.id = query->number};
-    const struct gs_export *export = NULL;
-
-    memcpy(key.instance, query->instance, sizeof key.instance);
-    if (query->about == GS_ABOUT_BLOCK)
-        HASH_FIND(hh, share->exporter.exports, &key, sizeof key, export);
-    else if (now < share->clients.find_due_ns)
-        report->block.is_early = 1;
-    else if (!share->options.is_broker) { /* whose addresses are those of others */
-        export = at_address_locked(share, query->number);
-        share->clients.find_due_ns = rest_after(now);
-    }
-    if (!export || gs_export_is_stale(share, export))
-        return NULL;
-    report->block.id = export->key.id;
-    memcpy(report->block.instance, export->key.instance, sizeof report->block.instance);
-    report->block.size = export->source.size;
-    report->block.is_freed = export->freed_ns != 0;
-    report->block.freed_ns =
-        export->freed_ns && now > export->freed_ns ? now - export->freed_ns : 0;
-    return export;
 }
 
 /* One of which pieces are to come is not left yet. */
@@ -190,42 +122,30 @@ static uint64_t left_locked(const struct gs_share *share, const struct gs_client
     return client->published - (coming != NULL);
 }
 
-/* The n-th client, of those that have what is asked about; its pidfd, or -1. Who asks sees by it
- * what number the process has for him. */
-static int tell_client_locked(struct gs_share *share, uint32_t index, const struct gs_which *which,
-                              uint64_t now, struct gs_wire_report *report)
+/* The n-th client; its pidfd, or -1. Who asks sees by it what number the process has for him. */
+static int tell_client_locked(struct gs_share *share, uint32_t index, uint64_t now,
+                              struct gs_wire_report *report)
 {
-    struct gs_client *client, *next;
-    uint32_t count = 0;
-    int pidfd = -1;
+    const struct gs_which all = {.freed = false};
+    const struct gs_client *client = share->clients.first;
 
-    HASH_ITER(hh, share->clients.first, client, next) {
-        const bool is_asked_about = count == index;
-        struct gs_wire_report row = *report;
-
-        if (which->block || is_asked_about)
-            gs_report_row_locked(share, client, which, now, &row);
-        count += !which->block || row.references;
-        if (!is_asked_about || count == index)
-            continue;
-        *report = row;
-        report->client_hung_up = client->fd < 0;
-        report->left = left_locked(share, client);
-        pidfd = gs_fd_is_there(&client->kept_pidfd) ? client->pidfd : -1;
-    }
-    report->clients = which->block ? count : share->clients.count;
-    return pidfd;
+    for (uint32_t i = 0; client && i < index; i++)
+        client = client->hh.next;
+    if (!client)
+        return -1;
+    gs_report_row_locked(share, client, &all, now, report);
+    report->client_hung_up = client->fd < 0;
+    report->left = left_locked(share, client);
+    return gs_fd_is_there(&client->kept_pidfd) ? client->pidfd : -1;
 }
 
 bool gs_report(struct gs_share *share, struct gs_client *client, const struct gs_wire_query *query)
 {
     union gs_wire_message message;
     struct gs_wire_report *report = &message.report;
-    struct gs_which which = {.freed = false};
     union gs_told told = {.figures = {0}}, sleep = {.sleep = {.verb = GS_SLEEP_STATE}};
     uint64_t now = gs_now_ns();
-    bool blocks = query->about == GS_ABOUT_BLOCK || query->about == GS_ABOUT_ADDRESS;
-    int pidfd = -1, error;
+    int pidfd, error;
 
     if (!gs_client_is_own(client))
         return gs_client_refuse(share, client, query->head.request, GS_REFUSED_USER, 0);
@@ -234,23 +154,19 @@ bool gs_report(struct gs_share *share, struct gs_client *client, const struct gs
     report->is_broker = share->options.is_broker;
     report->clients = share->clients.count;
     strncpy(report->name, program_invocation_short_name, sizeof report->name - 1);
-    if (!blocks) {
-        tell_stats(share, now, report);
-        report->has_figures =
-            share->events.asked &&
-            share->events.asked(share->events.arg, GS_ASKED_FIGURES, query->device, &told);
-        report->figures = told.figures;
-        if (report->has_figures &&
-            share->events.asked(share->events.arg, GS_ASKED_TO_SLEEP, 0, &sleep)) {
-            report->asleep.ns = sleep.sleep.asleep_ns;
-            report->asleep.bytes = sleep.sleep.away;
-        }
-        gs_owners_tell(share, query->index, &report->opened);
+    tell_stats(share, now, report);
+    report->has_figures =
+        share->events.asked &&
+        share->events.asked(share->events.arg, GS_ASKED_FIGURES, query->device, &told);
+    report->figures = told.figures;
+    if (report->has_figures &&
+        share->events.asked(share->events.arg, GS_ASKED_TO_SLEEP, 0, &sleep)) {
+        report->asleep.ns = sleep.sleep.asleep_ns;
+        report->asleep.bytes = sleep.sleep.away;
     }
+    gs_owners_tell(share, query->index, &report->opened);
     gs_lock_take(&share->lock);
-    which.block = blocks ? block_locked(share, query, now, report) : NULL;
-    if (!blocks || which.block)
-        pidfd = tell_client_locked(share, query->index, &which, now, report);
+    pidfd = tell_client_locked(share, query->index, now, report);
     gs_lock_release(&share->lock);
     error = gs_client_send(share, client, &message, pidfd);
     if (error == -ETOOMANYREFS)

@@ -36,8 +36,7 @@
  *
  * Whoever asks a process anything says QUERY, what about, and which one of several, and is answered
  * by one REPORT. The same user, or root, may ask about the n-th client and the n-th owner of what
- * is open; or about one block, by its handle or an address in it, and the n-th client that has it
- * open.
+ * is open.
  *
  * The same user, or root, may ORDER a process to do something: to set an option, sleep or
  * wake (core/share/order.c). The answer is one DONE, at once. And one that finds a GPU full orders
@@ -310,8 +309,6 @@ struct gs_wire_done {
 
 enum gs_about {
     GS_ABOUT_ALL,       /* that it shares */
-    GS_ABOUT_BLOCK,     /* by its handle, or */
-    GS_ABOUT_ADDRESS,   /* by an address in the memory of who answers */
     GS_ABOUT_NAME,      /* that of this name; */
     GS_ABOUT_NEXT_NAME, /* the next behind this name */
     GS_ABOUT_EVENTS,    /* a file of events */
@@ -323,14 +320,10 @@ struct gs_wire_query {
     struct gs_wire_head head;
     uint32_t index;  /* of the client that is asked about, */
     uint32_t device; /* and the device whose figures are */
-    uint32_t about;  /* enum gs_about; of a block: then the client is the n-th that has it */
+    uint32_t about;  /* enum gs_about */
     uint32_t zero;
-    uint64_t
-        number; /* which block, with the instance as its handle has them; or the address. Or which file, as the driver has it, */
-    union {
-        unsigned char instance[GS_INSTANCE_SIZE];
-        unsigned char secret[GS_SECRET_SIZE]; /* and as a handle has it */
-    };
+    uint64_t number;                      /* which file of events, as the driver has it, */
+    unsigned char secret[GS_SECRET_SIZE]; /* and as a handle has it */
     char name[GS_NAME_SIZE];
 };
 
@@ -343,15 +336,6 @@ struct gs_wire_opened {
     uint64_t owner_pid; /* as who answers sees it; 0: it does not */
     uint64_t owner_blocks, owner_bytes,
         owner_mapped; /* what is open of it; with what lies around that */
-};
-
-/* What was asked about. */
-struct gs_wire_block {
-    uint64_t id; /* 0: there is none, or handles of it are stale */
-    unsigned char instance[GS_INSTANCE_SIZE];
-    uint64_t size, freed_ns; /* how long ago, where: */
-    uint32_t is_freed;
-    uint32_t is_early; /* 1: it is not looked for yet again, ask later */
 };
 
 struct gs_wire_limbo_block {
@@ -379,7 +363,7 @@ struct gs_wire_report {
             uint64_t pid; /* of who answers */
             uint64_t exports, bytes, limbo, limbo_bytes, limbo_age_ns;
             uint32_t
-                clients; /* how many there are, or have the block; below: the one that was asked about, if there is */
+                clients; /* how many there are; below: the one that was asked about, if there is */
             uint32_t is_broker;
             uint64_t client_pid;
             uint64_t client_age_ns;               /* since it connected; or since it ended */
@@ -398,7 +382,6 @@ struct gs_wire_report {
                 client_seen; /* 1: client_pid is as who answers sees it; 0: as the client does */
             uint32_t client_hung_up; /* 1: it has, and its end is not proven */
             struct gs_wire_opened opened;
-            struct gs_wire_block block;
             struct gs_wire_asleep asleep;
         };
     };

@@ -55,12 +55,11 @@ const struct command commands[] = {
      "or more (slow), since it began or, with --watch, a second; and how often it waited for the GPU (waits).",
      {{"watch", 0, WATCH, "again and again, so often: 1s, 0.5s"}, LIST_JSON},
      {{"gpushim stats 4711 --json", "one process, for a program"}}},
-    {"who", RUNS(command_who), "who shares GPU memory, and who holds it", "[PID | HANDLE | ADDRESS]", 0, 1, {TAKES_PID},
+    {"who", RUNS(command_who), "who shares GPU memory, and who holds it", "[PID]", 0, 1, {TAKES_PID},
      "Lists the processes that share GPU memory, who holds what of theirs and since when, what is freed and still "
-     "held, and whose memory each has open, also of processes that have ended. With PID, what that process shares or holds. With HANDLE, the 64 bytes of an IPC handle in hexadecimal, or "
-     "ADDRESS, 0x and an address of the process that shares it: that block, and who has it open since when.",
+     "held, and whose memory each has open, also of processes that have ended. With PID, what that process shares or holds.",
      {LIST_JSON},
-     {{"gpushim who", "everybody"}, {"gpushim who 0x7f3c40000000", "who has the block at that address open"}}},
+     {{"gpushim who", "everybody"}, {"gpushim who 4711", "what that process shares, and holds of others"}}},
     {"ls", RUNS(command_ls), "the names under which GPU memory is published", "[NAME]", 0, 1, {TAKES_NAME},
      "Lists the names under which programs have published GPU memory (gpushim_publish in gpushim.h): whose, how much, "
      "by whom and since when, and whether a broker keeps it beyond the end of that process. With NAME, that one.",

@@ -4,21 +4,17 @@
  * is asked at its socket in the folder (core/share/report.c answers). Pids are as the reader sees
  * them, by the kernel's word, or marked as what the process calls itself.
  */
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-#include "core/base/text.h"
 #include "shim/command/ask.h"
 #include "shim/command/command.h"
 #include "shim/command/json.h"
 #include "shim/command/show.h"
 
 #define REPORTS_MAX   65536
-#define COMMAND_SHOWN 100                /* columns of a command line */
-#define EARLY_NS      (5 * GS_NS_PER_MS) /* who does not look for a block yet is asked again */
+#define COMMAND_SHOWN 100 /* columns of a command line */
 
 /* One answer, which tells of a holder, an owner, or both. */
 struct told {
@@ -28,7 +24,7 @@ struct told {
     struct gs_wire_report report;
 };
 
-/* One that answers, or does not; of one block who shares it, and who has it open. */
+/* One that answers, or does not. */
 struct sharer {
     struct who who;
     bool is_broker;
@@ -39,8 +35,7 @@ struct sharer {
 };
 
 struct listing {
-    long only;                  /* the pid that is asked about; 0: all */
-    struct gs_wire_query block; /* or this one; about nothing: none */
+    long only; /* the pid that is asked about; 0: all */
     bool found;
     struct json *json; /* NULL: text */
 };
@@ -237,121 +232,6 @@ static void write_sharer(struct json *json, const struct sharer *sharer)
     json_close(json, '}');
 }
 
-/* ---- One block ------------------------------------------------------------------------------- */
-
-static bool is_block(const char *text, struct gs_wire_query *ret_query)
-{
-    unsigned char bytes[GS_IPC_HANDLE_SIZE];
-    struct gs_ipc_handle handle;
-    char *end;
-
-    if (gs_text_unhex(text, bytes, sizeof bytes)) {
-        /* One that is none of ours is no block's: command_who says so. */
-        if (gs_ipc_handle_read(bytes, &handle) == GS_OK) {
-            memcpy(ret_query->instance, handle.instance, sizeof handle.instance);
-            ret_query->number = handle.block_id;
-        }
-        ret_query->about = GS_ABOUT_BLOCK;
-        return true;
-    }
-    if (text[0] != '0' || (text[1] | 0x20) != 'x')
-        return false;
-    ret_query->about = GS_ABOUT_ADDRESS;
-    errno = 0;
-    ret_query->number = strtoull(text, &end, 16);
-    return !*end && !errno;
-}
-
-/* An answer of one that looks for it already. */
-static int ask_until_it_looks(int fd, const struct gs_wire_query *query,
-                              union gs_wire_message *ret_answer, int *ret_pidfd)
-{
-    const uint64_t deadline = ask_deadline(ANSWER_NS);
-    int error;
-
-    while (!(error = ask_about(fd, query, ret_answer, ret_pidfd)) &&
-           ret_answer->report.block.is_early) {
-        if (gs_now_ns() >= deadline) /* others ask it for addresses without end */
-            return -ETIMEDOUT;
-        gs_rest_ns(EARLY_NS);
-    }
-    return error;
-}
-
-/* False: there is none, or it does not tell. */
-static bool ask_for_block(struct gs_wire_query query, int fd, struct sharer *block)
-{
-    union gs_wire_message answer;
-    bool more = true;
-
-    for (; more && query.index < REPORTS_MAX; query.index++) {
-        int pidfd = -1;
-
-        more = ask_until_it_looks(fd, &query, &answer, &pidfd) == 0 && answer.report.block.id;
-        if (more && query.index == 0) {
-            block->report = answer.report;
-            who_fill(&block->who, block->who.pid, answer.report.pid, answer.report.name);
-            query.about = GS_ABOUT_BLOCK; /* another may lie there by now */
-            query.number = answer.report.block.id;
-            memcpy(query.instance, answer.report.block.instance, sizeof query.instance);
-        }
-        more = more && query.index < answer.report.clients;
-        if (more)
-            add_told(block, true, false, &answer.report, pidfd);
-        gs_fd_drop(pidfd);
-    }
-    return block->report.block.id != 0;
-}
-
-static void print_block(const struct sharer *block)
-{
-    char freed[80] = "";
-
-    if (block->report.block.is_freed)
-        snprintf(freed, sizeof freed, "; freed %s ago and kept",
-                 show_age(block->report.block.freed_ns).text);
-    command_say("block %llu of %s, shared by %s %s%s%s", (unsigned long long)block->report.block.id,
-                show_size(block->report.block.size).text,
-                block->report.is_broker ? "broker" : "process", who_shown(&block->who).text, freed,
-                block->count ? "" : "; nobody has it open");
-    for (const struct told *told = block->told; told < block->told + block->count; told++)
-        command_say("  open in %s%s for %s", who_shown(&told->holder).text,
-                    told->holder.stopped ? ", which is stopped," : "",
-                    show_age(told->report.reference_age_ns).text);
-}
-
-static void write_block(struct json *json, const struct sharer *block)
-{
-    json_open(json, NULL, '{');
-    json_bool(json, "broker", block->report.is_broker);
-    who_write(json, &block->who);
-    json_number(json, "block", block->report.block.id);
-    json_number(json, "bytes", block->report.block.size);
-    json_bool(json, "freed", block->report.block.is_freed);
-    write_seconds(json, "freed_seconds", block->report.block.freed_ns);
-    json_open(json, "holders", '[');
-    for (const struct told *told = block->told; told < block->told + block->count; told++) {
-        json_open(json, NULL, '{');
-        who_write(json, &told->holder);
-        write_seconds(json, "seconds", told->report.reference_age_ns);
-        json_close(json, '}');
-    }
-    json_close(json, ']');
-    json_close(json, '}');
-}
-
-static void list_block(void *arg, int fd, const char *name, struct who *who)
-{
-    struct listing *listing = arg;
-    struct sharer block = {.who = *who};
-
-    if (ask_for_block(listing->block, fd, &block)) {
-        listing->found = true;
-        listing->json ? write_block(listing->json, &block) : print_block(&block);
-    }
-    free(block.told);
-}
-
 /* ---- The command ----------------------------------------------------------------------------- */
 
 static bool is_asked_about(const struct listing *listing, const struct sharer *sharer)
@@ -377,45 +257,24 @@ static void list_one(void *arg, int fd, const char *name, struct who *who)
     free(sharer.told);
 }
 
-static void complain_of_nobody(const struct listing *listing, const char *what)
-{
-    if (listing->only)
-        command_complain(
-            "process %ld shares nothing that this user may see, and holds nothing of others",
-            listing->only);
-    else if (listing->block.about == GS_ABOUT_ADDRESS)
-        command_complain(
-            "no process that this user may ask shares memory at %s; an address is one of the process that shares "
-            "it, not of those that have it open",
-            what);
-    else
-        command_complain(
-            "nobody who may be asked has the block of that handle: it has been freed and is used again, its process "
-            "has ended%s, or has another folder (GPUSHIM_SHARE_DIR)",
-            geteuid() ? " or belongs to another user (ask as that one, or as root)" : "");
-}
-
 int command_who(const struct call *call)
 {
-    const char *what = call->argc ? call->argv[0] : NULL, *wrong;
     struct gs_share_options options;
     struct listing listing = {0};
-    const bool of_block = what && is_block(what, &listing.block);
+    const char *wrong;
 
-    if (what && !of_block && (listing.only = call_pid(call, what)) <= 0)
+    if (call->argc && (listing.only = call_pid(call, call->argv[0])) <= 0)
         return COMMAND_USAGE;
-    if (listing.block.about == GS_ABOUT_BLOCK && !listing.block.number) {
-        command_complain("no handle of this library's: the driver made it, or it was changed");
-        return COMMAND_WRONG;
-    }
     if (!command_share_options(&options))
         return COMMAND_WRONG;
     listing.json = call_json(call, true);
-    wrong = ask_each(&options, NULL, of_block ? list_block : list_one, &listing);
+    wrong = ask_each(&options, NULL, list_one, &listing);
     json_end(listing.json);
     if (wrong)
         command_complain("%s", wrong);
-    else if (what && !listing.found)
-        complain_of_nobody(&listing, what);
-    return !wrong && (!what || listing.found) ? COMMAND_WELL : COMMAND_WRONG;
+    else if (listing.only && !listing.found)
+        command_complain(
+            "process %ld shares nothing that this user may see, and holds nothing of others",
+            listing.only);
+    return !wrong && (!listing.only || listing.found) ? COMMAND_WELL : COMMAND_WRONG;
 }

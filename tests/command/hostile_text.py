@@ -117,7 +117,7 @@ def prove_names(folder):
         owner.do(f'alloc {96 * MIB}')
         owner.do('free 2')
         for arguments in (('stats',), ('stats', pid), ('stats', str(quiet.pid)), ('top',), ('who',), ('who', str(importer.pid)),
-                          ('who', handle), ('trim', pid), ('set', pid, 'pool.decay=60 min'),
+                          ('trim', pid), ('set', pid, 'pool.decay=60 min'),
                           ('sleep', str(sleeper.pid)), ('wake', str(sleeper.pid))):
             tell(folder, name, *arguments)
         run(folder, 'swap', str(sleeper.pid), pid)

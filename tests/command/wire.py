@@ -14,7 +14,7 @@ VERSION = int(re.search(r'#define GS_WIRE_VERSION (\d+)', HEADER)[1])
 NUMBER = {name: int(number) for name, number in re.findall(r'M\(GS_WIRE_(\w+), (\d+), ', HEADER)}
 REFUSE, QUERY, REPORT, ORDER, DONE = (NUMBER[name] for name in ('REFUSE', 'QUERY', 'REPORT', 'ORDER', 'DONE'))
 SET, SLEEP, UNNAME = 1, 2, 3  # kinds of ORDER
-ABOUT_BLOCK, ABOUT_ADDRESS, ABOUT_NAME, ABOUT_NEXT_NAME, ABOUT_MACHINE = 1, 2, 3, 4, 6  # of QUERY
+ABOUT_NAME, ABOUT_NEXT_NAME, ABOUT_MACHINE = 1, 2, 4  # of QUERY
 OTHER_USER, OUT_OF_PLACE = 2, 8  # reasons of a REFUSE
 
 
@@ -22,8 +22,8 @@ def message(kind, body=b'', version=VERSION, request=1):
     return struct.pack('<IHHII', 0x67707368, version, kind, 16 + len(body), request) + body
 
 
-def query(index=0, device=0, about=0, number=0, instance=b'', name=b''):
-    return message(QUERY, struct.pack('<IIIIQ16s64s', index, device, about, 0, number, instance, name))
+def query(index=0, device=0, about=0, number=0, name=b''):
+    return message(QUERY, struct.pack('<IIIIQ16s64s', index, device, about, 0, number, b'', name))
 
 
 def machine(*fields):

@@ -151,42 +151,6 @@ Test(share_broker_pieces, all_of_it_is_left_where_descriptors_were_out_for_a_whi
     opens_all(many, MANY);
 }
 
-/* The client that the broker says has the block, 0: nobody. */
-static uint64_t holder_of(const unsigned char *bytes)
-{
-    union gs_wire_message message;
-    struct gs_ipc_handle ipc_handle;
-    int fd = side_broker_dial(dir);
-
-    cr_assert_eq(gs_ipc_handle_read(bytes, &ipc_handle), GS_OK);
-    do {
-        message = MESSAGE(QUERY, 1, .query = {.about = GS_ABOUT_BLOCK});
-        memcpy(message.query.instance, ipc_handle.instance, GS_INSTANCE_SIZE);
-        message.query.number = ipc_handle.block_id;
-        cr_assert_eq(say(fd, message), 0);
-        cr_assert_gt(recv(fd, &message, sizeof message, 0), 0);
-        cr_assert_eq(message.head.type, GS_WIRE_REPORT);
-    } while (message.report.block.is_early);
-    close(fd);
-    return message.report.client_pid;
-}
-
-Test(share_broker_pieces, who_has_one_block_has_that_one)
-{
-    unsigned char held[GS_IPC_HANDLE_SIZE], alone[GS_IPC_HANDLE_SIZE];
-    CUdeviceptr address;
-
-    export_across(3, alone);
-    export_across(2, held);
-    cr_assert(SIDE_WAIT(!strcmp(other_ask(&other, "left"), "ok")));
-    cr_assert(SIDE_WAIT(side_broker_published(dir) == 2));
-    other_kill(&other);
-    cr_assert_eq(open_it(held, &address), GS_OK);
-    cr_assert_eq(holder_of(held), (uint64_t)getpid());
-    cr_assert_eq(holder_of(alone), 0);
-    cr_assert_eq(gs_share_close(side.share, address), GS_OK);
-}
-
 /* ---- By hand --------------------------------------------------------------------------------- */
 
 /* Of a chunk of three pieces, if it has not more. */

@@ -58,14 +58,13 @@ static void guess(int fd, unsigned round)
         continue;
 }
 
-/* Asks for blocks, every other time by an address, for which all exports are looked through. */
+/* Asks who holds what, for which all exports are looked through. */
 static void look_for_blocks(int fd, unsigned round)
 {
     union gs_wire_message message = MESSAGE(QUERY, 1);
 
     for (unsigned i = 0; i < 200; i++) {
-        message.query.about = i % 2 ? GS_ABOUT_ADDRESS : GS_ABOUT_BLOCK;
-        message.query.number = i % 4 ? UINT64_MAX - i : 1;
+        message.query.index = i;
         if (siege_say(fd, message, -1) != 0)
             break;
     }
