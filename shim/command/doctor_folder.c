@@ -1,17 +1,12 @@
 /* gpushim doctor: the folder of the sockets, who answers there, and the broker. */
 #include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "core/share/directory.h"
 #include "shim/command/ask.h"
 #include "shim/command/doctor.h"
 #include "shim/command/show.h"
-
-#define WHY_SIZE  128
-#define WHOM_SIZE 400
 
 /* ---- The folder ----------------------------------------------------------------------------- */
 
@@ -36,79 +31,30 @@ void doctor_folder(struct doctor *doctor)
 
 /* ---- Who answers there ---------------------------------------------------------------------- */
 
-/* Those that do not answer, all for one reason. */
-struct silence {
-    bool is_broker, is_stopped;
-    int error;
-    char why[WHY_SIZE], whom[WHOM_SIZE];
-    unsigned untold; /* of them, for whom there was no room */
-};
-
 /* Who is asked, and what came of it. */
 struct asking {
     struct doctor *doctor;
     pid_t only; /* 0: all */
     bool seen;  /* it has a socket */
     unsigned answered, brokers;
-    struct silence *silences;
-    size_t count, room;
 };
 
-/* The one for that reason, which may be new. */
-static struct silence *find_silence(struct asking *asking, const struct silence *like)
+/* Of what is not known to be of another version it says no such thing. */
+static void say_silent(const struct asking *asking, const struct who *who, const char *name,
+                       int error, const union gs_wire_message *answer)
 {
-    for (size_t i = 0; i < asking->count; i++) {
-        struct silence *silence = &asking->silences[i];
-
-        if (silence->is_broker == like->is_broker && silence->is_stopped == like->is_stopped &&
-            strcmp(silence->why, like->why) == 0)
-            return silence;
-    }
-    asking->silences =
-        command_room(asking->silences, asking->count, &asking->room, sizeof *asking->silences);
-    asking->silences[asking->count] = *like;
-    return &asking->silences[asking->count++];
-}
-
-static void add_silent(struct asking *asking, const struct who *who, const char *name, int error,
-                       const union gs_wire_message *answer)
-{
-    struct silence like = {.is_broker = ask_is_broker(name),
-                           .is_stopped = who->stopped,
-                           .error = error};
-    struct silence *silence;
     struct who_shown whom = who_shown(who);
-    size_t length;
+    char why[128];
 
     if (!who->pid)
         snprintf(whom.text, sizeof whom.text, "socket %.40s of another PID namespace", name);
-    ask_silence(like.why, sizeof like.why, error, answer);
-    silence = find_silence(asking, &like);
-    length = strlen(silence->whom);
-    if (length + strlen(whom.text) + 3 > sizeof silence->whom)
-        silence->untold++;
-    else
-        sprintf(silence->whom + length, "%s%s", length ? ", " : "", whom.text);
-}
-
-/* A row for each reason. Of what is not known to be of another version it says no such thing. */
-static void say_silences(const struct asking *asking)
-{
-    for (size_t i = 0; i < asking->count; i++) {
-        const struct silence *silence = &asking->silences[i];
-        char more[32] = "";
-
-        if (silence->untold)
-            snprintf(more, sizeof more, ", and %u more", silence->untold);
-        doctor_say(
-            asking->doctor, DOCTOR_WARN, silence->is_broker ? "broker" : "sockets",
-            silence->is_stopped ? "let it go on (kill -CONT), or end it"
-            : silence->error == -EPROTONOSUPPORT
-                ? "run the same version of the library in all processes that share"
-                : "ask again; if it stays so, see what it is at: its log, its threads (ps -L)",
-            "%s%s: %s%s", silence->why, silence->is_stopped ? ", as it is stopped" : "",
-            silence->whom, more);
-    }
+    ask_silence(why, sizeof why, error, answer);
+    doctor_say(asking->doctor, DOCTOR_WARN, ask_is_broker(name) ? "broker" : "sockets",
+               who->stopped ? "let it go on (kill -CONT), or end it"
+               : error == -EPROTONOSUPPORT
+                   ? "run the same version of the library in all processes that share"
+                   : "ask again; if it stays so, see what it is at: its log, its threads (ps -L)",
+               "%s %s%s", whom.text, why, who->stopped ? ", as it is stopped" : "");
 }
 
 /* To who asks why it does nothing. */
@@ -136,7 +82,7 @@ static void ask_one(void *arg, int fd, const char *name, struct who *who)
     asking->seen = true;
     error = ask(fd, UINT32_MAX, 0, &answer, NULL);
     if (error) {
-        add_silent(asking, who, name, error, &answer);
+        say_silent(asking, who, name, error, &answer);
         return;
     }
     asking->answered++;
@@ -146,19 +92,12 @@ static void ask_one(void *arg, int fd, const char *name, struct who *who)
         doctor_say(asking->doctor, DOCTOR_OK, "broker", "", "one answers, process %ld", who->pid);
 }
 
-static void ask_all(struct asking *asking)
-{
-    ask_each(&asking->doctor->options, NULL, ask_one, asking);
-    say_silences(asking);
-    free(asking->silences);
-}
-
 void doctor_sockets(struct doctor *doctor)
 {
     const bool wanted = doctor->config->share.strategy == GS_CONFIG_SHARE_STRATEGY_BROKER;
     struct asking asking = {.doctor = doctor};
 
-    ask_all(&asking);
+    ask_each(&doctor->options, NULL, ask_one, &asking);
     doctor_say(doctor, DOCTOR_OK, "sockets", "",
                "%u processes answer in the protocol of this version (%d), %u of them brokers%s",
                asking.answered, GS_WIRE_VERSION, asking.brokers,
@@ -170,7 +109,7 @@ void doctor_look_for_socket(struct doctor *doctor, pid_t pid)
     struct asking asking = {.doctor = doctor, .only = pid};
     char why[QUIET_WHY];
 
-    ask_all(&asking);
+    ask_each(&doctor->options, NULL, ask_one, &asking);
     quiet_say(pid, &doctor->options, why);
     if (asking.answered)
         doctor_say(doctor, DOCTOR_OK, "socket", "", "it answers in the folder");
