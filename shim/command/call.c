@@ -478,7 +478,7 @@ int call_complete(int argc, char **argv)
     if (argc == 2) {
         offer_what_it_takes(TAKES_COMMAND, argv[1]);
         offer(argv[1], "", "--help", "which commands there are");
-        offer(argv[1], "", "--version", "of this program, and of the library");
+        offer(argv[1], "", "--version", "of this program, and where its library is");
         return COMMAND_WELL;
     }
     for (size_t i = 0; i < command_count; i++)

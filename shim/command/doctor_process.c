@@ -95,7 +95,6 @@ void doctor_library(struct doctor *doctor)
 {
     static const char remedy[] =
         "install the command and the library from the same package or build";
-    char version[LIBRARY_VERSION];
     struct run_file file;
     const char *wrong;
 
@@ -107,15 +106,10 @@ void doctor_library(struct doctor *doctor)
     }
     run_file_read(doctor->library, &file);
     wrong = run_file_wrong(&file);
-    library_version_of(doctor->library, version);
     if (wrong)
         doctor_say(doctor, DOCTOR_FAIL, "library", remedy, "%s %s", doctor->library, wrong);
-    else if (strcmp(version, GS_VERSION) != 0)
-        doctor_say(doctor, DOCTOR_WARN, "library", remedy,
-                   "%s is of version %s, this program of " GS_VERSION, doctor->library,
-                   version[0] ? version : "unknown");
     else
-        doctor_say(doctor, DOCTOR_OK, "library", "", "%s, version %s", doctor->library, version);
+        doctor_say(doctor, DOCTOR_OK, "library", "", "%s", doctor->library);
 }
 
 /* What a process has mapped that matters here. */

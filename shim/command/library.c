@@ -1,16 +1,12 @@
 /* Where the library lies (run.h). */
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/auxv.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
-#include "core/base/fd.h"
-#include "core/base/regular.h"
 #include "shim/command/command.h"
 #include "shim/command/run.h"
 
@@ -87,35 +83,4 @@ void library_complain(void)
                      "places where it was looked for:");
     for (unsigned n = 0; library_place(n, path); n++)
         command_complain("  %s: %s", path, strerror(access(path, R_OK) == 0 ? ENOEXEC : errno));
-}
-
-/* ---- Its version ---------------------------------------------------------------------------- */
-
-#define LIBRARY_MOST (UINT64_C(256) << 20) /* bytes; none is as large */
-
-/* What it says when it is run as a program (shim/lookup) begins with its name and the number. */
-void library_version_of(const char *path, char ret_version[LIBRARY_VERSION])
-{
-    static const char begin[] = "libgpushim ";
-    struct stat info;
-    int fd = gs_regular_open(AT_FDCWD, path, 0, &info);
-    char *bytes = fd >= 0 && (uint64_t)info.st_size <= LIBRARY_MOST
-                      ? calloc(1, (size_t)info.st_size + 1)
-                      : NULL;
-    const size_t size = bytes ? gs_regular_read(fd, bytes, (size_t)info.st_size, 0) : 0;
-    const char *at = bytes;
-
-    ret_version[0] = 0;
-    while (at && !ret_version[0] &&
-           (at = memmem(at, size - (size_t)(at - bytes), begin, sizeof begin - 1))) {
-        size_t length = 0;
-
-        for (at += sizeof begin - 1;
-             length < LIBRARY_VERSION - 1 && at[length] > ' ' && at[length] <= '~';)
-            length++;
-        if (*at >= '0' && *at <= '9' && at[length] == '\n')
-            snprintf(ret_version, LIBRARY_VERSION, "%.*s", (int)length, at);
-    }
-    gs_fd_drop(fd);
-    free(bytes);
 }

@@ -143,22 +143,18 @@ bool command_share_options(struct gs_share_options *options)
 
 int command_version(const struct call *call)
 {
-    char path[PATH_MAX], version[LIBRARY_VERSION] = "";
+    char path[PATH_MAX];
     struct json *json;
 
     library_find(path);
-    if (path[0])
-        library_version_of(path, version);
     json = call_json(call, false);
     json_text(json, "library", path[0] ? path : NULL);
-    json_text(json, "library_version", version[0] ? version : NULL);
     if (json)
         return json_end(json) ? COMMAND_WELL : COMMAND_WRONG;
-    if (command_say("gpushim %s", GS_VERSION) != COMMAND_WELL)
-        return COMMAND_WRONG;
-    return path[0] ? command_say("libgpushim %s (%s)",
-                                 version[0] ? version : "of no version that it tells", path)
-                   : COMMAND_WELL;
+    command_say("gpushim %s", GS_VERSION);
+    if (path[0])
+        command_say("library %s", path);
+    return COMMAND_WELL;
 }
 
 static int run_command(const struct command *command, int argc, char **argv)

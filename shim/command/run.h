@@ -50,7 +50,7 @@ struct gs_option;
  * next is read; or NULL, and said, after `before`: it is no option, or no value for it. */
 const struct gs_option *run_option_read(const char *before, const char *text, struct gs_config *ret,
                                         const char **ret_value);
-/* Where the library lies that belongs to this program, and which version of it that is. */
+/* Where the library lies that belongs to this program. */
 
 #define LIBRARY "libgpushim.so"
 
@@ -60,9 +60,5 @@ void library_find(char ret_path[PATH_MAX]);
 
 /* Says on standard error that there is none, and where it was looked for. */
 void library_complain(void);
-
-/* What the file says that it is, "0.1.0"; "" where it cannot be told. */
-#define LIBRARY_VERSION 32
-void library_version_of(const char *path, char ret_version[LIBRARY_VERSION]);
 
 #endif

@@ -86,7 +86,7 @@ def only(rows, **members):
 def prove_looks(one):
     """version, config, doctor."""
     said = one.run('gpushim version').stdout
-    check(said == f'gpushim {version}\nlibgpushim {version} (/lib/libgpushim.so)\n', f'version: {said!r}')
+    check(said == f'gpushim {version}\nlibrary /lib/libgpushim.so\n', f'version: {said!r}')
     option = only(one.rows('gpushim config')['options'], variable='GPUSHIM_SHARE_DIR')
     check((option.get('value'), option.get('origin', {}).get('variable')) == (FOLDER, 'GPUSHIM_SHARE_DIR'),
           f'config: {option}')

@@ -215,7 +215,7 @@ def check_steps(session, place, where):
     processes = 2 if place.chroot else r'\d+'
 
     for command, expected in (
-            ('gpushim version', rf'gpushim {re.escape(version)}\nlibgpushim {re.escape(version)} '),
+            ('gpushim version', rf'gpushim {re.escape(version)}\nlibrary /'),
             ('gpushim doctor',
              rf'^ok +driver .*^ok +library .*^ok +processes +{processes} use CUDA with this library'),
             (f'gpushim doctor {giver.pid}', r'^ok +libraries +it has the library, '),

@@ -165,8 +165,8 @@ def install(folder, path):
 
 def check_command(python, library):
     for words in ((python, '-m', 'gpushim'), (os.path.dirname(python) + '/gpushim',)):
-        expect(call(*words, 'version'), 0, rf'gpushim {re.escape(version)}\nlibgpushim {re.escape(version)} '
-               rf'\({re.escape(os.path.realpath(library))}\)\n')
+        expect(call(*words, 'version'), 0, rf'gpushim {re.escape(version)}\nlibrary '
+               rf'{re.escape(os.path.realpath(library))}\n')
         expect(call(*words, 'run', '--', 'sh', '-c', 'exit 7'), 7)
     expect(call(python, '-m', 'gpushim', 'run', '--', 'no-such-program'), 127, '', 'gpushim: .*PATH.*')
     expect(call(python, '-m', 'gpushim', 'nonsense'), 2, '', r"gpushim: there is no command 'nonsense' \(gpushim help\)\n")
