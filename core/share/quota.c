@@ -143,27 +143,22 @@ void gs_unread_free(struct gs_share *share)
 
 /* Who comes back for what it holds has its place already, though there are max_clients: its new
  * connection is let in uncounted, one for each that its process has lost, and takes that one's
- * place as it says hello. */
-
-static bool is_process(const struct gs_client *client, uid_t uid, pid_t pid)
-{
-    return client->is_seen && client->uid == uid && client->pid == pid;
-}
-
+ * place as it says hello. Those of a user who show no pid (of other PID namespaces) are told apart
+ * only then. */
 bool gs_user_has_place(const struct gs_share *share, const struct gs_conn_who *who)
 {
     struct gs_client *client, *next;
     int places = 0;
 
     HASH_ITER(hh, share->clients.first, client, next) {
-        if (!is_process(client, who->uid, who->pid))
+        if (client->uid != who->uid || (client->is_seen ? client->pid : 0) != who->pid)
             continue;
         if (client->over.uncounted)
             places--;
         else if (client->fd < 0 && client->references)
             places++;
     }
-    return who->pid > 0 && places > 0;
+    return places > 0;
 }
 
 /* Who is let in uncounted may be the last of its user. */
