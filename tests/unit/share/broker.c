@@ -15,6 +15,34 @@ static void setup(void)
 
 TestSuite(share_broker, .init = setup, .fini = scene_end, .timeout = 120);
 
+/* What other machines hold is left anew with who has no room for it, so its process is to hear that
+ * there is none. */
+Test(share_broker, hangs_up_where_it_has_no_room_for_what_others_hold)
+{
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
+    int fd, confirmed = leave_memory();
+    pid_t broker = broker_by_hand("GPUSHIM_DEBUG_BROKER_BLOCKS", "1");
+
+    ipc_handle_by_hand(60, 1, 512, ipc_handle);
+    fd = greet_broker(ipc_handle + 8, -1);
+    leave_by_hand_in(fd, confirmed);
+    share_by_hand(fd, ipc_handle, fd);
+    cr_assert_eq(ask_open(fd, ipc_handle), GS_REFUSED_EARLY);
+    for (uint32_t held = 0; held < 2; held++) {
+        union gs_wire_message message;
+
+        ipc_handle_by_hand(60, 2 + held, 512, ipc_handle);
+        message = message_share(ipc_handle);
+        message.share.far = 1;
+        message.share.held = held;
+        cr_assert_eq(say_with(fd, message, fd), 0);
+        cr_assert_eq(ask_open(fd, ipc_handle), held ? GS_REFUSED_MESSAGE : GS_REFUSED_HANDLE);
+    }
+    close(fd);
+    close(confirmed);
+    end_broker(broker);
+}
+
 Test(share_broker, does_not_serve_what_was_taken_back)
 {
     unsigned char kept[GS_IPC_HANDLE_SIZE], back[GS_IPC_HANDLE_SIZE];

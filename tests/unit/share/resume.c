@@ -105,3 +105,33 @@ Test(share_resume, is_not_ended_with_the_connection_before_the_newest)
     close(before);
     close(fd);
 }
+
+/* Hangs up on two, and ends with 42 where the second says that it comes later. */
+static void hangs_up_twice(int listener, void *arg)
+{
+    uint32_t numbers[2];
+    int seen = 0;
+
+    (void)arg;
+    while (seen < 2) {
+        union gs_wire_message message;
+        int fd = accept(listener, NULL, NULL);
+
+        if (hear(fd, &message) == GS_WIRE_HELLO) /* whoever shares looks who lives */
+            numbers[seen++] = message.hello.number;
+        close(fd);
+    }
+    _exit(numbers[1] == numbers[0] + 1 ? 42 : 0);
+}
+
+Test(share_resume, is_told_by_its_number_which_hello_is_the_newest)
+{
+    unsigned char asked[GS_IPC_HANDLE_SIZE];
+    struct player player;
+    CUdeviceptr address;
+
+    ipc_handle_by_hand(70, 5, 512, asked);
+    player_start_for(&player, dir, asked, hangs_up_twice, NULL);
+    cr_assert_eq(gs_share_open(side.share, asked, SIDE_CONTEXT, 0, &address), GS_UNREACHABLE);
+    cr_assert_eq(player_wait(&player), 42);
+}
