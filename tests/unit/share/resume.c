@@ -135,3 +135,39 @@ Test(share_resume, is_told_by_its_number_which_hello_is_the_newest)
     cr_assert_eq(gs_share_open(side.share, asked, SIDE_CONTEXT, 0, &address), GS_UNREACHABLE);
     cr_assert_eq(player_wait(&player), 42);
 }
+
+/* A holder has lost its connection, or, `uncounted`, is let in as one who may have. */
+static void enter(struct gs_share *share, struct gs_client *client, pid_t pid, bool uncounted)
+{
+    static struct gs_reference held;
+
+    *client = (struct gs_client){.id = ++share->clients.next_id,
+                                 .fd = uncounted ? 0 : -1,
+                                 .uid = 7,
+                                 .pid = pid,
+                                 .is_seen = pid > 0,
+                                 .references = uncounted ? NULL : &held,
+                                 .over.uncounted = uncounted};
+    HASH_ADD(hh, share->clients.first, id, sizeof client->id, client);
+}
+
+/* One of another PID namespace, which shows no pid: it is not known yet who it is. */
+Test(share_resume, has_its_place_though_it_shows_no_pid)
+{
+    struct gs_share *share = calloc(1, sizeof *share);
+    const struct gs_conn_who none = {.pid = 0, .uid = 7}, seen = {.pid = 9, .uid = 7},
+                             another = {.pid = 0, .uid = 8};
+    struct gs_client clients[3];
+
+    enter(share, &clients[0], 9, false);
+    cr_assert(gs_user_has_place(share, &seen));
+    cr_assert_not(gs_user_has_place(share, &none));
+    enter(share, &clients[1], 0, false);
+    cr_assert(gs_user_has_place(share, &none));
+    cr_assert_not(gs_user_has_place(share, &another));
+    enter(share, &clients[2], 0, true);
+    cr_assert_not(gs_user_has_place(share, &none), "there was one place");
+    cr_assert(gs_user_has_place(share, &seen));
+    HASH_CLEAR(hh, share->clients.first);
+    free(share);
+}
