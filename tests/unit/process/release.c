@@ -124,3 +124,47 @@ Test(release, what_is_beyond_the_target_when_an_arena_has_grown_goes_back, .time
         usleep(1000);
     cr_assert_leq(fixture_arena(&f).reserved, most);
 }
+
+static char refusal[1024];
+
+static void keep_refusal(enum gs_log_level level, const void *place, const char *text)
+{
+    if (strstr(text, "are outside of that"))
+        snprintf(refusal, sizeof refusal, "%s", text);
+}
+
+/* MiB of the device that the library has not, as a refusal says it. */
+static unsigned long long refuse(void)
+{
+    const char *at;
+
+    refusal[0] = 0;
+    f.core->figures.shortage_ns = 0; /* else it says so once a second */
+    gs_core_refused(f.core, 0, 4096 * MIB);
+    at = strstr(refusal, " MiB are outside");
+    cr_assert(at, "%s", refusal);
+    while (at > refusal && at[-1] >= '0' && at[-1] <= '9')
+        at--;
+    return strtoull(at, NULL, 10);
+}
+
+Test(release, what_is_on_its_way_to_the_driver_is_not_outside)
+{
+    struct gs_arena *arena;
+    struct gs_piece *pieces;
+    unsigned long long outside;
+
+    f.options.log.line = keep_refusal;
+    fixture_start(&f);
+    arena = fixture_home(&f);
+    MUST(gs_core_free(f.core, must_alloc(&f, 100 * MIB)));
+    fixture_drain(&f);
+    outside = refuse();
+    gs_latch_take(&arena->lock);
+    pieces = gs_arena_detach_ready_locked(arena, 0);
+    gs_latch_release(&arena->lock);
+    cr_assert_eq(refuse(), outside, "%s", refusal);
+    cr_assert(strstr(refusal, ", 100 on their way to the driver"), "%s", refusal);
+    cr_assert_geq(gs_pieces_unmap(f.core, pieces), 100 * MIB);
+    cr_assert_eq(refuse(), outside, "%s", refusal);
+}
