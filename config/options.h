@@ -263,6 +263,8 @@
             "change them or do without.")
 
 /* Variables GPUSHIM_<NAME> that are no options and draw no complaint about an unknown name. */
-#define GS_CONFIG_RESERVED(NAME) NAME("CONFIG") /* the configuration file: gs_config_load */
+#define GS_CONFIG_RESERVED(NAME)                                \
+    NAME("CONFIG") /* the configuration file: gs_config_load */ \
+    NAME("BUILD")  /* a build's folder, for the scripts of tests and examples */
 
 #endif

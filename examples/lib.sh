@@ -26,7 +26,7 @@ fail()
 
 gpushim()
 {
-    env -u GPUSHIM_BUILD -u GPUSHIM_DEBUG_RECLAIM_FROM_PEERS "$build/shim/command/gpushim" "$@"
+    env -u GPUSHIM_DEBUG_RECLAIM_FROM_PEERS "$build/shim/command/gpushim" "$@"
 }
 
 # await COMMAND…: until it succeeds; its own failure after a while.

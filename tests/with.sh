@@ -34,8 +34,6 @@ fi
 [ $# -gt 0 ] || die "$usage"
 
 build=$(build_folder)
-# The shim reads every GPUSHIM_ variable as a setting; this one is ours.
-unset GPUSHIM_BUILD
 
 if [ "$software" = yes ]; then
     driver=$build/tests/driver

@@ -30,7 +30,7 @@ begin()
 # is_left: whether the broker has the weights.
 is_left()
 {
-    env -u GPUSHIM_BUILD "$build/shim/command/gpushim-broker" ps | grep -q '1 blocks left here'
+    "$build/shim/command/gpushim-broker" ps | grep -q '1 blocks left here'
 }
 
 begin loader load 3

@@ -149,7 +149,8 @@ Test(config_load, unknown_variables_are_reported_with_the_nearest)
     }
     LOAD_FILES("GPUSHIM_COLOUR=red");
     cr_assert_null(strstr(complaints.lines[0], "did you mean"));
-    LOAD_FILES("GPUSHIM", "GPUSHIM_LOG", "XGPUSHIM_LOG=x", "gpushim_log=x", "=", "", "PATH=/bin");
+    LOAD_FILES("GPUSHIM", "GPUSHIM_LOG", "GPUSHIM_BUILD=/b", "XGPUSHIM_LOG=x", "gpushim_log=x", "=",
+               "", "PATH=/bin");
     complaints_expect_none(&complaints);
 }
 
