@@ -121,22 +121,26 @@ void ask_order_silence(char *ret_reason, size_t size, int error,
         ask_silence(ret_reason, size, error, answer);
 }
 
-void ask_complain_of_absent(long pid)
+void ask_complain_of_absent(long pid, struct json *json)
 {
+    const char *why =
+        "cannot be asked: it holds less than 64 MiB and neither shares nor opens memory, "
+        "has debug.reclaim_from_peers off, or has another share.dir (gpushim stats)";
     struct user owner;
+    struct who who;
 
     if (!user_of_process(pid, &owner))
-        command_complain("process %ld: there is none, as far as can be seen from here", pid);
+        why = "is not there, as far as can be seen from here";
     else if (geteuid() != 0 && owner.uid != geteuid())
-        command_complain("process %ld belongs to another user: ask as that one, or as root", pid);
-    else if (!doctor_has_library(pid))
-        command_complain("process %ld has not the library: gpushim run starts programs with it",
-                         pid);
-    else
-        command_complain(
-            "process %ld cannot be asked: it holds less than 64 MiB and neither shares nor opens memory, "
-            "has debug.reclaim_from_peers off, or has another share.dir (gpushim stats %ld)",
-            pid, pid);
+        why = "belongs to another user: ask as that one, or as root";
+    else if (!who_has_library(pid))
+        why = "has not the library: gpushim run starts programs with it";
+    command_complain("process %ld %s", pid, why);
+    who_fill(&who, pid, (uint64_t)pid, "");
+    json_open(json, NULL, '{');
+    who_write(json, &who);
+    json_text(json, "silent", why);
+    json_close(json, '}');
 }
 
 bool ask_is_broker(const char *name)

@@ -62,6 +62,8 @@ void who_fill_told(struct who *who, const struct who *teller, int pidfd, bool sa
                    const char *name);
 /* Whether the numbers that it has for processes are those that this process has. */
 bool who_counts_alike(const struct who *who);
+/* Whether the library lies in the process's memory, where that may be read. */
+bool who_has_library(long pid);
 /* A user by name, or number. */
 const char *user_text(uid_t uid, char ret[32]);
 /* "pid 11 in trainer-0 (train)": the kernel's number as this process sees it, and its container; or
@@ -93,8 +95,8 @@ int ask_tell(int fd, const union gs_wire_message *message);
 /* As ask_silence, of an answer to what others may not ask for. */
 void ask_order_silence(char *ret_reason, size_t size, int error,
                        const union gs_wire_message *answer);
-/* Says why a process that was not found in the folder cannot be asked. */
-void ask_complain_of_absent(long pid);
+/* Says why a process that was not found in the folder cannot be asked; `json`: in a row, too. */
+void ask_complain_of_absent(long pid, struct json *json);
 /* Why he is not listed, or not wholly: ask's result and what it got. */
 void ask_silence(char *ret_reason, size_t size, int error, const union gs_wire_message *answer);
 

@@ -365,7 +365,7 @@ static void offer_pids(const char *word)
 
     while (processes && (entry = readdir(processes))) {
         if (entry->d_name[0] < '1' || entry->d_name[0] > '9' ||
-            !doctor_has_library(strtol(entry->d_name, NULL, 10)))
+            !who_has_library(strtol(entry->d_name, NULL, 10)))
             continue;
         command_read_of(strtol(entry->d_name, NULL, 10), "comm", name, sizeof name);
         offer(word, "", entry->d_name, name);

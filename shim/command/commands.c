@@ -133,7 +133,7 @@ const struct command commands[] = {
      {{"gpushim wake 4711 --timeout 5s", "it goes on where it was"}}},
     {"swap", RUNS(command_swap), "one sleeps, another wakes", "PID|CGROUP PID|CGROUP", 2, 2, {TAKES_PID, TAKES_PID},
      "Puts the first process to sleep and wakes the second, which does not wake where the first does not sleep.",
-     {TIMEOUT("for each")},
+     {TIMEOUT("for each"), LIST_JSON},
      {{"gpushim swap 4711 4712", "4712 has the GPU now"}}},
     {"cluster", RUNS(command_cluster), "what other machines have of this one, and it of theirs", "[forget MACHINE]", 0, 2,
      {TAKES_FORGET},

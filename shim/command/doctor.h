@@ -61,8 +61,6 @@ void doctor_process(struct doctor *doctor, pid_t pid);
 
 /* ---- Shared by them ------------------------------------------------------------------------- */
 
-/* Whether the library lies in the process's memory, where that may be read. */
-bool doctor_has_library(long pid);
 /* Whether the process has put up a socket in the folder, and whether it answers. */
 void doctor_look_for_socket(struct doctor *doctor, pid_t pid);
 

@@ -150,7 +150,7 @@ static void read_maps(pid_t pid, struct maps *ret_maps)
     free(line);
 }
 
-bool doctor_has_library(long pid)
+bool who_has_library(long pid)
 {
     static struct maps maps;
 

@@ -276,7 +276,7 @@ static void add_quiet(struct table *table, const struct gs_share_options *option
         long pid = strtol(entry->d_name, NULL, 10);
         struct row *row;
 
-        if (pid <= 0 || is_known(table, pid) || !doctor_has_library(pid))
+        if (pid <= 0 || is_known(table, pid) || !who_has_library(pid))
             continue;
         row = add(table, &nobody);
         who_fill(&row->who, pid, (uint64_t)pid, "");

@@ -36,7 +36,7 @@ void order_each(struct order *order)
 
     ask_each(order->options, order->time ? order->time : &time, look_at, order);
     if (order->only && !order->found && !order->if_there)
-        ask_complain_of_absent(order->only);
+        ask_complain_of_absent(order->only, order->json);
     order->failed |= order->only ? !order->found && !order->if_there : ask_left_out();
 }
 

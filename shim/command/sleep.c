@@ -196,7 +196,7 @@ static bool add_group(struct sleeping *sleeping, const char *path, int word)
         return false;
     }
     while (fscanf(pids, "%ld", &pid) == 1)
-        if (doctor_has_library(pid))
+        if (who_has_library(pid))
             add_target(sleeping, pid, word, true);
     fclose(pids);
     while ((entry = readdir(below)))
@@ -290,7 +290,8 @@ static int begin(const struct call *call, struct sleeping *ret, struct gs_share_
     return command_share_options(options) ? COMMAND_WELL : COMMAND_WRONG;
 }
 
-static int order_all(const struct call *call, enum gs_sleep_verb verb)
+/* All words; of a swap the second one wakes, and does not where the first does not sleep. */
+static int order_all(const struct call *call, enum gs_sleep_verb verb, bool swaps)
 {
     struct gs_share_options options;
     struct sleeping sleeping;
@@ -300,7 +301,9 @@ static int order_all(const struct call *call, enum gs_sleep_verb verb)
     if (status != COMMAND_WELL)
         return status;
     sleeping.order.json = call_json(call, true);
-    well = order_words(&sleeping, call, 0, call->argc, verb);
+    well = order_words(&sleeping, call, 0, swaps ? 1 : call->argc, verb);
+    if (well && swaps)
+        well = order_words(&sleeping, call, 1, 1, GS_SLEEP_WAKES);
     json_end(sleeping.order.json);
     free(sleeping.targets);
     return well ? COMMAND_WELL : COMMAND_WRONG;
@@ -308,28 +311,17 @@ static int order_all(const struct call *call, enum gs_sleep_verb verb)
 
 int command_sleep(const struct call *call)
 {
-    return order_all(call, GS_SLEEP_GOES);
+    return order_all(call, GS_SLEEP_GOES, false);
 }
 
 int command_wake(const struct call *call)
 {
-    return order_all(call, GS_SLEEP_WAKES);
+    return order_all(call, GS_SLEEP_WAKES, false);
 }
 
-/* The second does not wake where the first does not sleep. */
 int command_swap(const struct call *call)
 {
-    struct gs_share_options options;
-    struct sleeping sleeping;
-    int status = begin(call, &sleeping, &options);
-    bool well;
-
-    if (status != COMMAND_WELL)
-        return status;
     if (strcmp(call->argv[0], call->argv[1]) == 0)
         return call_wrong(call, "both are %s: one sleeps and another wakes", call->argv[0]);
-    well = order_words(&sleeping, call, 0, 1, GS_SLEEP_GOES) &&
-           order_words(&sleeping, call, 1, 1, GS_SLEEP_WAKES);
-    free(sleeping.targets);
-    return well ? COMMAND_WELL : COMMAND_WRONG;
+    return order_all(call, GS_SLEEP_GOES, true);
 }

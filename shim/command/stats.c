@@ -217,7 +217,7 @@ static int watch(const struct call *call, long only, uint64_t every_ns)
         poll(NULL, 0, (int)(every_ns / GS_NS_PER_MS));
     }
     if (well && only && !table.count) {
-        ask_complain_of_absent(only);
+        ask_complain_of_absent(only, NULL);
         well = false;
     }
     free(table.rows);

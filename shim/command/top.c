@@ -396,7 +396,7 @@ int top_run(long only, uint64_t every_ns)
     } while (goes_on && (well = figures_find(&table, only, false)));
     give_terminal_back();
     if (well && only && !before.count) {
-        ask_complain_of_absent(only);
+        ask_complain_of_absent(only, NULL);
         well = false;
     }
     free(before.rows);

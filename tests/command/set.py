@@ -95,7 +95,7 @@ def prove_wrong(folder, holder):
     refuses(folder, 1, ('set', str(little.pid), 'log=info'), 'holds less than 64 MiB')
     refuses(folder, 1, ('set', str(apart.pid), 'log=info'), 'has not the library')
     little.end()
-    refuses(folder, 1, ('set', str(little.pid), 'log=info'), 'there is none')
+    refuses(folder, 1, ('set', str(little.pid), 'log=info'), 'is not there')
     apart.end()
     holder.stop()
     refuses(folder, 1, ('set', pid, 'log=info'), 'does not answer')

@@ -53,6 +53,11 @@ def prove_it(folder):
     told = json.loads(says(folder, 0, ('wake', pid, '--json')).stdout)['rows'][0]
     check(told['state'] == 'awake' and told['away_bytes'] == 0, f'as JSON: {told}')
     is_right(one, 'after the second wake')
+    told = json.loads(says(folder, 1, ('sleep', '4194304', str(os.getpid()), pid, '--json'), '4194304').stdout)['rows']
+    check([(row['pid'], (row['silent'] or '').split(',')[0]) for row in told] == [
+        (4194304, 'is not there'), (os.getpid(), 'has not the library: gpushim run starts programs with it'), (one.pid, '')],
+          f'a row for each: {told}')
+    says(folder, 0, ('wake', pid), 'awake')
     one.end()
 
 
@@ -153,7 +158,8 @@ def prove_a_swap(folder):
     says(folder, 0, ('sleep', str(first.pid)), 'asleep')
     second, third = start(folder), start(folder)
     says(folder, 1, ('wake', str(first.pid), '--timeout', '0.1s'), 'GPU 0', 'no room')
-    says(folder, 0, ('swap', str(second.pid), str(first.pid)), f'pid {second.pid} (', f'pid {first.pid} (')
+    told = json.loads(says(folder, 0, ('swap', str(second.pid), str(first.pid), '--json')).stdout)['rows']
+    check([(row['pid'], row['state']) for row in told] == [(second.pid, 'asleep'), (first.pid, 'awake')], f'as JSON: {told}')
     is_right(first, 'after a swap')
     says(folder, 0, ('sleep', str(first.pid), str(third.pid)), f'pid {first.pid} (', f'pid {third.pid} (')
     says(folder, 1, ('swap', str(first.pid), str(second.pid)), 'asleep already')
