@@ -4,8 +4,8 @@
  * asked whether it is at it still. Several take it in two steps (core/process/sleep.h), one after
  * the other in each: so what they share among themselves goes too.
  */
-#include <dirent.h>
 #include <errno.h>
+#include <fts.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -175,36 +175,46 @@ static void add_target(struct sleeping *sleeping, long pid, int word, bool in_gr
         (struct target){.pid = pid, .word = word, .in_group = in_group, .first = first};
 }
 
-/* Those of a control group, and of the ones below it, that have the library. False: it cannot be
- * read, or is none, which was said; then nobody below it is meant. */
-static bool add_group(struct sleeping *sleeping, const char *path, int word)
+/* Those of a control group that have the library. 0, or an errno. */
+static int add_group(struct sleeping *sleeping, const char *path, int word)
 {
     char name[PATH_MAX];
-    const struct dirent *entry;
-    bool well = true;
-    DIR *below;
     FILE *pids;
     long pid;
 
     snprintf(name, sizeof name, "%s/cgroup.procs", path);
     pids = fopen(name, "re");
-    below = pids ? opendir(path) : NULL;
-    if (!below) {
-        command_complain("%s is no control group: %s: %s", path, name, strerror(errno));
-        if (pids)
-            fclose(pids);
-        return false;
-    }
+    if (!pids)
+        return errno;
     while (fscanf(pids, "%ld", &pid) == 1)
         if (who_has_library(pid))
             add_target(sleeping, pid, word, true);
     fclose(pids);
-    while ((entry = readdir(below)))
-        if (entry->d_type == DT_DIR && entry->d_name[0] != '.') {
-            snprintf(name, sizeof name, "%.2000s/%s", path, entry->d_name);
-            well &= add_group(sleeping, name, word);
-        }
-    closedir(below);
+    return 0;
+}
+
+/* The same of the ones below it, however deep they lie. False: one cannot be read, or is none, which
+ * was said; then nobody below it is meant. */
+static bool add_groups(struct sleeping *sleeping, const char *path, int word)
+{
+    char *const roots[] = {(char *)path, NULL};
+    FTS *tree = command_need(fts_open(roots, FTS_PHYSICAL | FTS_COMFOLLOW, NULL));
+    bool well = true;
+    FTSENT *entry;
+
+    while ((entry = fts_read(tree))) {
+        const bool is_asked =
+            entry->fts_info == FTS_D || (entry->fts_level == 0 && entry->fts_info != FTS_DP);
+        const int error = is_asked ? add_group(sleeping, entry->fts_accpath, word) : 0;
+
+        if (!error)
+            continue;
+        command_complain("%s is no control group: cgroup.procs: %s", entry->fts_path,
+                         strerror(error));
+        fts_set(tree, entry, FTS_SKIP);
+        well = false;
+    }
+    fts_close(tree);
     return well;
 }
 
@@ -251,7 +261,7 @@ static bool order_words(struct sleeping *sleeping, const struct call *call, int 
     sleeping->count = 0;
     for (int i = n; i < n + count; i++)
         if (is_group(call->argv[i]))
-            well &= add_group(sleeping, call->argv[i], i);
+            well &= add_groups(sleeping, call->argv[i], i);
         else
             add_target(sleeping, call_pid(call, call->argv[i]), i, false);
     well &= order_targets(sleeping, verb);

@@ -132,6 +132,18 @@ def prove_a_group(folder):
     with open(os.path.join(group, 'below', 'cgroup.procs'), 'w', encoding='utf-8') as file:
         file.write(f'{small.pid}\n')
     says(folder, 1, ('sleep', os.path.join(group, 'below')), 'no process in it')
+    deep, here = os.path.join(folder, 'deep'), os.getcwd()
+    os.mkdir(deep)
+    os.chdir(deep)  # paths are longer than a path may be
+    for level in range(25):
+        with open('cgroup.procs', 'w', encoding='utf-8') as file:
+            file.write(f'{second.pid}\n' if level == 24 else '')
+        if level < 24:
+            os.mkdir('x' * 200)
+            os.chdir('x' * 200)
+    os.chdir(here)
+    says(folder, 0, ('sleep', deep), f'pid {second.pid} (', 'asleep')
+    says(folder, 0, ('wake', deep), 'awake')
     for one in (first, second, other, small):
         one.end()
 
