@@ -198,7 +198,7 @@ def faults_of_pages(folder):
 
 
 def check_pages(folder):
-    pages = {'README.md': '# A project\n\nSee [the pool](core/pool/README.md#its-locks), `core/pool`, '
+    pages = {'README.md': '# A project\n\nSee [the pool](core/pool/README.md#its-locks), `core/pool`,\n'
                           '[a site](https://a.site/x.c#y), a_file.c, tests/*.txt and `gs_pool_take_locked`.\n',
              'core/pool/README.md': '# The pool\n\n## Its locks\n\nblock.c, ../../a_file.c\n'}
     (folder / 'tests').mkdir()
@@ -209,17 +209,18 @@ def check_pages(folder):
     for name, text in pages.items():
         (folder / name).write_text(text)
     check('pages as they are to be', faults_of_pages(folder), [])
-    wrong = (('README.md', 'no.c', 'README.md:4: names no.c, which is not there'),
-             ('README.md', 'core/no', 'README.md:4: names core/no, which is not there'),
-             ('README.md', 'tests/*.py', 'README.md:4: names tests/*.py, which is not there'),
-             ('README.md', '`gs_pool_no`', 'README.md:4: names gs_pool_no, which is in no source'),
-             ('README.md', 'GPUSHIM_NO', 'README.md:4: names GPUSHIM_NO, which is in no source'),
-             ('README.md', '[x](no.md)', 'README.md:4: a link to no.md, which is not there'),
+    wrong = (('README.md', 'no.c', 'README.md:5: names no.c, which is not there'),
+             ('README.md', 'core/no', 'README.md:5: names core/no, which is not there'),
+             ('README.md', 'tests/*.py', 'README.md:5: names tests/*.py, which is not there'),
+             ('README.md', '`gs_pool_no`', 'README.md:5: names gs_pool_no, which is in no source'),
+             ('README.md', 'GPUSHIM_NO', 'README.md:5: names GPUSHIM_NO, which is in no source'),
+             ('README.md', '[x](no.md)', 'README.md:5: a link to no.md, which is not there'),
              ('README.md', '`gs_pool_take_locked` (tests/b.c)',
               'README.md: says that gs_pool_take_locked is in tests/b.c, and it is not'),
              ('core/pool/README.md', '[x](../../README.md#no)', 'core/pool/README.md:6: a link to '
               '#no, a heading that README.md has not'),
-             ('README.md', '\n' * 107, 'README.md: 111 lines, 110 at most'),
+             ('README.md', '\n' * 106, 'README.md: 111 lines, 110 at most'),
+             ('README.md', 'a' * 111, 'README.md:5: 111 columns, 110 at most'),
              ('README.md', '\n' + 'a ' * 31, f'README.md: a sentence of 31 words, 30 at most: {("a " * 31).strip()}'),
              ('core/pool/README.md', '\n' + 'a. ' * 1150, 'core/pool/README.md: 1158 words, 1150 at most'))
     for name, more, fault in wrong:
