@@ -32,6 +32,8 @@
 #define HASH_NONFATAL_OOM 1
 #include <uthash.h>
 
+struct gs_away;
+
 /* A handle's memory. */
 struct gs_own_memory {
     size_t size;
@@ -58,8 +60,7 @@ struct gs_own_handle {
     bool known;                    /* in the table: its number is not another's */
     bool moved;                    /* the driver's number may be another one */
     enum gs_own_use use;
-    size_t
-        away; /* of a process that falls asleep: its place in the list of what goes, and 1; 0: it stays */
+    struct gs_away *away; /* of a process that falls asleep: it goes; NULL: it stays */
     UT_hash_handle hh;
 };
 

@@ -90,10 +90,8 @@ struct gs_sleep_watch {
     uint64_t looked_ns, took_ns[GS_SLEEP_PHASES];
 };
 
-struct gs_away;       /* memory that is away: a piece's, or the program's own */
-struct gs_away_range; /* what of it was live */
-struct gs_away_place; /* where it is mapped */
-struct gs_low_stack;  /* a context whose stack limit was lowered */
+struct gs_away;      /* memory that is away: a piece's, or the program's own */
+struct gs_low_stack; /* a context whose stack limit was lowered */
 
 /* The host's copy of what is back goes while the program goes on already. */
 struct gs_sleep_freeing {
@@ -104,12 +102,7 @@ struct gs_sleep_freeing {
 
 /* Of a process. One thread at a time is at it; the figures are read by any. */
 struct gs_sleep {
-    struct gs_away *pieces;
-    size_t count, room;
-    struct gs_away_range *ranges;
-    size_t range_count, range_room;
-    struct gs_away_place *places;
-    size_t place_count, place_room;
+    struct gs_away *pieces; /* all of a context one after the other */
     struct gs_low_stack *stacks;
     unsigned stack_count;
     struct gs_sleep_store store;

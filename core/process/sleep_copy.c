@@ -121,13 +121,12 @@ static bool copy_range(struct gs_core *core, CUcontext context, const struct gs_
 static bool copy_piece(struct gs_core *core, const struct gs_away *away, bool out,
                        struct gs_sleep_why *why)
 {
-    const struct gs_sleep *sleep = &core->sleep;
     bool done = true;
 
     for (size_t k = 0; done && k < away->ranges; k++) {
-        const struct gs_away_range *range = &sleep->ranges[away->first_range + k];
+        const struct gs_away_range *range = &away->range[k];
 
-        if (sleep->store.in_file)
+        if (core->sleep.store.in_file)
             done = await_part(core, away->context, 0, why) && copy_by_parts(core, range, out, why);
         else
             done = copy_range(core, away->context, range, out, why);
@@ -149,24 +148,24 @@ static gs_status await_copies(const struct gs_driver *driver)
 bool gs_sleep_copy(struct gs_core *core, bool out, struct gs_sleep_why *why)
 {
     const struct gs_driver *driver = &core->driver;
-    struct gs_sleep *sleep = &core->sleep;
+    const struct gs_away *away = core->sleep.pieces;
     bool done = true;
 
-    for (size_t i = 0; done && i < sleep->count;) {
-        const CUcontext context = sleep->pieces[i].context;
+    while (done && away) {
+        const CUcontext context = away->context;
         gs_status status = driver->ctx_push_current(context);
         CUcontext popped;
 
         if (status != GS_OK)
             return refuse_copy(why, out, status);
-        for (; done && i < sleep->count && sleep->pieces[i].context == context; i++)
-            done = copy_piece(core, &sleep->pieces[i], out, why);
+        for (; done && away && away->context == context; away = away->next)
+            done = copy_piece(core, away, out, why);
         status = await_copies(driver);
         driver->ctx_pop_current(&popped);
         if (done && status != GS_OK)
             done = refuse_copy(why, out, status);
     }
-    gs_sleep_was_at(sleep, GS_SLEEP_COPYING);
+    gs_sleep_was_at(&core->sleep, GS_SLEEP_COPYING);
     return done;
 }
 

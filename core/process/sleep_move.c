@@ -124,7 +124,7 @@ static bool unmap(struct gs_core *core, const struct gs_away *away)
     bool unmapped = true;
 
     for (size_t k = 0; k < away->places; k++) {
-        struct gs_away_place *place = &core->sleep.places[away->first_place + k];
+        struct gs_away_place *place = &away->place[k];
 
         place->mapped =
             place->mapped && core->driver.mem_unmap(place->base, place->size) != CUDA_SUCCESS;
@@ -151,12 +151,11 @@ static void release(struct gs_core *core, struct gs_away *away, const struct gs_
 
 void gs_sleep_leave(struct gs_core *core)
 {
+    struct gs_away *away;
     size_t refused = 0;
 
-    for (size_t i = 0; i < core->sleep.count; i++) {
+    DL_FOREACH(core->sleep.pieces, away) {
         const struct gs_trace_mark mark = gs_trace_begin();
-        struct gs_away *away = &core->sleep.pieces[i];
-
         const bool unmapped = unmap(core, away);
 
         gs_sleep_was_at(&core->sleep, GS_SLEEP_UNMAPPING);
@@ -218,7 +217,7 @@ static gs_status map(struct gs_core *core, const struct gs_away *away)
     gs_status status = GS_OK;
 
     for (size_t k = 0; status == GS_OK && k < away->places; k++) {
-        struct gs_away_place *place = &core->sleep.places[away->first_place + k];
+        struct gs_away_place *place = &away->place[k];
 
         if (!place->mapped)
             status = core->driver.mem_map(place->base, place->size, place->offset, away->handle, 0);
@@ -235,19 +234,20 @@ static gs_status try_to_map(struct gs_core *core, const char **ret_call)
 {
     struct gs_sleep *sleep = &core->sleep;
     gs_status status = GS_OK;
+    struct gs_away *away;
 
     *ret_call = "cuMemCreate";
-    for (size_t i = 0; status == GS_OK && i < sleep->count; i++)
-        status = make(core, &sleep->pieces[i]);
+    for (away = sleep->pieces; status == GS_OK && away; away = away->next)
+        status = make(core, away);
     gs_sleep_was_at(sleep, GS_SLEEP_CREATING);
     if (status == GS_OK) {
         *ret_call = "cuCtxSetLimit";
         status = raise_stacks(core);
         gs_sleep_was_at(sleep, GS_SLEEP_STACKS);
     }
-    for (size_t i = 0; status == GS_OK && i < sleep->count; i++) {
+    for (away = sleep->pieces; status == GS_OK && away; away = away->next) {
         *ret_call = "cuMemMap or cuMemSetAccess";
-        status = map(core, &sleep->pieces[i]);
+        status = map(core, away);
     }
     gs_sleep_was_at(sleep, GS_SLEEP_MAPPING);
     if (status != GS_OK)
@@ -259,14 +259,11 @@ static gs_status try_to_map(struct gs_core *core, const char **ret_call)
  * once, before those take it back. */
 static bool ask_others(struct gs_core *core, CUdevice device)
 {
-    const struct gs_sleep *sleep = &core->sleep;
-    size_t i = 0;
+    const struct gs_away *away;
 
-    while (i < sleep->count && sleep->pieces[i].device != device)
-        i++;
-    return i < sleep->count &&
-           gs_neighbour_ask(core, &core->device[device], sleep->pieces[i].context,
-                            gs_core_away(core, device));
+    DL_SEARCH_SCALAR(core->sleep.pieces, away, device, device);
+    return away &&
+           gs_neighbour_ask(core, &core->device[device], away->context, gs_core_away(core, device));
 }
 
 /* The first of several devices that are short of it. */
@@ -321,7 +318,9 @@ static void join(const struct gs_away *away)
 
 void gs_sleep_join(struct gs_core *core)
 {
-    for (size_t i = 0; i < core->sleep.count; i++)
-        if (core->sleep.pieces[i].piece)
-            join(&core->sleep.pieces[i]);
+    const struct gs_away *away;
+
+    DL_FOREACH(core->sleep.pieces, away)
+        if (away->piece)
+            join(away);
 }

@@ -55,20 +55,16 @@ static bool add_handle_locked(struct gs_sleep *sleep, struct gs_own_handle *hand
 
     if (!away)
         return false;
-    *away = (struct gs_away){.own = handle,
-                             .device = handle->memory.device,
-                             .size = handle->memory.size,
-                             .context = context,
-                             .handle = handle->real,
-                             .references = handle->held,
-                             .made = true,
-                             .first_range = sleep->range_count,
-                             .ranges = kept,
-                             .first_place = sleep->place_count};
+    away->own = handle;
+    away->device = handle->memory.device;
+    away->size = handle->memory.size;
+    away->context = context;
+    away->handle = handle->real;
+    away->references = handle->held;
+    away->made = true;
     if (kept)
-        sleep->ranges[sleep->range_count++] = (struct gs_away_range){.size = handle->memory.size};
-    sleep->place_count += handle->mappings;
-    handle->away = sleep->count;
+        away->range[away->ranges++].size = handle->memory.size;
+    handle->away = away;
     return true;
 }
 
@@ -94,36 +90,31 @@ static bool add_handles_locked(struct gs_core *core, const struct contexts *cont
 static void add_mapping_locked(uint64_t address, void *arg)
 {
     struct gs_core *core = arg;
-    struct gs_sleep *sleep = &core->sleep;
     const struct gs_own_mapping *mapping = gs_own_mapping_locked(own_of(core), address);
     const struct gs_own_handle *handle = mapping->handle;
-    struct gs_away_range *range;
     struct gs_away *away;
 
     if (!handle || handle->memory.imported)
         gs_sleep_stays(core, handle ? GS_STAYS_SHARED : GS_STAYS_OWN, mapping->span.size);
     if (!handle || !handle->away)
         return;
-    away = &sleep->pieces[handle->away - 1];
-    sleep->places[away->first_place + away->places++] =
-        (struct gs_away_place){.base = mapping->span.base,
-                               .size = mapping->span.size,
-                               .offset = mapping->offset,
-                               .reads = mapping->reads,
-                               .writes = mapping->writes,
-                               .mapped = true};
-    range = away->ranges ? &sleep->ranges[away->first_range] : NULL;
-    if (range && !range->address && mapping->span.size == range->size &&
+    away = handle->away;
+    away->place[away->places++] = (struct gs_away_place){.base = mapping->span.base,
+                                                         .size = mapping->span.size,
+                                                         .offset = mapping->offset,
+                                                         .reads = mapping->reads,
+                                                         .writes = mapping->writes,
+                                                         .mapped = true};
+    if (away->ranges && !away->range->address && mapping->span.size == away->range->size &&
         mapping->writes >> away->device & 1)
-        range->address = mapping->span.base;
+        away->range->address = mapping->span.base;
 }
 
 /* A handle that the program has released is the driver's no more, but for what is mapped of it. */
 static bool retain_released(struct gs_core *core, struct gs_away *away)
 {
     if (away->references == 0 &&
-        core->driver.mem_retain(&away->handle,
-                                (void *)core->sleep.places[away->first_place].base) == CUDA_SUCCESS)
+        core->driver.mem_retain(&away->handle, (void *)away->place->base) == CUDA_SUCCESS)
         away->references = 1;
     return away->references > 0;
 }
@@ -131,13 +122,10 @@ static bool retain_released(struct gs_core *core, struct gs_away *away)
 /* What cannot be copied stays: it is mapped nowhere, in parts, or where it may not be written. */
 static void keep_some(struct gs_core *core)
 {
-    struct gs_sleep *sleep = &core->sleep;
+    struct gs_away *away, *next;
 
-    for (size_t i = sleep->count; i-- > 0;) {
-        struct gs_away *away = &sleep->pieces[i];
-
-        if (away->own && ((away->ranges && !sleep->ranges[away->first_range].address) ||
-                          !retain_released(core, away)))
+    DL_FOREACH_SAFE(core->sleep.pieces, away, next) {
+        if (away->own && ((away->ranges && !away->range->address) || !retain_released(core, away)))
             gs_sleep_keep(core, away, GS_STAYS_OWN);
     }
 }
@@ -168,7 +156,7 @@ void gs_sleep_own_back(struct gs_core *core, struct gs_away *away)
     bool released;
 
     gs_lock_take(&own->lock);
-    handle->away = 0;
+    handle->away = NULL;
     if (away->anew) {
         handle->moved = true;
         handle->real = away->handle;

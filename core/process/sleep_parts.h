@@ -6,35 +6,40 @@
 #ifndef GS_CORE_PROCESS_SLEEP_PARTS_H
 #define GS_CORE_PROCESS_SLEEP_PARTS_H
 
+#include "core/base/list.h"
 #include "core/process/context.h"
 
 struct gs_own_handle;
 
+/* What of memory that goes is live. */
+struct gs_away_range {
+    uint64_t address;
+    size_t size, offset; /* in the store */
+};
+
+/* Where it is mapped. */
+struct gs_away_place {
+    uint64_t base;
+    size_t size, offset;    /* in the memory */
+    uint64_t reads, writes; /* bit d: device d may */
+    bool mapped;
+};
+
 /* Memory that goes, or is away. */
 struct gs_away {
+    struct gs_away *prev, *next;
     struct gs_piece *piece; /* whose it is; NULL: the program's own: */
     struct gs_own_handle *own;
     CUdevice device;
     size_t size;
     CUcontext context; /* in which it is copied */
     CUmemGenericAllocationHandle handle;
-    unsigned references; /* of it, that are to be given back */
-    bool made, anew;     /* it is there; after a wake, which made it */
-    bool exports;        /* blocks of it have handles, which are of this piece: it keeps its id */
-    size_t first_range, ranges, first_place, places;
-};
-
-/* What of it is live. */
-struct gs_away_range {
-    uint64_t address;
-    size_t size, offset; /* in the store */
-};
-
-struct gs_away_place {
-    uint64_t base;
-    size_t size, offset;    /* in the memory */
-    uint64_t reads, writes; /* bit d: device d may */
-    bool mapped;
+    unsigned references;   /* of it, that are to be given back */
+    bool made, anew;       /* it is there; after a wake, which made it */
+    bool exports;          /* blocks of it have handles, which are of this piece: it keeps its id */
+    size_t ranges, places; /* how many there are */
+    struct gs_away_range *range;
+    struct gs_away_place *place;
 };
 
 /* A context whose stack limit was lowered. */
@@ -62,8 +67,8 @@ static inline bool gs_sleep_discards(const struct gs_sleep *sleep, unsigned tag)
 {
     return tag && tag == sleep->discards;
 }
-/* For that: so much more stays; there is room for one more, its places and ranges (NULL: no host
- * memory); what the program has made itself is listed as well. */
+/* For that: so much more stays; one more goes, zeroed but for room for so many places and ranges
+ * (NULL: no host memory); what the program has made itself is listed as well. */
 void gs_sleep_stays(struct gs_core *core, enum gs_stays why, size_t size);
 struct gs_away *gs_sleep_add(struct gs_sleep *sleep, size_t places, size_t ranges);
 bool gs_sleep_plan_own(struct gs_core *core);
@@ -71,7 +76,7 @@ bool gs_sleep_plan_own(struct gs_core *core);
 void gs_sleep_own_back(struct gs_core *core, struct gs_away *away);
 /* None is to go, and nothing is known of them. */
 void gs_sleep_plan_none(struct gs_core *core);
-/* One is not to go after all: another has its place in the list, one behind it. */
+/* One is not to go after all: it is in the list no more. */
 void gs_sleep_keep(struct gs_core *core, struct gs_away *away, enum gs_stays why);
 
 /* ---- Their contents (sleep_copy.c) ----------------------------------------------------------- */

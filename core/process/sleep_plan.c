@@ -13,33 +13,17 @@ void gs_sleep_stays(struct gs_core *core, enum gs_stays why, size_t size)
     __atomic_add_fetch(&core->sleep.figures.stays[why], size, __ATOMIC_RELAXED);
 }
 
-/* Room for so many in all; false: no host memory. */
-static bool grow(void **list, size_t *room, size_t count, size_t size)
-{
-    size_t more = *room ? *room : 64;
-    void *grown;
-
-    if (count <= *room)
-        return true;
-    while (more < count)
-        more *= 2;
-    grown = realloc(*list, more * size);
-    if (!grown)
-        return false;
-    *list = grown;
-    *room = more;
-    return true;
-}
-
 struct gs_away *gs_sleep_add(struct gs_sleep *sleep, size_t places, size_t ranges)
 {
-    if (!grow((void **)&sleep->pieces, &sleep->room, sleep->count + 1, sizeof *sleep->pieces) ||
-        !grow((void **)&sleep->places, &sleep->place_room, sleep->place_count + places,
-              sizeof *sleep->places) ||
-        !grow((void **)&sleep->ranges, &sleep->range_room, sleep->range_count + ranges,
-              sizeof *sleep->ranges))
+    struct gs_away *away =
+        calloc(1, sizeof *away + places * sizeof *away->place + ranges * sizeof *away->range);
+
+    if (!away)
         return NULL;
-    return &sleep->pieces[sleep->count++];
+    away->place = (struct gs_away_place *)(away + 1);
+    away->range = (struct gs_away_range *)(away->place + places);
+    DL_APPEND(sleep->pieces, away);
+    return away;
 }
 
 static uint64_t larger(uint64_t a, uint64_t b)
@@ -55,24 +39,15 @@ static bool has_contents(const struct gs_block *block)
            block->state == GS_BLOCK_HELD;
 }
 
-/* The arena's lock is held. False: no host memory. */
-static bool add_range_locked(struct gs_sleep *sleep, size_t first, uint64_t from, uint64_t to)
+/* There is room for it. */
+static void add_range(struct gs_away *away, uint64_t from, uint64_t to)
 {
-    struct gs_away_range *last;
+    struct gs_away_range *last = away->ranges ? &away->range[away->ranges - 1] : NULL;
 
-    if (sleep->range_count > first) {
-        last = &sleep->ranges[sleep->range_count - 1];
-        if (from - (last->address + last->size) <= GAP_COPIED) {
-            last->size = to - last->address;
-            return true;
-        }
-    }
-    if (!grow((void **)&sleep->ranges, &sleep->range_room, sleep->range_count + 1,
-              sizeof *sleep->ranges))
-        return false;
-    sleep->ranges[sleep->range_count++] =
-        (struct gs_away_range){.address = from, .size = to - from};
-    return true;
+    if (last && from - (last->address + last->size) <= GAP_COPIED)
+        last->size = to - last->address;
+    else
+        away->range[away->ranges++] = (struct gs_away_range){.address = from, .size = to - from};
 }
 
 static struct gs_block *first_block_locked(const struct gs_piece *piece)
@@ -120,44 +95,47 @@ static enum gs_stays stays_locked(struct gs_core *core, const struct gs_piece *p
                                                                           : GS_STAYS_REASONS;
 }
 
+static size_t count_blocks_locked(const struct gs_piece *piece)
+{
+    size_t count = 0;
+
+    for (const struct gs_block *block = first_block_locked(piece);
+         block && block->base < gs_piece_end(piece); block = block->above)
+        count++;
+    return count;
+}
+
 /* A piece that goes, and what of it is live. False: no host memory. */
 static bool add_piece_locked(struct gs_core *core, struct gs_piece *piece, bool exports)
 {
-    struct gs_sleep *sleep = &core->sleep;
     const uint64_t end = gs_piece_end(piece);
-    const size_t first = sleep->range_count;
     const uint64_t access = piece->peer_access | UINT64_C(1) << piece->device;
-    struct gs_away *away = gs_sleep_add(sleep, 1, 0);
-    bool added = away;
+    struct gs_away *away = gs_sleep_add(&core->sleep, 1, count_blocks_locked(piece));
 
-    for (const struct gs_block *block = first_block_locked(piece);
-         added && block && block->base < end; block = block->above)
-        if (has_contents(block) && !gs_sleep_discards(sleep, piece->arena->tag))
-            added = add_range_locked(sleep, first, larger(block->base, piece->span.base),
-                                     gs_block_end(block) < end ? gs_block_end(block) : end);
     if (!away) {
         exports_wake_locked(core, piece, end);
         return false;
     }
-    *away = (struct gs_away){.piece = piece,
-                             .exports = exports,
-                             .device = piece->device,
-                             .size = piece->span.size,
-                             .context = piece->arena->context,
-                             .handle = piece->handle,
-                             .references = 1,
-                             .made = true,
-                             .first_range = first,
-                             .ranges = sleep->range_count - first,
-                             .first_place = sleep->place_count,
-                             .places = 1};
-    sleep->places[sleep->place_count++] = (struct gs_away_place){.base = piece->span.base,
-                                                                 .size = piece->span.size,
-                                                                 .reads = access,
-                                                                 .writes = access,
-                                                                 .mapped = true};
+    away->piece = piece;
+    away->exports = exports;
+    away->device = piece->device;
+    away->size = piece->span.size;
+    away->context = piece->arena->context;
+    away->handle = piece->handle;
+    away->references = 1;
+    away->made = true;
+    for (const struct gs_block *block = first_block_locked(piece); block && block->base < end;
+         block = block->above)
+        if (has_contents(block) && !gs_sleep_discards(&core->sleep, piece->arena->tag))
+            add_range(away, larger(block->base, piece->span.base),
+                      gs_block_end(block) < end ? gs_block_end(block) : end);
+    away->place[away->places++] = (struct gs_away_place){.base = piece->span.base,
+                                                         .size = piece->span.size,
+                                                         .reads = access,
+                                                         .writes = access,
+                                                         .mapped = true};
     piece->asleep = true;
-    return added;
+    return true;
 }
 
 static bool add_region_locked(struct gs_core *core, struct gs_region *region)
@@ -209,27 +187,25 @@ void gs_sleep_keep(struct gs_core *core, struct gs_away *away, enum gs_stays why
 {
     give_back(core, away);
     gs_sleep_stays(core, why, away->size);
-    *away = core->sleep.pieces[--core->sleep.count];
+    DL_DELETE(core->sleep.pieces, away);
+    free(away);
 }
 
 static bool end_registrations(struct gs_core *core, const struct gs_away *away)
 {
     bool ended = true;
 
-    for (size_t k = 0; ended && k < away->places; k++) {
-        const struct gs_away_place *place = &core->sleep.places[away->first_place + k];
-
-        ended = gs_regcache_drain(core->regcache, place->base, place->size);
-    }
+    for (size_t k = 0; ended && k < away->places; k++)
+        ended = gs_regcache_drain(core->regcache, away->place[k].base, away->place[k].size);
     return ended;
 }
 
 /* What is kept of registrations ends, and of descriptors for others. */
 static void end_uses(struct gs_core *core)
 {
-    for (size_t i = core->sleep.count; i-- > 0;) {
-        struct gs_away *away = &core->sleep.pieces[i];
+    struct gs_away *away, *next;
 
+    DL_FOREACH_SAFE(core->sleep.pieces, away, next) {
         if (!end_registrations(core, away))
             gs_sleep_keep(core, away, GS_STAYS_REGISTERED);
         else if (away->piece)
@@ -240,14 +216,13 @@ static void end_uses(struct gs_core *core)
 /* Where each range is in the store; its size. */
 static size_t place_ranges(struct gs_sleep *sleep)
 {
+    struct gs_away *away;
     size_t size = 0;
 
-    for (size_t i = 0; i < sleep->count; i++)
-        for (size_t k = 0; k < sleep->pieces[i].ranges; k++) {
-            struct gs_away_range *range = &sleep->ranges[sleep->pieces[i].first_range + k];
-
-            range->offset = size;
-            size += range->size;
+    DL_FOREACH(sleep->pieces, away)
+        for (size_t k = 0; k < away->ranges; k++) {
+            away->range[k].offset = size;
+            size += away->range[k].size;
         }
     return size;
 }
@@ -266,19 +241,16 @@ bool gs_sleep_plan(struct gs_core *core, size_t *ret_size)
 void gs_sleep_plan_none(struct gs_core *core)
 {
     struct gs_sleep *sleep = &core->sleep;
+    struct gs_away *away, *next;
 
-    for (size_t i = 0; i < sleep->count; i++)
-        give_back(core, &sleep->pieces[i]);
-    free(sleep->pieces);
-    free(sleep->ranges);
-    free(sleep->places);
-    free(sleep->stacks);
+    DL_FOREACH_SAFE(sleep->pieces, away, next) {
+        give_back(core, away);
+        free(away);
+    }
     sleep->pieces = NULL;
-    sleep->ranges = NULL;
-    sleep->places = NULL;
+    free(sleep->stacks);
     sleep->stacks = NULL;
-    sleep->count = sleep->room = sleep->range_count = sleep->range_room = sleep->stack_count = 0;
-    sleep->place_count = sleep->place_room = 0;
+    sleep->stack_count = 0;
     __atomic_store_n(&sleep->figures.copied, 0, __ATOMIC_RELAXED);
     for (int i = 0; i < GS_STAYS_REASONS; i++)
         __atomic_store_n(&sleep->figures.stays[i], 0, __ATOMIC_RELAXED);
