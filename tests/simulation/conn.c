@@ -229,6 +229,7 @@ int gs_wire_send_all(int socket, const union gs_wire_message *message,
     *file->peer->last = sent;
     file->peer->last = &sent->next;
     file->peer->unread += sent->counts;
+    file->greeted |= message->head.type == GS_WIRE_HELLO;
     file_changed(file->peer);
     if (world.trace)
         trace(file, "says", message);

@@ -182,6 +182,9 @@ void processes_lose_power(unsigned machine)
  * other yet, leaves a child of which nobody can know. */
 static bool may_lack_connections(const struct process *process)
 {
+    for (unsigned i = 0; i < FDS_MAX; i++)
+        if (process->fds[i].file && process->fds[i].file->forsaken)
+            return true;
     return process->lost_ns && world.now_ns - process->lost_ns < REPAIR_NS;
 }
 

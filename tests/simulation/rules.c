@@ -70,15 +70,16 @@ void rule_child_ended(const struct child *child, uint64_t gone_ns)
                 use->gone_ns = gone_ns;
 }
 
-/* A connection that the process has, other than that one, is the child's too. */
+/* A connection that the process has, other than that one, is the child's too, and is known for its
+ * parent's. */
 static bool has_another(const struct child *child, const struct process *process,
                         const struct file *socket)
 {
     for (unsigned i = 0; i < FDS_MAX; i++) {
         const struct file *file = child->files[i];
 
-        if (file && file->kind == FILE_SOCKET && file->peer && file->peer != socket &&
-            file->peer->holder == process)
+        if (file && file->kind == FILE_SOCKET && file->greeted && file->peer &&
+            file->peer != socket && file->peer->holder == process)
             return true;
     }
     return false;
@@ -114,6 +115,7 @@ void rule_program_closes(const struct process *process, const struct file *socke
     process->image->has_missed |= is_last_word(socket);
     if (!socket->peer)
         return;
+    socket->peer->forsaken = true;
     for (struct child *child = world.children; child; child = child->next) {
         if (child->cuts == PROCESSES_MAX || !has_other_end(child, socket) ||
             has_another(child, process, socket))

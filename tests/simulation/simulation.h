@@ -119,6 +119,8 @@ struct file {
     struct message *first, **last;
     size_t unread, limit; /* what lies here, and how much of what is sent from here may lie there */
     bool shut;            /* the other side has gone */
+    bool greeted;         /* it was said over it from here who that is */
+    bool forsaken; /* the program at the other end has closed that, and a child may have it */
     /* Listeners: sockets that nobody has accepted yet, `first_caller` by `next_caller`. */
     struct file *first_caller, *next_caller;
     unsigned callers;
