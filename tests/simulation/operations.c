@@ -11,6 +11,7 @@
 #define WORK_NS      (GS_NS_PER_MS / 4) /* 64 times as long at most */
 #define LONG_WORK_NS (2 * GS_NS_PER_MS)
 #define SHORT_NS     (50 * GS_NS_PER_MS)
+#define WAITS_NS     (2 * GS_NS_PER_S)   /* core/share/flush.c */
 #define LATE_NS      (20 * GS_NS_PER_MS) /* a call may take longer than its limit by this */
 #define DEVICE       0
 #define CHUNKS_FROM  (UINT64_C(1) << 44) /* the driver maps none of them there */
@@ -271,11 +272,21 @@ static uint64_t oldest_wait(const struct image *image)
     return oldest;
 }
 
+/* However others stand still. */
+static void look_at_wait(const struct process *process, uint64_t begun_ns, uint64_t starved_ns)
+{
+    uint64_t took = world.now_ns - begun_ns, starved = process->starved_ns - starved_ns;
+
+    if (took > starved + WAITS_NS + LATE_NS)
+        sim_fail("liveness: process %u waited %llu ms for what others have closed", process->index,
+                 (unsigned long long)((took - starved) / GS_NS_PER_MS));
+}
+
 /* The GPU is full: core/process/reclaim.c. */
 static void run_short(struct process *process)
 {
     uint64_t *waits = &process->image->waits_ns[world.current - process->threads];
-    uint64_t begun, ended, asked;
+    uint64_t begun, ended, asked, starved = process->starved_ns;
 
     ask_freed(process, false);
     begun = *waits = gs_now_ns();
@@ -283,6 +294,7 @@ static void run_short(struct process *process)
     gs_share_await_given_back(process->share, NULL, SHORT_NS);
     ended = gs_now_ns();
     *waits = 0;
+    look_at_wait(process, begun, starved);
     end_graces(process);
     ask_freed(process, true);
     rule_given_back(process, asked, begun, ended);
