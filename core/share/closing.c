@@ -156,7 +156,6 @@ void gs_closing_start_locked(struct gs_share *share, struct gs_opened *opened)
 void gs_closing_stop_locked(struct gs_share *share, struct gs_opened *opened)
 {
     LL_DELETE(share->importer.closing, opened);
-    opened->ready = false;
     for (unsigned i = 0; i < opened->use_count; i++)
         opened->uses[i].next = GS_FENCE_NONE;
 }
@@ -265,30 +264,14 @@ static bool is_held(struct gs_share *share, struct gs_opened *opened)
     return opened->held || before;
 }
 
-/* Whether something is to go back, or to be said to an exporter who could not be reached: without a
- * thread he is looked for here alone. */
-static bool is_some_left_locked(struct gs_share *share)
-{
-    const struct gs_remote *remote = share->importer.remotes;
-
-    while (remote && !remote->astray && !remote->unsent)
-        remote = remote->hh.next;
-    share->importer.astray |= remote != NULL;
-    return share->importer.closing || remote;
-}
-
 void gs_share_look_again(struct gs_share *share)
 {
     int saved = errno;
-    bool left;
 
     gs_lock_take(&share->importer.lock);
-    left = is_some_left_locked(share);
-    if (left)
+    if (share->importer.closing || share->importer.remotes)
         gs_thread_wake(share);
     gs_lock_release(&share->importer.lock);
-    if (left && !gs_importer_has_thread(share))
-        gs_closing_work(share);
     errno = saved;
 }
 
@@ -298,7 +281,6 @@ static struct gs_opened *take_passed_locked(struct gs_share *share)
     struct gs_opened *opened, *next, *passed = NULL;
 
     LL_FOREACH_SAFE(share->importer.closing, opened, next) {
-        opened->ready = false;
         if (!all_passed(share, opened) || is_held(share, opened))
             continue;
         LL_DELETE(share->importer.closing, opened);
@@ -346,7 +328,6 @@ uint64_t gs_closing_tick(struct gs_share *share, uint64_t now)
         passed = opened->next;
         if (opened->remote->busy) {
             opened->leaving = false; /* nobody may come for it soon: it can be opened again */
-            opened->ready = true;
             opened->next = share->importer.closing;
             share->importer.closing = opened;
         } else {
@@ -365,41 +346,6 @@ uint64_t gs_closing_tick(struct gs_share *share, uint64_t now)
     due = look < due ? look : due;
     due = fork < due ? fork : due;
     return due < kept ? due : kept;
-}
-
-/* Whether a block was left because its exporter was busy, and that is over. */
-static bool is_some_ready_locked(const struct gs_share *share)
-{
-    const struct gs_opened *opened = share->importer.closing;
-
-    while (opened && (!opened->ready || opened->remote->busy))
-        opened = opened->next;
-    return opened != NULL;
-}
-
-/* Who makes an exporter busy comes here afterwards, for what others have left meanwhile. */
-void gs_closing_work(struct gs_share *share)
-{
-    bool again;
-
-    do {
-        gs_closing_tick(share, gs_now_ns());
-        gs_lock_take(&share->importer.lock);
-        again = is_some_ready_locked(share) && !__atomic_load_n(&share->ending, __ATOMIC_ACQUIRE);
-        gs_thread_wake(share); /* if there is one by now, it has not seen what is left */
-        gs_lock_release(&share->importer.lock);
-    } while (again);
-}
-
-void gs_importer_release(struct gs_share *share)
-{
-    bool untold =
-        __atomic_load_n(&share->importer.forked, __ATOMIC_SEQ_CST) && !share->importer.fork_told;
-    bool left = (share->importer.closing || untold) && !share->importer.remotes_watched;
-
-    gs_lock_release(&share->importer.lock);
-    if (left)
-        gs_closing_work(share);
 }
 
 /* ---- Ends ----------------------------------------------------------------------------------- */
@@ -448,7 +394,6 @@ void gs_share_context_gone(struct gs_share *share, CUcontext context)
     int saved = errno;
     struct gs_importer_context *gone;
     struct gs_opened *opened, *next;
-    bool closing;
 
     gs_lock_take(&share->importer.lock);
     gone = context_find(share, context);
@@ -467,10 +412,7 @@ void gs_share_context_gone(struct gs_share *share, CUcontext context)
         gs_fence_pool_forget(&gone->pool);
         free(gone);
     }
-    closing = share->importer.closing != NULL;
     gs_lock_release(&share->importer.lock);
-    if (closing && !gs_importer_has_thread(share))
-        gs_closing_work(share);
     errno = saved;
 }
 

@@ -264,10 +264,13 @@ gs_status gs_share_attach(struct gs_share *share, const struct gs_external_memor
                           CUcontext context, CUdevice device, const unsigned char uuid[16],
                           uint64_t owner, CUdeviceptr *ret_address)
 {
-    struct gs_external *external = calloc(1, sizeof *external);
+    struct gs_external *external;
     struct gs_opened *opened;
     gs_status status;
 
+    if (gs_thread_start(share) != GS_OK)
+        return GS_NOT_OFFERED;
+    external = calloc(1, sizeof *external);
     if (!external)
         return GS_NO_HOST_MEMORY;
     external->owner = owner;
@@ -483,7 +486,6 @@ void gs_share_attach_undo(struct gs_share *share, CUdeviceptr address)
 gs_status gs_share_detach(struct gs_share *share, CUdeviceptr address, const CUcontext *contexts,
                           unsigned count)
 {
-    const bool has_thread = gs_importer_has_thread(share);
     struct gs_external *external;
     gs_status status = GS_NOT_OURS;
 
@@ -492,8 +494,6 @@ gs_status gs_share_detach(struct gs_share *share, CUdeviceptr address, const CUc
     if (external)
         status = begin_end_locked(share, external, contexts, count);
     gs_lock_release(&share->importer.lock);
-    if (!has_thread)
-        gs_closing_work(share);
     return status;
 }
 

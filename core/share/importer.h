@@ -124,7 +124,6 @@ struct gs_opened {
     bool recalled;                   /* the exporter wants it back */
     bool orphan; /* the exporter was given up since: it is asked before the block is opened again */
     bool leaving;  /* its fences have passed, it cannot be revived */
-    bool ready;    /* they had, but its exporter was busy */
     bool held;     /* a registration of it was in use when it was to be given back */
     bool replaced; /* not in the table any more, but its block, which goes back after this */
     struct gs_use *uses;
@@ -185,17 +184,6 @@ bool gs_remote_await_locked(struct gs_share *share, uint64_t deadline_ns);
 void gs_remote_release_locked(struct gs_share *share, struct gs_remote *remote);
 /* Sends what CLOSE messages there are; false while some are left. */
 bool gs_remote_flush_locked(struct gs_share *share, struct gs_remote *remote);
-/*
- * From now on the share thread, which it starts if it can, sees what comes over the connection.
- * Without that an exporter's calls are read with the next answer, which does as long as the program
- * closes nothing: only what it has closed can be called back.
- */
-void gs_remote_watch(struct gs_share *share, struct gs_remote *remote);
-/* The share thread, once it runs: it sees what comes over all connections. */
-void gs_remotes_watch(struct gs_share *share);
-/* Something is to be given back: whether the share thread does it, which is started if need be; or
- * the process ends, and nobody does. */
-bool gs_importer_has_thread(struct gs_share *share);
 /* The share thread: something happened on the connection. */
 void gs_remote_event(struct gs_share *share, uint64_t id);
 /* Looks at those that were busy then; when to come again. */
@@ -332,11 +320,6 @@ void gs_closing_start_locked(struct gs_share *share, struct gs_opened *opened);
 void gs_closing_stop_locked(struct gs_share *share, struct gs_opened *opened);
 /* The share thread: what is due; when to come again. */
 uint64_t gs_closing_tick(struct gs_share *share, uint64_t now);
-/* The same where there can be no such thread: whoever gives something back, or lets go of a
- * remote. */
-void gs_closing_work(struct gs_share *share);
-/* Lets go of the lock after a remote was busy, and does that work where nobody else does. */
-void gs_importer_release(struct gs_share *share);
 /* At the very end, without a thread. */
 void gs_closing_finish(struct gs_share *share);
 

@@ -239,8 +239,7 @@ struct gs_importer {
     bool astray;        /* the thread is to look whether the program has closed connections: */
     uint64_t astray_ns; /* not before this */
     uint64_t look_ns; /* when the thread looks at remotes that were busy when they had something */
-    bool remotes_watched; /* atomic: there is the thread, and it sees what comes of every remote */
-    bool polling;         /* the thread looks at `closing` by itself, again after: */
+    bool polling;     /* the thread looks at `closing` by itself, again after: */
     uint64_t poll_ns;
     bool unreachable_said; /* atomic */
     bool forked;           /* atomic: this process has a child, or had, */
@@ -264,7 +263,7 @@ struct gs_share {
     struct gs_lock lock; /* rank SHARE; protects what is below, but for what is said to be the share
                             thread's own, and the importer's part */
     struct gs_cond started;
-    /* GS_GIVEN_UP: the thread that was at it was killed. */
+    /* Written with the lock, atomically. GS_GIVEN_UP: the thread that was at it was killed. */
     enum gs_start {
         GS_NOT_STARTED = 0,
         GS_STARTING,

@@ -71,7 +71,7 @@ static void visit_all(struct gs_share *share, uint64_t until_ns,
         gs_lock_take(&share->importer.lock);
         gs_remote_release_locked(share, remote);
     }
-    gs_importer_release(share);
+    gs_lock_release(&share->importer.lock);
 }
 
 /* ---- One block of it: its lease gets another generation -------------------------------------- */

@@ -133,7 +133,6 @@ void *gs_loop_run(void *arg)
                 (unsigned long long)(gs_now_ns() - share->loop.asked_ns) / 1000,
                 (unsigned long long)gs_now_ns() / 1000);
     pthread_setname_np(pthread_self(), "gpushim-share");
-    gs_remotes_watch(share);
     while (!__atomic_load_n(&share->loop.stop, __ATOMIC_ACQUIRE)) {
         int count = wait_for_events(share, events);
 

@@ -24,7 +24,7 @@ static void await_start_locked(struct gs_share *share, enum gs_start *state)
         if (gs_cond_wait_until(&share->started, &share->lock, gs_now_ns() + GS_NS_PER_S) ||
             *state != GS_STARTING || gs_alive_has_thread(share->starter))
             continue;
-        *state = GS_GIVEN_UP;
+        __atomic_store_n(state, GS_GIVEN_UP, __ATOMIC_RELAXED);
         gs_cond_wake_all(&share->started);
         gs_log_line(&share->log, GS_LOG_WARNING,
                     "memory cannot be shared any more: the thread that began with it was killed");
@@ -42,17 +42,19 @@ gs_status gs_start_once(struct gs_share *share, enum gs_start *state,
 {
     gs_status status = GS_OK;
 
+    if (__atomic_load_n(state, __ATOMIC_ACQUIRE) == GS_STARTED)
+        return GS_OK;
     gs_lock_take(&share->lock);
     await_start_locked(share, state);
     if (*state == GS_GIVEN_UP)
         status = GS_NOT_OFFERED;
     if (*state == GS_NOT_STARTED) {
-        *state = GS_STARTING;
+        __atomic_store_n(state, GS_STARTING, __ATOMIC_RELAXED);
         share->starter = gs_alive_own_thread();
         gs_lock_release(&share->lock);
         status = start(share);
         gs_lock_take(&share->lock);
-        *state = status == GS_OK ? GS_STARTED : GS_NOT_STARTED;
+        __atomic_store_n(state, status == GS_OK ? GS_STARTED : GS_NOT_STARTED, __ATOMIC_RELEASE);
         gs_cond_wake_all(&share->started);
     }
     gs_lock_release(&share->lock);
@@ -115,7 +117,7 @@ gs_status gs_socket_start(struct gs_share *share)
     if (gs_socket_is_lost(share)) {
         gs_lock_take(&share->lock);
         if (share->socket_start == GS_STARTED)
-            share->socket_start = GS_NOT_STARTED;
+            __atomic_store_n(&share->socket_start, GS_NOT_STARTED, __ATOMIC_RELAXED);
         __atomic_store_n(&share->exporter.refusal_said, false, __ATOMIC_RELAXED);
         gs_lock_release(&share->lock);
     }

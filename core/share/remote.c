@@ -99,32 +99,6 @@ static void watch_on(struct gs_share *share, struct gs_remote *remote)
     remote->conn.watched = remote->conn.fd >= 0 && watch(share, remote, GS_WATCH_ADD) == 0;
 }
 
-void gs_remote_watch(struct gs_share *share, struct gs_remote *remote)
-{
-    if (!remote->conn.watched && gs_thread_start(share) == GS_OK)
-        watch_on(share, remote);
-}
-
-/* Those that are busy are watched when they are not any more. */
-void gs_remotes_watch(struct gs_share *share)
-{
-    struct gs_remote *remote, *next;
-
-    gs_lock_take(&share->importer.lock);
-    __atomic_store_n(&share->importer.remotes_watched, true, __ATOMIC_RELEASE);
-    HASH_ITER(hh, share->importer.remotes, remote, next) {
-        if (!remote->busy && remote->conn.fd >= 0 && !remote->conn.watched)
-            watch_on(share, remote);
-    }
-    gs_lock_release(&share->importer.lock);
-}
-
-bool gs_importer_has_thread(struct gs_share *share)
-{
-    return __atomic_load_n(&share->importer.remotes_watched, __ATOMIC_ACQUIRE) ||
-           __atomic_load_n(&share->ending, __ATOMIC_ACQUIRE) || gs_thread_start(share) == GS_OK;
-}
-
 /* ---- Between requests ----------------------------------------------------------------------- */
 
 /* Where the exporter reads nothing it goes later, as any CLOSE. What was granted to a record that
@@ -165,10 +139,6 @@ void gs_remote_return(struct gs_share *share, struct gs_remote *remote,
     gs_lock_take(&share->importer.lock);
     return_locked(share, remote, grant);
     gs_lock_release(&share->importer.lock);
-    /* He may close his end before he has heard it, as a program does that closes what it does not
-     * know: then the thread says it again. */
-    if (remote->conn.fd >= 0 && !gs_conn_is_read(remote->conn.fd))
-        gs_remote_watch(share, remote);
 }
 
 /* An exporter that goes on talking beyond what it owes is not listened to any more, or it could
@@ -227,16 +197,14 @@ void gs_remote_release_locked(struct gs_share *share, struct gs_remote *remote)
 {
     gs_remote_look(remote);
     if (remote->conn.fd >= 0 && !remote->conn.watched) {
-        if (share->importer.remotes_watched) {
-            gs_lock_release(
-                &share->importer.lock); /* a thread killed in it does not die with the lock */
-            watch_on(share, remote);
-            gs_lock_take(&share->importer.lock);
-        } else if (remote->opened_count == 0 && gs_conn_hung_up(remote->conn.fd)) {
-            gs_remote_lost(share, remote);      /* what was given back he may not have heard */
-        } else if (remote->opened_count == 0) { /* or nobody would see the exporter hang up on it */
-            gs_remote_disconnect(share, remote);
-        }
+        gs_lock_release(
+            &share->importer.lock); /* a thread killed in it does not die with the lock */
+        watch_on(share, remote);
+        gs_lock_take(&share->importer.lock);
+    }
+    if (remote->astray) { /* the thread tells him later what is held */
+        share->importer.astray = true;
+        gs_thread_wake(share);
     }
     gs_cache_lost_locked(share, remote);
     gs_owner_note_locked(remote);
@@ -404,8 +372,8 @@ uint64_t gs_fork_tick_locked(struct gs_share *share, uint64_t now)
     return told ? GS_NEVER : now + FORK_AGAIN_NS;
 }
 
-/* Who has the lock, maybe this very thread below a handler of a signal, tells as he lets go of it
- * (gs_importer_release), or the share thread does. */
+/* Where the lock is taken, maybe by this very thread below a handler of a signal, the share thread
+ * tells them. */
 void gs_share_forking(struct gs_share *share)
 {
     if (__atomic_exchange_n(&share->importer.forked, true, __ATOMIC_SEQ_CST))

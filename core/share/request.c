@@ -350,25 +350,16 @@ static int attempt(struct gs_share *share, struct gs_remote *remote, struct gs_r
     bool sent = error == 0;
 
     remote->conn.sent_ns = gs_now_ns();
-    /* While the exporter is at it. The first open goes without: starting the thread takes 70 to 200
-     * us (measured), as long as all else of it. */
-    if (remote->opened_count > 0 ||
-        __atomic_load_n(&share->importer.remotes_watched, __ATOMIC_RELAXED))
-        gs_remote_watch(share, remote);
     if (sent && request->wants == GS_OPEN_WANTS && request->first == 0)
         gs_room_make(share, request->ipc_handle.size, &request->room);
     if (sent || error == -EPIPE || error == -ECONNRESET) /* a refusal may lie there */
         error = await_answer(share, remote, ret_message, ret_fds);
-    if (remote->conn.refused)
-        gs_remote_watch(share, remote); /* somebody must tell him later what is held */
     if (error == -ETIMEDOUT) {
-        remote->conn.owed += sent;
-        gs_remote_watch(share, remote); /* somebody must take its answer and give it back */
+        remote->conn.owed += sent; /* the thread takes its answer and gives it back */
         gs_say_unreachable(share, "the process that shared it does not answer");
         *ret_status = GS_UNREACHABLE;
     } else if (error == -EMFILE) {
         remote->conn.owed += sent; /* it is taken and given back when there is room */
-        gs_remote_watch(share, remote);
         gs_say_unreachable(share,
                            "this process has no descriptor left; raise its limit (ulimit -n)");
         *ret_status = (gs_status)CUDA_ERROR_OPERATING_SYSTEM;
@@ -433,11 +424,9 @@ gs_status gs_remote_request(struct gs_share *share, struct gs_remote *remote,
             i--;
             continue;
         }
-        if (status != GS_OK && remote->astray) {
-            gs_importer_has_thread(share); /* which tells him later what is held */
+        if (status != GS_OK && remote->astray)
             gs_say_unreachable(share, "the process that shared it has closed the connection, and "
                                       "does not answer at another");
-        }
         if (status != GS_OK)
             return status;
         if (attempt(share, remote, request, &message, ret_fds, &status) == 0) {

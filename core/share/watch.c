@@ -119,7 +119,7 @@ static int make_descriptors(int *ret_epoll, int ret_ends[2])
     return error;
 }
 
-/* The importer wakes the thread also where there may be none, with its lock held: without that it
+/* Some wake the thread also where there may be none, with the importer's lock held: without that they
  * would write into whatever file gets the number of one that is closed here. */
 int gs_loop_open(struct gs_share *share)
 {

@@ -173,7 +173,6 @@ int gs_background_start(struct gs_background *background, void *(*run)(void *arg
     struct fibre *fibre = &process->threads[0];
 
     fibre_start(fibre, process, run, arg);
-    process->image->thread_ns = world.now_ns;
     memcpy(&background->thread, &fibre, sizeof fibre);
     return 0;
 }

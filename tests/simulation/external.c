@@ -388,7 +388,6 @@ static bool is_at_work(const struct image *image)
 struct wait {
     uint64_t begun_ns, limit_ns;
     uint64_t starved_ns, all_starved_ns;
-    bool has_thread;
 };
 
 static struct wait wait_begin(const struct process *process, uint64_t limit_ns)
@@ -396,8 +395,7 @@ static struct wait wait_begin(const struct process *process, uint64_t limit_ns)
     return (struct wait){.begun_ns = world.now_ns,
                          .limit_ns = limit_ns,
                          .starved_ns = process->starved_ns,
-                         .all_starved_ns = world.starved_ns,
-                         .has_thread = process->threads[0].state != FIBRE_NONE};
+                         .all_starved_ns = world.starved_ns};
 }
 
 /* All could do what was asked of them meanwhile. */
@@ -406,16 +404,15 @@ static bool all_ran(const struct wait *wait)
     return world.starved_ns - wait->all_starved_ns < LATE_NS / 4;
 }
 
-/* Whether somebody who has had it must have let go of it by now: he had closed it before, and his
- * share thread was asked for it since. */
+/* Whether somebody who has had it must have let go of it by now: he had closed it before, and was
+ * asked for it since. */
 static bool has_let_go(const struct use *use, const struct block *block, const struct wait *wait)
 {
     const struct image *image = use->image;
 
     return !world.disturbed && all_ran(wait) && image->clean && !image->over &&
            image->machine == block->image->machine && use->opens == 0 && !use->opening &&
-           use->closed_ns < wait->begun_ns && image->thread_ns &&
-           image->thread_ns < wait->begun_ns && !is_at_work(image);
+           use->closed_ns < wait->begun_ns && !is_at_work(image);
 }
 
 /* What the end of a block may be waiting for: somebody has it, its process's GPU is at something,
@@ -441,8 +438,7 @@ static void look_at_wait(const struct process *process, const struct block *bloc
         sim_fail("liveness: a detach of process %u took %llu ms, beyond its timeout",
                  process->index, (unsigned long long)((took - starved) / GS_NS_PER_MS));
     if (block->state != BLOCK_GONE && wait->limit_ns >= ENOUGH_NS && starved < GS_NS_PER_MS &&
-        wait->has_thread && process->image->clean && !world.short_of_memory &&
-        !may_be_held(block, wait))
+        process->image->clean && !world.short_of_memory && !may_be_held(block, wait))
         sim_fail(
             "external memory: process %u has detached block %llu, which nobody has and no GPU work is "
             "at, and its end has not come",

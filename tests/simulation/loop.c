@@ -166,7 +166,6 @@ void *gs_loop_run(void *arg)
     struct process *process = process_here();
     struct watch ready[ROUND];
 
-    gs_remotes_watch(share);
     while (!__atomic_load_n(&share->loop.stop, __ATOMIC_ACQUIRE)) {
         uint64_t due = gs_thread_tick(share, gs_now_ns());
         unsigned count = find_ready(process, ready);

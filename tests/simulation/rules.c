@@ -93,27 +93,11 @@ static bool has_other_end(const struct child *child, const struct file *socket)
     return false;
 }
 
-/* Whether something was said over it and not heard, by one who says it again to nobody: it has hung
- * up, and has no share thread. */
-static bool is_last_word(const struct file *socket)
-{
-    for (unsigned i = 0; i < PROCESSES_MAX; i++) {
-        const struct process *other = &world.processes[i];
-
-        if (other->state == PROCESS_RUNS && other->life == socket->life)
-            return !socket->peer && socket->first && other->threads[0].state == FIBRE_NONE;
-    }
-    return false;
-}
-
 /* Of the children that have its other end, and no other connection, the process can know nothing
  * any more. */
 void rule_program_closes(const struct process *process, const struct file *socket)
 {
-    if (socket->kind != FILE_SOCKET)
-        return;
-    process->image->has_missed |= is_last_word(socket);
-    if (!socket->peer)
+    if (socket->kind != FILE_SOCKET || !socket->peer)
         return;
     socket->peer->forsaken = true;
     for (struct child *child = world.children; child; child = child->next) {
@@ -381,16 +365,6 @@ void rule_sleeps(const struct phys *phys)
                          number_of(phys->maker), number_of(use->image));
 }
 
-/* Who has no share thread answers with his next call: one that was asked so long ago that it is not
- * waited for again, while its importer had none, may not have been heard yet. */
-static bool may_be_unheard(const struct use *use, const struct image *asks, uint64_t begun_ns)
-{
-    uint64_t thread_ns = use->image->thread_ns ? use->image->thread_ns : NEVER;
-
-    return asks->waited_ns + SILENT_NS <= begun_ns && asks->waited_ns < thread_ns &&
-           (thread_ns == NEVER || thread_ns + SILENT_NS > begun_ns);
-}
-
 /* Whether this use was over before `begun`, as far as its program and its GPU are concerned. */
 static bool was_closed(const struct use *use, uint64_t begun_ns)
 {
@@ -404,8 +378,6 @@ void rule_given_back(const struct process *process, uint64_t asked_ns, uint64_t 
 {
     const struct block *block;
 
-    if (!process->image->waited_ns)
-        process->image->waited_ns = begun_ns;
     if (!process->image->clean || world.disturbed || ended_ns - asked_ns >= SILENT_NS ||
         world.stalled_ns + SILENT_NS >= begun_ns)
         return;
@@ -416,8 +388,7 @@ void rule_given_back(const struct process *process, uint64_t asked_ns, uint64_t 
             block->is_external || block->freed_ns >= begun_ns ||
             block->granted_ns >= begun_ns) /* to who opens it meanwhile */
             continue;
-        while (use && was_closed(use, begun_ns) && use->image->machine == block->image->machine &&
-               !may_be_unheard(use, process->image, begun_ns))
+        while (use && was_closed(use, begun_ns) && use->image->machine == block->image->machine)
             use = use->next;
         if (use && use->image->machine != block->image->machine)
             continue; /* what is on its way from another machine is not waited for */

@@ -168,11 +168,8 @@ struct image {
     bool over;                  /* its memory has gone */
     bool clean;                 /* nothing was done to it that a process can notice */
     bool fork_told;             /* it had said that it has forked to all, when it ended */
-    bool has_missed;            /* something that was said to it is not said again */
     uint64_t gpu_gone_ns;       /* when its GPU work ends with it; NEVER: not yet */
-    uint64_t thread_ns;         /* when its share thread started last; 0: it never had one */
-    uint64_t waited_ns;         /* when it first waited for what others had closed; 0: never, */
-    uint64_t waits_ns[THREADS]; /* and since when each of its threads does; 0: it does not */
+    uint64_t waits_ns[THREADS]; /* since when each thread waits for what others closed; 0: not */
 };
 
 struct child {

@@ -249,12 +249,10 @@ static bool may_end_unseen(const struct image *maker)
                             (world.kernel == KERNEL_OWN_PIDFDS && world.short_of_memory));
 }
 
-/* Whether programs have blocks for all that their maker can know: they are over, and their processes
- * have not exited; or have said that they have none, which it has not heard. */
+/* Whether programs that are over have blocks for all that their maker can know: their processes
+ * have not exited. */
 bool world_is_kept_open(const struct image *maker)
 {
-    if (maker->has_missed)
-        return true;
     for (unsigned i = 0; i < world.image_count; i++)
         if (world.images[i]->over && world.images[i] != maker &&
             (may_end_unseen(maker) || !world.images[i]->life->exited))
@@ -334,29 +332,19 @@ static void await_idle(void)
         sim_fail("liveness: a call of a program does not end");
 }
 
-static void some_do(enum operation_kind kind, bool threadless)
+static void all_do(enum operation_kind kind)
 {
     for (unsigned i = 0; i < PROCESSES_MAX && !world.failed; i++) {
         struct process *process = &world.processes[i];
 
-        if (!process->is_broker && !process->is_agent && program_is_idle(process, 1) &&
-            (!threadless || process->threads[0].state == FIBRE_NONE))
+        if (!process->is_broker && !process->is_agent && program_is_idle(process, 1))
             program_do(process, 1, kind, 0);
     }
     await_idle();
 }
 
-static void all_do(enum operation_kind kind)
-{
-    some_do(kind, false);
-}
-
-/* Who could have no share thread gives back with his next call what the GPU was still at. */
 static void await_no_limbo(uint64_t limit_ns)
 {
-    if (run_until(is_no_limbo, SOON_NS))
-        return;
-    some_do(OP_ASK, true);
     if (run_until(is_no_limbo, limit_ns) || world.given_up || !limbo(false))
         return;
     sim_fail("liveness: block %llu of process %u was freed and everybody has closed it, and it "

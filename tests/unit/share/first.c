@@ -1,6 +1,5 @@
-/* The first open of another process's memory does without the share thread: what comes after it
- * starts one, and where none can be had memory is given back all the same. The program is linked
- * with its own pthread_create. */
+/* The first use of another process's memory: it takes the share thread, and what that takes can be
+ * had or not. The program is linked with its own pthread_create. */
 #include <criterion/criterion.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -13,22 +12,11 @@
 #include "tests/system.h"
 
 static unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
-static int threads;       /* of this process before it opens anything */
-static bool refuses;      /* pthread_create does, */
-static bool waits;        /* and before that it waits until somebody is: */
-static bool starts;       /* atomic: it waits */
-static int looks_at = -1; /* atomic: what is to be written there is late by so much: */
-static bool late;         /* atomic: it is */
-#define LATE_US 200000
+static bool refuses; /* pthread_create does */
 
 int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *),
                           void *arg)
 {
-    if (waits) {
-        __atomic_store_n(&starts, true, __ATOMIC_SEQ_CST);
-        while (!__atomic_load_n(&late, __ATOMIC_SEQ_CST))
-            usleep(500);
-    }
     return refuses ? EAGAIN : __real_pthread_create(thread, attributes, run, arg);
 }
 
@@ -38,20 +26,22 @@ static void setup(void)
     scene_side();
     other_start(&other, dir, NULL);
     other_export(&other, 0, 512, 7, ipc_handle);
-    threads = side_threads();
 }
 
 TestSuite(share_first, .init = setup, .fini = scene_end, .timeout = 120);
 
-Test(share_first, open_starts_no_thread_and_the_next_one_does)
+Test(share_first, open_takes_a_thread)
 {
-    unsigned char next[GS_IPC_HANDLE_SIZE];
+    CUdeviceptr address;
+    int fds = side_open_fds();
 
-    scene_open(ipc_handle);
-    cr_assert_eq(side_threads(), threads);
-    other_export(&other, 512, 512, 8, next);
-    scene_open(next);
-    cr_assert_gt(side_threads(), threads);
+    refuses = true;
+    cr_assert_eq(gs_share_open(side.share, ipc_handle, SIDE_CONTEXT, 0, &address), GS_UNREACHABLE);
+    cr_assert_not_null(strstr(side_logged(), "ulimit -u"));
+    cr_assert_eq(side_open_fds(), fds);
+    refuses = false;
+    cr_assert_eq(gs_share_close(side.share, scene_open(ipc_handle)), GS_OK);
+    cr_assert(SIDE_WAIT(other_withdraws(&other)));
 }
 
 static void open_in_vain(void)
@@ -65,41 +55,10 @@ static void open_in_vain(void)
     cr_assert(all_rest(other.pid)); /* it is answered, and may be in vain */
 }
 
-Test(share_first, open_that_was_given_up_leaves_no_hold_without_a_thread)
+Test(share_first, open_that_was_given_up_leaves_no_hold)
 {
-    int fds = side_open_fds();
-
-    refuses = true;
     open_in_vain();
-    cr_assert_eq(side_open_fds(), fds);
     cr_assert(SIDE_WAIT(other_withdraws(&other)));
-    refuses = false;
-}
-
-/* Opens the first block that was exported, and another beside it, without a thread. */
-static CUdeviceptr open_two(CUdeviceptr *ret_second)
-{
-    unsigned char next[GS_IPC_HANDLE_SIZE];
-    CUdeviceptr first;
-
-    refuses = true;
-    first = scene_open(ipc_handle);
-    other_export(&other, 512, 512, 8, next);
-    *ret_second = scene_open(next);
-    return first;
-}
-
-Test(share_first, blocks_go_back_without_a_thread)
-{
-    CUdeviceptr second, first = open_two(&second);
-
-    cr_assert_eq(gs_share_close(side.share, second), GS_OK);
-    cr_assert(SIDE_WAIT(other_withdraws(&other)));
-    cr_assert_eq(memdriver_mapped(), 1);
-    cr_assert_eq(gs_share_close(side.share, first), GS_OK);
-    cr_assert_eq(memdriver_mapped(), 0);
-    cr_assert_neq(strstr(side_logged(), "ulimit -u"), NULL);
-    refuses = false;
 }
 
 static bool holds; /* a registration, what was opened */
@@ -110,11 +69,11 @@ static bool is_held(void *arg, uint64_t base, size_t size, bool going)
     return holds && !going;
 }
 
-Test(share_first, block_that_was_registered_goes_back_without_a_thread)
+Test(share_first, block_that_was_registered_goes_back_when_that_ends)
 {
     CUdeviceptr address = scene_open(ipc_handle);
 
-    refuses = true;
+    side.share->options.idle_ns = 0;
     side.share->events.in_use = is_held;
     holds = true;
     cr_assert_eq(gs_share_close(side.share, address), GS_OK);
@@ -122,22 +81,19 @@ Test(share_first, block_that_was_registered_goes_back_without_a_thread)
     holds = false;
     gs_share_look_again(side.share);
     cr_assert(SIDE_WAIT(other_withdraws(&other)));
-    refuses = false;
 }
 
 /* What was closed over a connection that the program had closed is said over another as soon as
  * the library does anything. */
-Test(share_first, connection_that_was_closed_is_made_anew_without_a_thread)
+Test(share_first, connection_that_was_closed_is_made_anew)
 {
     CUdeviceptr address = scene_open(ipc_handle);
 
-    refuses = true;
     cr_assert_eq(close(side.share->importer.remotes->conn.fd), 0);
     cr_assert_eq(gs_share_close(side.share, address), GS_OK);
     cr_assert_not(other_withdraws(&other));
     gs_share_look_again(side.share);
     cr_assert(SIDE_WAIT(other_withdraws(&other)));
-    refuses = false;
 }
 
 /* The driver may have ended before the program's last exit handlers run. */
@@ -149,7 +105,6 @@ Test(share_first, close_at_the_process_end_asks_the_driver_nothing)
     gs_share_at_exit(side.share);
     cr_assert_eq(gs_share_close(side.share, address), GS_OK);
     cr_assert_eq(memdriver_alive(), alive);
-    cr_assert_eq(side_threads(), threads);
 }
 
 int __real_epoll_ctl(int epoll, int op, int fd, struct epoll_event *event);
@@ -199,53 +154,6 @@ Test(share_first, a_socket_that_cannot_be_watched_is_not_closed_for_the_programs
     cr_assert_eq(errno, EAGAIN);
     cr_assert_eq(side_export(&side, &chunk, 0, 512, &export), GS_OK);
     cr_assert(side_gets_back(&side, export));
-}
-
-ssize_t __real_write(int fd, const void *bytes, size_t size);
-ssize_t __wrap_write(int fd, const void *bytes, size_t size);
-
-ssize_t __wrap_write(int fd, const void *bytes, size_t size)
-{
-    if (fd >= 0 && fd == __atomic_load_n(&looks_at, __ATOMIC_SEQ_CST) &&
-        !__atomic_exchange_n(&late, true, __ATOMIC_SEQ_CST))
-        usleep(LATE_US);
-    return __real_write(fd, bytes, size);
-}
-
-static void *close_it(void *arg)
-{
-    gs_share_close(side.share, *(CUdeviceptr *)arg);
-    return NULL;
-}
-
-static void *end_context(void *arg)
-{
-    gs_share_context_gone(side.share, arg);
-    return NULL;
-}
-
-/* One thread tries to start the share thread and gives what was for it back, another wakes it. */
-Test(share_first, thread_that_could_not_be_started_is_not_woken_through_another_file)
-{
-    CUdeviceptr address = scene_open(ipc_handle);
-    pthread_t closes, ends;
-    int its = -1, wake;
-    uint64_t written;
-
-    refuses = waits = true;
-    cr_assert_eq(__real_pthread_create(&closes, NULL, close_it, &address), 0);
-    cr_assert(SIDE_WAIT(__atomic_load_n(&starts, __ATOMIC_SEQ_CST)));
-    wake = side.share->loop.wake;
-    __atomic_store_n(&looks_at, wake, __ATOMIC_SEQ_CST);
-    cr_assert_eq(__real_pthread_create(&ends, NULL, end_context, SIDE_CONTEXT), 0);
-    cr_assert(SIDE_WAIT(fcntl(wake, F_GETFD) < 0));
-    while (its < wake)
-        cr_assert_geq(its = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC), 0);
-    pthread_join(closes, NULL);
-    pthread_join(ends, NULL);
-    cr_assert_eq(read(its, &written, sizeof written), -1, "file %d was written to", its);
-    cr_assert(SIDE_WAIT(other_withdraws(&other)));
-    refuses = waits = false;
 }
 
 /* It was given up for a moment, and another socket, which came with one, was put up meanwhile. */

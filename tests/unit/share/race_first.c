@@ -1,10 +1,10 @@
 /*
  * Threads of an importer that has no share thread yet, against each other and against its
- * exporters: in each round a new importer, whose share thread cannot be had at first, at times for
- * all of the round. Exporting threads stamp a block, publish its handle, and as soon as a
- * withdrawal says that nobody holds it stamp it anew: who has it open sees no other stamp, and
- * every block comes back.
+ * exporters: in each round a new importer, whose share thread cannot be had at first. Exporting
+ * threads stamp a block, publish its handle, and as soon as a withdrawal says that nobody holds it
+ * stamp it anew: who has it open sees no other stamp, and every block comes back.
  */
+#include "core/share/internal.h"
 #include "stamps.h"
 #include "wrapped_thread.h"
 #include "tests/system.h"
@@ -22,15 +22,13 @@ static struct side_chunk chunks[EXPORTERS];
 static struct stamps_slot slots[SLOTS];
 static uint64_t end, round_end;
 static int refusals;                        /* atomic: so many more threads are not to be had */
-static bool goes_on;                        /* atomic: so are all later ones */
 static bool destroys;                       /* contexts end in this round */
 static unsigned opened, refused, withdrawn; /* atomic */
 
 int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *),
                           void *arg)
 {
-    if (__atomic_load_n(&goes_on, __ATOMIC_SEQ_CST) ||
-        __atomic_fetch_sub(&refusals, 1, __ATOMIC_SEQ_CST) > 0)
+    if (__atomic_fetch_sub(&refusals, 1, __ATOMIC_SEQ_CST) > 0)
         return EAGAIN;
     return __real_pthread_create(thread, attributes, run, arg);
 }
@@ -60,6 +58,8 @@ static void *run_importer(void *arg)
         CUdeviceptr address;
         uint32_t stamp;
 
+        if (gs_thread_start(importer.share) != GS_OK) /* else it is refused for that */
+            continue;
         if (!stamps_open(&importer, slot, context, 0, &refused, &address, &stamp))
             continue;
         __atomic_add_fetch(&opened, 1, __ATOMIC_RELAXED);
@@ -106,7 +106,6 @@ int main(void)
         if (destroys) /* the events of a context that has gone would be the driver's to count */
             importer.driver.ctx_record_event = NULL;
         __atomic_store_n(&refusals, rand_r(&seed) % 8, __ATOMIC_SEQ_CST);
-        __atomic_store_n(&goes_on, rounds % 4 == 3, __ATOMIC_SEQ_CST);
         round_end = side_now() + ROUND_NS;
         for (uintptr_t i = 0; i < IMPORTERS; i++)
             __real_pthread_create(&opening[i], NULL, run_importer,
