@@ -152,13 +152,11 @@ const struct command commands[] = {
      {{"gpushim set 4711 log=debug", "it says more from now on"}}},
     {"config", RUNS(command_config_list), "every option, its value, and where that comes from", "", 0, 0, {TAKES_TEXT},
      "Lists every option as a program has it that this user starts in this environment, in the form of gpushim.conf(5), "
-     "and says what is wrong with variables and files. What is not the default is marked. Names in the environment that "
+     "and says what is wrong with variables and files. What is set is marked, with the variable, or the file and its line. Names in the environment that "
      "only look like the library's are named with the right one. Ends with 1 if there is something to complain about.",
-     {{"origin", 0, NULL, TAKES_TEXT,
-       "says where each value comes from: default, environment VARIABLE, FILE:LINE"},
-      {"check", 0, "FILE", TAKES_FILE, "reads FILE alone, as the library would, and reports every mistake in it"},
+     {{"check", 0, "FILE", TAKES_FILE, "reads FILE alone, as the library would, and reports every mistake in it"},
       {"json", 0, NULL, TAKES_TEXT, "all of it as one object: options, files and complaints"}},
-     {{"gpushim config --origin", "where each comes from"},
+     {{"gpushim config", "what is set, and where"},
       {"gpushim config --check gpushim.conf", "before it is installed"}}},
     {"cdi", RUNS(command_cdi), "gives containers the library, as engines give them devices", "generate", 1, 1,
      {TAKES_GENERATE},

@@ -22,7 +22,6 @@
 struct finding {
     struct gs_config config;
     struct gs_config_origins origins;
-    bool with_origin;
     const char *check; /* the file that is looked at alone; NULL: all that a program would load */
     size_t complaints;
     struct json *json; /* NULL: text, and complaints go to standard error */
@@ -61,40 +60,27 @@ static void complain_of_misspelt(struct finding *finding)
 
 /* ---- As text -------------------------------------------------------------------------------- */
 
-/* "environment GPUSHIM_LOG", "FILE:LINE", "default": where the option is named. */
-static const char *origin_text(const struct finding *finding, const struct gs_config_origin *origin,
-                               const struct gs_config_row *row, char ret[ORIGIN_SIZE])
-{
-    if (origin->kind == GS_CONFIG_ENVIRONMENT)
-        snprintf(ret, ORIGIN_SIZE, "environment %s", row->variable);
-    else if (origin->kind == GS_CONFIG_FILE)
-        snprintf(ret, ORIGIN_SIZE, "%.*s:%u", SHOWN_SIZE, finding->origins.files[origin->file].path,
-                 origin->line);
-    else
-        snprintf(ret, ORIGIN_SIZE, "default");
-    return ret;
-}
-
 /* What stands behind the value, as a comment of the line; "" where there is nothing to say. */
 static void remark_on(const struct finding *finding, const struct gs_config_origin *origin,
                       const struct gs_config_row *row, char ret[REMARK_SIZE])
 {
     const char *standard = *row->standard ? row->standard : "nothing";
-    char text[ORIGIN_SIZE];
-    const char *from = origin_text(finding, origin, row, text);
+    char from[ORIGIN_SIZE] = "";
 
-    ret[0] = 0;
+    if (origin->kind == GS_CONFIG_ENVIRONMENT)
+        snprintf(from, sizeof from, "environment %s", row->variable);
+    else if (origin->kind == GS_CONFIG_FILE)
+        snprintf(from, sizeof from, "%.*s:%u", SHOWN_SIZE,
+                 finding->origins.files[origin->file].path, origin->line);
     if (!row->fits_file)
         snprintf(ret, REMARK_SIZE,
                  "a file cannot say this, only %s: a # behind a blank begins a comment",
                  row->variable);
     else if (origin->refused)
         snprintf(ret, REMARK_SIZE, "default, for what %s says is not allowed", from);
-    else if (!row->is_default && finding->with_origin)
-        snprintf(ret, REMARK_SIZE, "changed by %s, default: %s", from, standard);
     else if (!row->is_default)
-        snprintf(ret, REMARK_SIZE, "changed, default: %s", standard);
-    else if (finding->with_origin)
+        snprintf(ret, REMARK_SIZE, "changed by %s, default: %s", from, standard);
+    else
         snprintf(ret, REMARK_SIZE, "%s", from);
 }
 
@@ -220,10 +206,7 @@ int command_config_list(const struct call *call)
     const struct gs_config_sources sources = {.environment = environ,
                                               .system_files = gs_config_system_files};
 
-    finding.with_origin = call_has(call, "origin");
     finding.check = call_value(call, "check");
-    if (finding.check && finding.with_origin)
-        return call_wrong(call, "--origin is of no use with --check: all comes from that file");
     finding.json = call_json(call, false);
     json_open(finding.json, "complaints", '[');
     if (finding.check)

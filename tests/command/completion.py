@@ -53,7 +53,7 @@ def expect(what, found, expected):
 
 
 # Words of a line, and what may stand in place of the last; fish writes the whole word.
-TOLD = [(['conf'], ['config']), (['config', '--'], ['--check', '--json', '--origin', '--help']), (['config', '--ch'], ['--check']),
+TOLD = [(['conf'], ['config']), (['config', '--'], ['--check', '--json', '--help']), (['config', '--ch'], ['--check']),
         (['set', '1', 'pool.dec'], ['pool.decay=']), (['ls', 'weights/'], ['weights/a']), (['run', '-o', 'pool.dec'], ['pool.decay=']),
         (['config', '--check', 'some'], ['some.conf']), (['trim', 'a'], ['all']), (['help', 'sta'], ['stats']),
         (['set', '1', 'pool.f'], []), (['config', '--ch', 'some'], ['some.conf']), (['config', '--', '--js'], []),

@@ -195,7 +195,7 @@ def prove_paths(place):
                           ('run', '-o', f'{text}=1', 'x'), ('run', f'--no-{text}', 'x'), ('run', f'--{text}'), ('record', '--output', text, '--', text)):
             done = run(place, *arguments)
             check(told in done.stdout + done.stderr, f'{arguments}: no {told} in {done}')
-        run(place, 'config', '--origin', env={'GPUSHIM_CONFIG': text, f'GPUSHIM_{text[-3:]}': text, 'XDG_CONFIG_HOME': text})
+        run(place, 'config', env={'GPUSHIM_CONFIG': text, f'GPUSHIM_{text[-3:]}': text, 'XDG_CONFIG_HOME': text})
         library = os.path.join(folder, b'libgpushim.so')
         shutil.copy(SHIM, library)
         copy = os.path.join(folder, b'gpushim')
