@@ -7,8 +7,6 @@
 
 #include <utlist.h>
 
-#include "core/base/printable.h"
-
 static enum gs_machine_state state_of(const struct peer *peer)
 {
     if (peer->in)
@@ -60,12 +58,12 @@ static void tell_machines(const struct agent *agent, uint32_t index, struct gs_w
 
 static void forget(struct agent *agent, const char *name, struct gs_wire_machine *told)
 {
-    char text[4 * GS_NAME_SIZE];
+    char id[HEX_SIZE(GS_MACHINE_SIZE)];
     struct peer *peer, *next;
 
     HASH_ITER(hh, agent->peers, peer, next) {
-        gs_text_hex(peer->machine, GS_MACHINE_SIZE, text);
-        if (strcmp(name, text) != 0 && strcmp(name, peer->name) != 0)
+        gs_text_hex(peer->machine, GS_MACHINE_SIZE, id);
+        if (strcmp(name, id) != 0 && strcmp(name, peer->name) != 0)
             continue;
         told->machines++;
         told->leases += exporter_end_all(agent, peer->machine);
@@ -74,9 +72,8 @@ static void forget(struct agent *agent, const char *name, struct gs_wire_machine
         told->machines++;
         told->leases += exporter_end_all(agent, agent_unknown);
     }
-    gs_printable(name, strlen(name), text, sizeof text);
     AGENT_LOG(agent, GS_LOG_WARNING, "machine %s is forgotten, as people say: %llu leases ended",
-              text, (unsigned long long)told->leases);
+              name, (unsigned long long)told->leases);
 }
 
 void told_ask(struct agent *agent, const struct gs_wire_query *query)
