@@ -19,6 +19,7 @@
 #include "shim/lookup/elf_symbols.h"
 #include "shim/lookup/leave.h"
 #include "shim/registration/pinning.h"
+#include "shim/share_options.h"
 #include "log.h"
 #include "oom_report.h"
 #include "say.h"
@@ -82,8 +83,6 @@ static const char *fill_driver(struct gs_driver *driver)
     return missing;
 }
 
-_Static_assert(GS_CONFIG_IDS_MAX <= GS_IDS_MAX, "every id that the options take has room");
-
 static void fill_broker(struct gs_share_options *options, const struct gs_config *config)
 {
     const char *program = config->share.broker.text;
@@ -94,9 +93,6 @@ static void fill_broker(struct gs_share_options *options, const struct gs_config
     if (options->cluster && !options->broker)
         gs_log(GS_LOG_INFO, "this process's memory stays on its machine: share.reach = cluster "
                             "needs a broker (share.strategy = broker)");
-    options->keep_ns = config->share.keep;
-    options->published_max = (uint32_t)config->debug.broker_blocks;
-    options->listen_fd = -1;
     if (options->broker && strcmp(program, "installed") == 0) {
         gs_broker_find(gs_elf_path(), installed, sizeof installed);
         program = installed;
@@ -110,14 +106,10 @@ static void fill_broker(struct gs_share_options *options, const struct gs_config
 
 static void fill_share(struct gs_share_options *options, const struct gs_config *config)
 {
-    const char *dir = config->share.dir.text;
-
+    share_options_fill(options, config);
     options->enable = config->share.enable;
     options->grace_ns = config->debug.grace;
     options->grace_least_ns = GRACE_LEAST_NS;
-    options->settle_ns = config->debug.settle;
-    options->timeout_ns = config->debug.timeout;
-    options->max_clients = (uint32_t)config->debug.max_clients;
     options->idle_ns = config->debug.idle;
     options->idle_blocks = (uint32_t)config->debug.idle_blocks;
     options->export_ahead = true;
@@ -129,14 +121,6 @@ static void fill_share(struct gs_share_options *options, const struct gs_config 
     options->limbo_warning_blocks = config->debug.limbo_warning_blocks;
     options->limbo_warning_ns = config->debug.limbo_warning_age;
     options->limbo_limit = config->debug.limbo_limit == UINT64_MAX ? 0 : config->debug.limbo_limit;
-    for (size_t i = 0; i < config->share.gids.count; i++)
-        options->gids[options->gid_count++] = (gid_t)config->share.gids.ids[i];
-    for (size_t i = 0; i < config->share.uids.count; i++)
-        options->uids[options->uid_count++] = (uid_t)config->share.uids.ids[i];
-    /* One that is too long for a socket is none. */
-    if (strlen(dir) >= sizeof options->dir)
-        dir = "too long";
-    memcpy(options->dir, dir, strlen(dir) + 1);
 }
 
 static size_t to_size(uint64_t bytes)

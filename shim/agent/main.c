@@ -18,9 +18,9 @@
 
 #include <curl/curl.h>
 
-#include "config/config.h"
 #include "core/base/printable.h"
 #include "core/share/directory.h"
+#include "shim/share_options.h"
 #include "shim/standard_files.h"
 
 #define LOOK_MS 100
@@ -256,17 +256,9 @@ static bool read_share(struct gs_share_options *ret_options)
                                               .system_files = gs_config_system_files};
 
     gs_config_load(&config, &sources, NULL, NULL);
-    *ret_options = (struct gs_share_options){.enable = true,
-                                             .listen_fd = -1,
-                                             .published_max = (uint32_t)config.debug.broker_blocks,
-                                             .settle_ns = config.debug.settle,
-                                             .timeout_ns = config.debug.timeout};
-    for (size_t i = 0; i < config.share.uids.count; i++)
-        ret_options->uids[ret_options->uid_count++] = (uid_t)config.share.uids.ids[i];
-    if (strlen(config.share.dir.text) >= sizeof ret_options->dir)
-        return complain("share.dir is too long for a socket; choose a shorter path") != NULL;
-    memcpy(ret_options->dir, config.share.dir.text, strlen(config.share.dir.text) + 1);
-    return true;
+    *ret_options = (struct gs_share_options){.enable = true};
+    return share_options_fill(ret_options, &config) ||
+           complain("share.dir is too long for a socket; choose a shorter path");
 }
 
 static bool read_machine_id(unsigned char ret_id[GS_MACHINE_SIZE])

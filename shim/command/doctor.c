@@ -144,9 +144,7 @@ int command_doctor(const struct call *call)
     if (call->argc && (pid = call_pid(call, call->argv[0])) <= 0)
         return COMMAND_USAGE;
     doctor.config = command_config();
-    if (!command_share_options(
-            &doctor.options)) /* then the library has none either (shim/start.c) */
-        memcpy(doctor.options.dir, "too long", sizeof "too long");
+    command_share_options(&doctor.options); /* or it has none, as the library then */
     library_find(doctor.library);
     if (pid)
         doctor_process(&doctor, (pid_t)pid);

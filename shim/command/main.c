@@ -6,6 +6,7 @@
 #include "shim/command/command.h"
 #include "shim/command/json.h"
 #include "shim/command/run.h"
+#include "shim/share_options.h"
 #include "shim/standard_files.h"
 
 #include <errno.h>
@@ -121,24 +122,11 @@ const struct gs_config *command_config(void)
 
 bool command_share_options(struct gs_share_options *options)
 {
-    const struct gs_config *config = command_config();
-    const char *dir = config->share.dir.text;
-
-    *options = (struct gs_share_options){.enable = true,
-                                         .is_broker = true,
-                                         .listen_fd = -1,
-                                         .settle_ns = config->debug.settle,
-                                         .timeout_ns = config->debug.timeout,
-                                         .keep_ns = config->share.keep,
-                                         .published_max = (uint32_t)config->debug.broker_blocks,
-                                         .max_clients = (uint32_t)config->debug.max_clients};
-    for (size_t i = 0; i < config->share.uids.count; i++)
-        options->uids[options->uid_count++] = (uid_t)config->share.uids.ids[i];
-    for (size_t i = 0; i < config->share.gids.count; i++)
-        options->gids[options->gid_count++] = (gid_t)config->share.gids.ids[i];
-    if (snprintf(options->dir, sizeof options->dir, "%s", dir) >= (int)sizeof options->dir)
-        return command_complain("share.dir is too long for a socket; choose a shorter path"), false;
-    return true;
+    *options = (struct gs_share_options){.enable = true, .is_broker = true};
+    if (share_options_fill(options, command_config()))
+        return true;
+    command_complain("share.dir is too long for a socket; choose a shorter path");
+    return false;
 }
 
 int command_version(const struct call *call)
