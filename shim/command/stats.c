@@ -17,22 +17,29 @@
 #define COMMAND_SHOWN 100               /* columns of a command line */
 #define EVERY_NS      (2 * GS_NS_PER_S) /* top, where nobody says how often */
 
+static uint64_t calls_of(const struct row *row)
+{
+    return row->figures.hits + row->figures.misses;
+}
+
+/* Who counts fewer than before is another program since, which began anew. */
+static void rate(struct row *row, const struct row *old)
+{
+    const double seconds = (double)(row->seen_ns - old->seen_ns) / (double)GS_NS_PER_S;
+
+    if (!row->has_figures || !old->has_figures || row->who.pid != old->who.pid ||
+        row->who.told != old->who.told || row->device != old->device || seconds <= 0 ||
+        calls_of(row) < calls_of(old) || row->figures.slow < old->figures.slow)
+        return;
+    row->rate = (double)(calls_of(row) - calls_of(old)) / seconds;
+    row->slow_rate = (double)(row->figures.slow - old->figures.slow) / seconds;
+}
+
 void stats_rates(struct table *table, const struct table *before)
 {
     for (size_t i = 0; i < table->count; i++)
-        for (size_t k = 0; k < before->count; k++) {
-            struct row *row = &table->rows[i];
-            const struct row *old = &before->rows[k];
-            double seconds = (double)(row->seen_ns - old->seen_ns) / (double)GS_NS_PER_S;
-
-            if (!row->has_figures || !old->has_figures || row->who.pid != old->who.pid ||
-                row->who.told != old->who.told || row->device != old->device || seconds <= 0)
-                continue;
-            row->rate = (double)(row->figures.hits + row->figures.misses - old->figures.hits -
-                                 old->figures.misses) /
-                        seconds;
-            row->slow_rate = (double)(row->figures.slow - old->figures.slow) / seconds;
-        }
+        for (size_t k = 0; k < before->count; k++)
+            rate(&table->rows[i], &before->rows[k]);
 }
 
 /* ---- Telling -------------------------------------------------------------------------------- */
@@ -67,7 +74,7 @@ static void put_figures(struct sheet *sheet, const struct row *row)
                   row->report.opened.bytes ? show_size(row->report.opened.bytes).text : "0");
     else
         sheet_put(sheet, "-");
-    put_rate(sheet, row->rate, figures->hits + figures->misses);
+    put_rate(sheet, row->rate, calls_of(row));
     put_rate(sheet, row->slow_rate, figures->slow);
     sheet_put(sheet, "%llu", (unsigned long long)figures->waits);
 }

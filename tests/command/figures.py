@@ -15,7 +15,7 @@ import time
 
 from holder import (GPUSHIM, MIB, OWN, PATIENT_S, SHIM, Holder, await_that, check, clean, end_with_faults,
                     gpushim, rows, stats_of)
-from wire import REPORT, Listener, listen, message, query, say, sockets
+from wire import QUERY, REPORT, Between, Listener, listen, message, query, say, sockets
 
 MUTE = 20
 HAS_FIGURES = 200  # where in a REPORT figures begin (core/share/wire.h)
@@ -229,6 +229,23 @@ def prove_watching(folder, holder):
     check(watching.wait(timeout=PATIENT_S) == -signal.SIGPIPE, 'it ends when nobody reads any more')
 
 
+def prove_counts_begun_anew(folder, holder):
+    """Of a process that is another program since the last look there is no rate."""
+    path, hits = os.path.join(folder, sockets(folder)[0]), iter(range(10**6, 0, -1000))
+
+    def fewer(answer):  # live allocations of the first device
+        at = HAS_FIGURES + 8 + 8 * 8
+        return answer[:at] + struct.pack('<Q', next(hits)) + answer[at + 8:]
+    with Between(folder, path, {QUERY: fewer}):
+        watching = subprocess.Popen([GPUSHIM, 'stats', str(os.getpid()), '--watch', '0.1s'], env=clean(folder),
+                                    stdout=subprocess.PIPE, text=True)
+        told = [watching.stdout.readline() for _ in range(6)][1::2]
+        watching.stdout.close()
+        watching.wait(timeout=PATIENT_S)
+    calls = [re.search(r' (\d{4,})(/s)? +\d+(?:/s)? +\d+ python', line) for line in told]
+    check(all(match and match[2] is None and 0 < int(match[1]) < 10**7 for match in calls), f'its calls are counted: {told}')
+
+
 def prove_trimming(folder, holder):
     holder.do(f'alloc {256 * MIB}')
     holder.do('free 1')
@@ -258,6 +275,7 @@ def main():
     with tempfile.TemporaryDirectory(prefix='gpushim-figures-') as folder:
         holder = prove_figures(folder)
         prove_watching(folder, holder)
+        prove_counts_begun_anew(folder, holder)
         prove_trimming(folder, holder)
         prove_silence(folder, holder)
         prove_many_silent(folder, holder)

@@ -16,12 +16,14 @@ contexts = [context, ctypes.c_void_p()]
 assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(contexts[1]), 1) == 0
 def on(device):
     assert cuda.cuCtxSetCurrent(contexts[device]) == 0
+def turn():
+    pointer = ctypes.c_uint64()
+    assert cuda.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(1 << 20)) == 0
+    assert cuda.cuMemFree_v2(pointer) == 0
 def work():
     on(1)
     while True:
-        pointer = ctypes.c_uint64()
-        assert cuda.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(1 << 20)) == 0
-        assert cuda.cuMemFree_v2(pointer) == 0
+        turn()
         time.sleep(0.002)
 '''
 
@@ -77,6 +79,7 @@ def prove_rates(folder):
     one.run('on(0)')
     for _ in range(20):
         one.do(f'alloc {4 * MIB}')
+    one.run('for _ in range(30000): turn()')  # more calls than there are on the second meanwhile
     one.run('threading.Thread(target=work, daemon=True).start()')
     await_that(lambda: of(folder, one).get(1, {}).get('allocations_from_cache', 0) > 50, 'it works on the second GPU')
     watching = subprocess.Popen([GPUSHIM, 'stats', str(one.pid), '--watch', '0.2s'], env=clean(folder),
