@@ -19,8 +19,6 @@
 #define RUN_OPTIONS                                                                                               \
     {"set", 'o', "SECTION.KEY=VALUE", TAKES_OPTION,                                                               \
      "sets an option of the library (gpushim.conf(5), 'gpushim config'); those of [general] by their key alone"}, \
-        {"no-enable", 0, NULL, TAKES_TEXT, "-o enable=off"},                                                      \
-        {"no-share", 0, NULL, TAKES_TEXT, "-o share.enable=off"},                                                 \
         {"record-stacks", 0, "N", TAKES_TEXT, "records with N return addresses of each call"},                    \
         {"print", 0, NULL, TAKES_TEXT,                                                                            \
          "prints the variables that it would set, a line each, and starts nothing"}

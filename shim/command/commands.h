@@ -29,7 +29,7 @@ enum command_takes {
 };
 
 struct command_option {
-    const char *name;     /* without its --; no-... is another way to write what its help is */
+    const char *name;     /* without its -- */
     char letter;          /* of its short form; 0: it has none */
     const char *argument; /* NULL: it takes none */
     enum command_takes takes;

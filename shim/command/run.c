@@ -243,8 +243,6 @@ static bool take_option(const struct given *given)
 
     if (strcmp(option, "set") == 0)
         return run_option_set(given->value);
-    if (strncmp(option, "no-", 3) == 0)
-        return run_option_set(given->option->help + strlen("-o "));
     if (strcmp(option, "record-stacks") == 0)
         return record_stacks(given->value);
     return strcmp(option, "print") == 0 || record_to(given->value);

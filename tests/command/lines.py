@@ -16,7 +16,7 @@ gpushim = os.path.realpath(sys.argv[1])
 # A command, its line, and what is said of that, before where help is.
 WRONG = [
     ('run', '-o', '-o: SECTION.KEY=VALUE is missing after it'), ('run', '', 'run: PROGRAM is missing'),
-    ('run', '--', 'run: PROGRAM is missing'), ('run', '--no-shares x', r"run does not know '--no-shares'; did you mean --no-share\?"),
+    ('run', '--', 'run: PROGRAM is missing'), ('run', '--prnt x', r"run does not know '--prnt'; did you mean --print\?"),
     ('run', '-x x', "run does not know '-x'"), ('record', '', 'record: PROGRAM is missing'),
     ('run', '--record', '--record: FILE is missing after it'),
     ('stats', 'x', "'x' is no process id"), ('stats', '--watch x', '--watch takes seconds from .*, and not .x.'),

@@ -72,7 +72,7 @@ def is_in_the_program():
     Ran([PYTHON, '-c', ALLOCATES]).expect(0, 'True\n')
     start = rf'\S+ gpushim\[\d+/\d+\]: info: libgpushim {re.escape(version)} starts in python\S*; .*'
     Ran(['-o', 'log=info', '--', PYTHON, '-c', ALLOCATES]).expect(0, 'True\n', start)
-    Ran(['--no-enable', '-olog=info', PYTHON, '-c', ALLOCATES]).expect(
+    Ran(['-oenable=off', '-olog=info', PYTHON, '-c', ALLOCATES]).expect(
         0, 'True\n', start.replace('starts', 'is switched off'))
 
 
@@ -138,7 +138,7 @@ def cannot_be_preloaded(folder):
 
 def options():
     given = tells('-o', 'pool.decay=5 s', '-olog=debug', '-o', 'general.log=error', '-o',
-                  'share.dir=', '--no-share', '-o', 'debug.single_stream=off', '-o', 'debug.reclaim_from_peers=off',
+                  'share.dir=', '-o', 'share.enable=off', '-o', 'debug.single_stream=off', '-o', 'debug.reclaim_from_peers=off',
                   settings={'GPUSHIM_POOL_DECAY': '1 s', 'GPUSHIM_POOL_FREE': 'native'})
     expected = {'POOL_DECAY': '5 s', 'LOG': 'error', 'SHARE_DIR': '', 'SHARE_ENABLE': 'off',
                 'CONFIG': '', 'DEBUG_SINGLE_STREAM': 'off', 'DEBUG_RECLAIM_FROM_PEERS': 'off', 'POOL_FREE': 'native'}
@@ -148,16 +148,7 @@ def options():
         ran = Ran(['-o', old, '--print']).expect(0, 'LD_PRELOAD=.*\n' + ''.join(f'GPUSHIM_{n}={v}\n' for n, v in given.items()), '.*is called .* now.*\n')
         check(f"{old.split('=')[0]} is called " in ran.err, f'an old name is understood, and says so: {ran.err}')
     check(tells('-o', 'log_target=/a=b=c').get('GPUSHIM_LOG_TARGET') == '/a=b=c', 'a value with equals signs')
-    check(tells('--no-enable', '-o', 'enable=on').get('GPUSHIM_ENABLE') == 'on', 'the last counts')
-
-
-def each_off():
-    """Each option that is on or off, by the name that --help gives."""
-    offered = re.findall(r'^  (--no-\S+) +-o (\S+)=off$', Ran(['--help']).expect(0, '.*').out, re.M)
-    check(len(offered) == 2, f'offered: {offered}')
-    for name, option in offered:
-        variable = 'GPUSHIM_' + option.upper().replace('.', '_')
-        Ran(['--print', name]).expect(0, f'LD_PRELOAD=.*\n{variable}=off\n')
+    check(tells('-o', 'enable=off', '-o', 'enable=on').get('GPUSHIM_ENABLE') == 'on', 'the last counts')
 
 
 def wrong_options(folder):
@@ -386,7 +377,6 @@ def in_a_folder(test):
 is_in_the_program()
 comes_first()
 options()
-each_off()
 printed()
 passes_through()
 for each in (another_copy, installed, cannot_be_preloaded, wrong_options, is_found, scripts, crafted,

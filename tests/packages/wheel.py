@@ -195,7 +195,7 @@ def check_stats(python):
         check(now['registrations']['hits'] == now['registrations']['bytes'] == 0, f'stats: {now}')
     for (before, now), in said(call(python, '-c', ALLOCATES)), :
         check('not in this process' in before == now and 'LD_PRELOAD=' in now, f'without the library: {now}')
-    for (_, now), in said(call(python, '-m', 'gpushim', 'run', '--no-enable', '--', python, '-c', ALLOCATES)), :
+    for (_, now), in said(call(python, '-m', 'gpushim', 'run', '-o', 'enable=off', '--', python, '-c', ALLOCATES)), :
         check('does nothing there' in now, f'switched off: {now}')
     ran = call(python, '-c', 'import gpushim; print(gpushim.version(), gpushim.__version__, gpushim.loaded())')
     expect(ran, 0, f'{re.escape(version)} {re.escape(version)} False\n')
