@@ -26,9 +26,9 @@ static void setup(void)
 
 TestSuite(share_absent, .init = setup, .fini = scene_end, .timeout = 120);
 
-/* Its socket is away, the connection closed by the program, and nobody has been there for long: the
- * next open gives it up. Then it goes on. */
-static void give_up(void)
+/* Its socket is away and the connection closed by the program, as something else is opened. Then it
+ * goes on. */
+static void open_while_it_is_away(bool for_long)
 {
     struct sockaddr_un path;
     char away[128];
@@ -40,11 +40,17 @@ static void give_up(void)
     cr_assert_eq(rename(path.sun_path, away), 0);
     gs_lock_take(&side.share->importer.lock);
     cr_assert_eq(side_connections(true), 1);
-    side.share->importer.remotes->absent_ns = 1;
+    side.share->importer.remotes->absent_ns = for_long;
     gs_lock_release(&side.share->importer.lock);
     cr_assert_eq(gs_share_open(side.share, another, OTHER_CONTEXT, 0, &address), GS_UNREACHABLE);
     cr_assert_eq(rename(away, path.sun_path), 0);
     kill(other.pid, SIGCONT);
+}
+
+/* Nobody has been there for long: it is given up. */
+static void give_up(void)
+{
+    open_while_it_is_away(true);
 }
 
 static CUdeviceptr open_elsewhere(const unsigned char *handle)
@@ -90,4 +96,24 @@ Test(share_absent, what_was_open_meanwhile_goes_back_to_who_comes_back)
     only_it_is_held();
     cr_assert_eq(gs_share_close(side.share, address), GS_OK);
     nothing_is_held();
+}
+
+static bool is_connected(void)
+{
+    bool connected;
+
+    gs_lock_take(&side.share->importer.lock);
+    connected = side.share->importer.remotes->conn.fd >= 0;
+    gs_lock_release(&side.share->importer.lock);
+    return connected;
+}
+
+/* Or what it frees meanwhile would be called back from nobody. */
+Test(share_absent, who_was_away_for_a_moment_is_looked_for_though_nothing_else_is_opened)
+{
+    scene_open(ipc_handle);
+    side.share->options.timeout_ns = 100 * MS;
+    open_while_it_is_away(false);
+    cr_assert(SIDE_WAIT(is_connected()));
+    cr_assert_str_eq(other_ask(&other, "holds"), "ok 1");
 }
