@@ -91,6 +91,19 @@ struct gs_arena *gs_next_pool(struct gs_core *core, const struct gs_device *devi
     return arena;
 }
 
+struct gs_arena *gs_next_alive(struct gs_core *core, const struct gs_device *device, unsigned *at)
+{
+    struct gs_arena *arena;
+
+    while ((arena = gs_next_pool(core, device, at))) {
+        gs_latch_take(&arena->lock);
+        if (!arena->dead && !arena->leaving)
+            break;
+        gs_latch_release(&arena->lock);
+    }
+    return arena;
+}
+
 void gs_core_mempool_set(struct gs_core *core, CUdevice device, CUmemoryPool pool)
 {
     if (gs_is_device(device))

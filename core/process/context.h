@@ -151,6 +151,9 @@ static inline struct gs_arena *gs_next_pool_locked(const struct gs_core *core,
  * give. Begins with 0; NULL: there are no more. No lock is held, and no list made: stacks are
  * small. */
 struct gs_arena *gs_next_pool(struct gs_core *core, const struct gs_device *device, unsigned *at);
+/* The same of those whose context is there, and not about to go: its lock is taken, for the caller
+ * to release. */
+struct gs_arena *gs_next_alive(struct gs_core *core, const struct gs_device *device, unsigned *at);
 
 /* What a device can, found out here if it was not before; it needs no context, but a driver that is
  * initialised. GS_MODE_UNKNOWN: it could not be tried. */

@@ -16,11 +16,6 @@
 #define GROWING_MS 1000
 #define WANTED_MIN ((size_t)256 << 20) /* who asks has more to allocate; twice as much each time */
 
-static bool is_ending(const struct gs_core *core)
-{
-    return __atomic_load_n(&core->purge.ending, __ATOMIC_SEQ_CST);
-}
-
 /* ---- Being asked ---------------------------------------------------------------------------- */
 
 void gs_neighbour_join(struct gs_core *core)
@@ -47,7 +42,7 @@ static void rest(struct gs_core *core, const struct gs_stats *stats)
     if (asked == neighbour->gave_asked && gs_now_ns() - neighbour->gave_ns < most + pause)
         pause = 2 * neighbour->pause_ns < most ? 2 * neighbour->pause_ns : most;
     neighbour->pause_ns = pause;
-    while (gs_now_ns() - neighbour->gave_ns < pause && !is_ending(core)) {
+    while (gs_now_ns() - neighbour->gave_ns < pause && !gs_purge_is_ending(core)) {
         gs_purge_surplus(core);
         gs_rest_ns(GS_NS_PER_MS);
     }
@@ -62,7 +57,7 @@ static uint64_t yield_within(struct gs_core *core, const struct gs_device *devic
     for (;;) {
         bytes += gs_device_yield(core, device, (size_t)(wanted - bytes));
         gs_stats_read(core, device->ordinal, &stats);
-        if (bytes >= wanted || stats.retired == 0 || gs_now_ns() >= end || is_ending(core))
+        if (bytes >= wanted || stats.retired == 0 || gs_now_ns() >= end || gs_purge_is_ending(core))
             return bytes;
         gs_rest_ns(GS_NS_PER_MS / 4);
     }

@@ -70,7 +70,7 @@ static struct gs_piece *detach_surplus(struct gs_arena *arena)
     return piece;
 }
 
-static bool is_ending(const struct gs_core *core)
+bool gs_purge_is_ending(const struct gs_core *core)
 {
     return __atomic_load_n(&core->purge.ending, __ATOMIC_SEQ_CST);
 }
@@ -83,7 +83,7 @@ void gs_purge_surplus(struct gs_core *core)
     if (!__atomic_exchange_n(&core->purge.surplus, false, __ATOMIC_SEQ_CST))
         return;
     for (unsigned at = 0; (arena = gs_next_pool(core, NULL, &at));)
-        while (!is_ending(core) && (piece = detach_surplus(arena)))
+        while (!gs_purge_is_ending(core) && (piece = detach_surplus(arena)))
             gs_pieces_unmap(core, piece);
 }
 
@@ -147,7 +147,7 @@ static bool give_idle(struct gs_core *core, struct gs_arena *arena, size_t idle)
     struct gs_piece *piece;
     bool any = false;
 
-    for (size_t keep; !is_ending(core); any = true) {
+    for (size_t keep; !gs_purge_is_ending(core); any = true) {
         gs_latch_take(&arena->lock);
         keep = arena->first ? KEPT_FIRST : KEPT_OTHER;
         piece = NULL;
@@ -155,8 +155,6 @@ static bool give_idle(struct gs_core *core, struct gs_arena *arena, size_t idle)
             gs_arena_settle_locked(arena);
             piece = gs_arena_detach_one_locked(arena, idle);
         }
-        if (arena->free_bytes < arena->kept.free_low)
-            arena->kept.free_low = arena->free_bytes;
         gs_latch_release(&arena->lock);
         if (!piece)
             break;
@@ -202,7 +200,7 @@ static bool look(struct gs_core *core)
 
     gs_context_purge_dead(core);
     for (unsigned at = 0; (arena = gs_next_pool(core, NULL, &at));) {
-        if (__atomic_load_n(&core->purge.ending, __ATOMIC_SEQ_CST))
+        if (gs_purge_is_ending(core))
             return false;
         used |= look_at(core, arena);
     }
@@ -288,12 +286,11 @@ void gs_purge_activity(void *arg)
         futex_wake(&purge->state);
 }
 
-bool gs_purge_is_there(struct gs_core *core)
+bool gs_purge_is_there(const struct gs_core *core)
 {
     int state = __atomic_load_n(&core->purge.state, __ATOMIC_RELAXED);
 
-    return state > PURGE_STARTING && state < PURGE_STOP &&
-           !__atomic_load_n(&core->purge.ending, __ATOMIC_RELAXED);
+    return state > PURGE_STARTING && state < PURGE_STOP && !gs_purge_is_ending(core);
 }
 
 static bool call(struct gs_purge *purge)

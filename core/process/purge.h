@@ -28,7 +28,9 @@ struct gs_purge {
 void gs_purge_grown(struct gs_core *core);
 /* Memory was freed (struct gs_arena_shared's activity). Any lock may be held. */
 void gs_purge_activity(void *core);
-bool gs_purge_is_there(struct gs_core *core);
+bool gs_purge_is_there(const struct gs_core *core);
+/* The process exits, or its core ends: no driver call is begun. */
+bool gs_purge_is_ending(const struct gs_core *core);
 /* An arena has more than its target or its limit: wakes the thread for it; false: it is not there.
  * Any lock may be held. */
 bool gs_purge_trim(struct gs_core *core);

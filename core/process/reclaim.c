@@ -152,30 +152,15 @@ static gs_status found(struct request *r, const struct gs_block *block)
     return GS_OK;
 }
 
-/* The next arena of the device, its lock taken, and whether it is the context's, of the same tag.
- * NULL: no more. */
-static struct gs_arena *next_locked(struct request *r, unsigned *at, bool *ret_ours)
-{
-    struct gs_arena *arena = gs_next_pool(r->core, r->device, at);
-
-    if (arena) {
-        gs_latch_take(&arena->lock);
-        *ret_ours =
-            arena->context == r->context && arena->tag == r->tag && !arena->dead && !arena->leaving;
-    }
-    return arena;
-}
-
 /* From what is free in any arena of the context and the tag; with `any`, a piece of another class
  * too. */
 static gs_status take_anywhere(struct request *r, bool any)
 {
     struct gs_arena *arena;
     gs_status status = GS_NO_MEMORY;
-    bool ours;
 
-    for (unsigned at = 0; status != GS_OK && (arena = next_locked(r, &at, &ours));) {
-        if (ours) {
+    for (unsigned at = 0; status != GS_OK && (arena = gs_next_alive(r->core, r->device, &at));) {
+        if (arena->context == r->context && arena->tag == r->tag) {
             gs_arena_settle_locked(arena);
             status = found(r, any ? gs_arena_take_any_locked(arena, r->size)
                                   : gs_arena_take_locked(arena, r->size));
@@ -204,10 +189,9 @@ static gs_status take_any(struct request *r)
 static gs_status take_returned(struct request *r, const struct gs_patience *patience)
 {
     struct gs_arena *arena;
-    bool ours;
 
     end_limbo(r->core, r->device, patience != NULL);
-    for (unsigned at = 0; (arena = next_locked(r, &at, &ours));) {
+    for (unsigned at = 0; (arena = gs_next_alive(r->core, r->device, &at));) {
         collect_locked(r->core, arena, patience);
         gs_latch_release(&arena->lock);
     }

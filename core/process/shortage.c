@@ -44,13 +44,9 @@ static size_t find_largest(struct gs_core *core, const struct gs_device *device)
     size_t largest = 0, one;
     struct gs_arena *arena;
 
-    for (unsigned at = 0; (arena = gs_next_pool(core, NULL, &at));) {
-        gs_latch_take(&arena->lock);
-        one = 0;
-        if (arena->device && arena->device->ordinal == device->ordinal && !arena->dead) {
-            gs_arena_settle_locked(arena);
-            one = largest_of_locked(arena);
-        }
+    for (unsigned at = 0; (arena = gs_next_alive(core, &core->device[device->ordinal], &at));) {
+        gs_arena_settle_locked(arena);
+        one = largest_of_locked(arena);
         gs_latch_release(&arena->lock);
         largest = one > largest ? one : largest;
     }

@@ -143,12 +143,9 @@ static void settle(struct gs_core *core)
 {
     struct gs_arena *arena;
 
-    for (unsigned at = 0; (arena = gs_next_pool(core, NULL, &at));) {
-        gs_latch_take(&arena->lock);
-        if (!arena->dead && !arena->leaving) {
-            gs_arena_flush_streams_locked(arena, 0);
-            gs_arena_collect_locked(arena);
-        }
+    for (unsigned at = 0; (arena = gs_next_alive(core, NULL, &at));) {
+        gs_arena_flush_streams_locked(arena, 0);
+        gs_arena_collect_locked(arena);
         gs_latch_release(&arena->lock);
     }
 }
@@ -158,14 +155,11 @@ static void give_back_free(struct gs_core *core)
 {
     struct gs_arena *arena;
 
-    for (unsigned at = 0; (arena = gs_next_pool(core, NULL, &at));) {
-        struct gs_piece *pieces = NULL;
+    for (unsigned at = 0; (arena = gs_next_alive(core, NULL, &at));) {
+        struct gs_piece *pieces;
 
-        gs_latch_take(&arena->lock);
-        if (!arena->dead && !arena->leaving) {
-            gs_arena_collect_locked(arena);
-            pieces = gs_arena_detach_ready_locked(arena, 0);
-        }
+        gs_arena_collect_locked(arena);
+        pieces = gs_arena_detach_ready_locked(arena, 0);
         gs_latch_release(&arena->lock);
         gs_pieces_unmap(core, pieces);
         gs_arena_give_spent(core, arena); /* what others had */
