@@ -20,36 +20,6 @@ static bool refuse_copy(struct gs_sleep_why *why, bool out, gs_status status)
                                       status);
 }
 
-/* To a file or from it, a part at a time. */
-static bool copy_by_parts(struct gs_core *core, const struct gs_away_range *range, bool out,
-                          struct gs_sleep_why *why)
-{
-    const struct gs_sleep_store *store = &core->sleep.store;
-    size_t part;
-
-    for (size_t at = 0; at < range->size; at += part) {
-        gs_status status;
-        int error = 0;
-
-        part = range->size - at < store->window_size ? range->size - at : store->window_size;
-        if (!out)
-            error = gs_sleep_store_move(store, range->offset + at, part, out);
-        if (error == 0) {
-            status = copy(&core->driver, store->window, range->address + at, part, out);
-            if (status == GS_OK)
-                status = core->driver.stream_synchronize(CU_STREAM_PER_THREAD);
-            if (status != GS_OK)
-                return refuse_copy(why, out, status);
-            if (out)
-                error = gs_sleep_store_move(store, range->offset + at, part, out);
-        }
-        if (error)
-            return gs_sleep_refuse(why, error, "the file could not be %s: %s",
-                                   out ? "written" : "read", strerror(error));
-    }
-    return true;
-}
-
 /* A part of the store. Where that is refused the driver copies through memory of its own, which
  * takes longer. All are registered in the context that copies first. */
 static void register_part(struct gs_core *core, CUcontext context, size_t part)
@@ -96,23 +66,48 @@ static bool await_part(struct gs_core *core, CUcontext context, size_t part,
     return true;
 }
 
-/* Part by part of the store. */
+/* By the window of a file, which is there. */
+static bool copy_by_window(struct gs_core *core, uint64_t address, size_t offset, size_t size,
+                           bool out, struct gs_sleep_why *why)
+{
+    const struct gs_sleep_store *store = &core->sleep.store;
+    int error = out ? 0 : gs_sleep_store_move(store, offset, size, false);
+    gs_status status = GS_OK;
+
+    if (error == 0)
+        status = copy(&core->driver, store->window, address, size, out);
+    if (error == 0 && status == GS_OK)
+        status = core->driver.stream_synchronize(CU_STREAM_PER_THREAD);
+    if (status != GS_OK)
+        return refuse_copy(why, out, status);
+    if (out)
+        error = gs_sleep_store_move(store, offset, size, true);
+    return error == 0 || gs_sleep_refuse(why, error, "the file could not be %s: %s",
+                                         out ? "written" : "read", strerror(error));
+}
+
+/* Part by part of the store, or of a file's window. */
 static bool copy_range(struct gs_core *core, CUcontext context, const struct gs_away_range *range,
                        bool out, struct gs_sleep_why *why)
 {
+    const struct gs_sleep_store *store = &core->sleep.store;
     bool done = true;
     size_t size;
 
     for (size_t at = 0; done && at < range->size; at += size) {
-        const size_t offset = range->offset + at, part = offset / GS_SLEEP_PART;
+        const size_t offset = range->offset + at;
+        const size_t part = store->in_file ? 0 : offset / GS_SLEEP_PART;
         gs_status status;
 
-        size = (part + 1) * GS_SLEEP_PART - offset;
+        size = store->in_file ? store->window_size : (part + 1) * GS_SLEEP_PART - offset;
         size = range->size - at < size ? range->size - at : size;
         if (!await_part(core, context, part, why))
             return false;
-        status =
-            copy(&core->driver, core->sleep.store.base + offset, range->address + at, size, out);
+        if (store->in_file) {
+            done = copy_by_window(core, range->address + at, offset, size, out, why);
+            continue;
+        }
+        status = copy(&core->driver, store->base + offset, range->address + at, size, out);
         done = status == GS_OK || refuse_copy(why, out, status);
     }
     return done;
@@ -123,14 +118,8 @@ static bool copy_piece(struct gs_core *core, const struct gs_away *away, bool ou
 {
     bool done = true;
 
-    for (size_t k = 0; done && k < away->ranges; k++) {
-        const struct gs_away_range *range = &away->range[k];
-
-        if (core->sleep.store.in_file)
-            done = await_part(core, away->context, 0, why) && copy_by_parts(core, range, out, why);
-        else
-            done = copy_range(core, away->context, range, out, why);
-    }
+    for (size_t k = 0; done && k < away->ranges; k++)
+        done = copy_range(core, away->context, &away->range[k], out, why);
     return done;
 }
 
