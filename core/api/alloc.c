@@ -99,15 +99,13 @@ static gs_status allocate_slowly_locked(struct gs_core *core, struct gs_arena *a
  * have taken it back already. */
 static void count_async(struct gs_core *core, CUdeviceptr address)
 {
-    struct gs_piece *piece;
     struct gs_block *block;
 
-    if (gs_context_lock_piece(core, address, &piece) != GS_OK)
+    if (gs_context_lock_around(core, address, &block) != GS_OK)
         return;
-    block = gs_piece_start_locked(piece, address);
-    if (block && block->state == GS_BLOCK_LIVE)
-        gs_arena_count_async_locked(piece->arena, block);
-    gs_latch_release(&piece->arena->lock);
+    if (block->base == address)
+        gs_arena_count_async_locked(block->piece->arena, block);
+    gs_latch_release(&block->piece->arena->lock);
 }
 
 /* Just after the context was looked up. CHANGED: it may have gone since. */

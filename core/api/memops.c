@@ -42,15 +42,13 @@ void gs_core_sync_memops_due(struct gs_core *core)
 /* What is read back, until the block is freed. */
 static void note(struct gs_core *core, CUdeviceptr address, uint64_t id, bool on)
 {
-    struct gs_piece *piece;
     struct gs_block *block;
 
-    if (gs_context_lock_piece(core, address, &piece) != GS_OK)
+    if (gs_context_lock_around(core, address, &block) != GS_OK)
         return;
-    block = gs_piece_find_locked(piece, address);
     if (block->id == id)
         block->memops = on ? id : 0;
-    gs_latch_release(&piece->arena->lock);
+    gs_latch_release(&block->piece->arena->lock);
 }
 
 gs_status gs_core_sync_memops(struct gs_core *core, CUdeviceptr address, bool on)

@@ -66,6 +66,7 @@ gs_status gs_core_ipc_handle(struct gs_core *core, CUdeviceptr address,
     struct gs_share_source source;
     struct gs_export *export;
     struct gs_block *block;
+    bool entered = false;
     gs_status status;
 
     gs_single_drain(&core->single, "memory is shared");
@@ -96,27 +97,20 @@ gs_status gs_core_ipc_handle(struct gs_core *core, CUdeviceptr address,
     if (status != GS_OK)
         return status;
     status = gs_context_lock_around(core, address, &block);
-    if (status == GS_OK && block->id == source.block_id && !block->export) {
-        block->export = export;
-        gs_export_handle(export, ret_ipc_handle);
-        gs_share_given_out(core->share, export);
-        gs_latch_release(&block->piece->arena->lock);
-        return GS_OK;
-    }
-    /* Another thread was first, or freed the block meanwhile. */
     if (status == GS_OK) {
-        if (block->id == source.block_id)
-            gs_export_handle(block->export, ret_ipc_handle);
-        else
-            status = GS_INVALID;
+        entered = block->id == source.block_id && !block->export;
+        if (entered) {
+            block->export = export;
+            gs_export_handle(export, ret_ipc_handle);
+            gs_share_given_out(core->share, export);
+        }
         gs_latch_release(&block->piece->arena->lock);
     }
-    if (status != GS_OK)
-        gs_log_line(&core->options.log, GS_LOG_DEBUG,
-                    "no IPC handle: the block at %llx was freed meanwhile",
-                    (unsigned long long)address);
+    if (entered)
+        return GS_OK;
+    /* Another thread was first, or freed the block meanwhile. */
     gs_share_withdraw(core->share, export);
-    return status == GS_OK ? GS_OK : GS_INVALID;
+    return gs_core_ipc_handle(core, address, ret_ipc_handle);
 }
 
 static gs_status publish(struct gs_core *core, CUdeviceptr address, const struct gs_naming *naming)
