@@ -43,6 +43,7 @@ static int pin(const struct gs_reg_key *key, uint64_t base, size_t size, void *a
 
 static int unpin(const struct gs_reg_key *key, void *handle)
 {
+    GS_WITHIN_A_CALL;
     const struct gpushim_pinner *pinner = ((const struct pinner *)key->backend)->pinner;
 
     return pinner->unpin(pinner->arg, handle);
@@ -137,6 +138,7 @@ GS_HOOK void gpushim_flush(const struct gpushim_pinner *pinner, uintptr_t domain
 
 static void unmapping(uint64_t address, size_t size)
 {
+    GS_WITHIN_A_CALL;
     unsigned count = __atomic_load_n(&gs_listeners, __ATOMIC_ACQUIRE);
 
     for (unsigned i = 0; i < count; i++)
@@ -168,6 +170,7 @@ GS_HOOK int gpushim_listen(const struct gpushim_listener *listener)
 
 void gs_listeners_allocated(uint64_t address, size_t size)
 {
+    GS_WITHIN_A_CALL;
     unsigned count = __atomic_load_n(&gs_listeners, __ATOMIC_ACQUIRE);
 
     for (unsigned i = 0; i < count; i++)
@@ -177,6 +180,7 @@ void gs_listeners_allocated(uint64_t address, size_t size)
 
 void gs_listeners_freeing(uint64_t address)
 {
+    GS_WITHIN_A_CALL;
     unsigned count = __atomic_load_n(&gs_listeners, __ATOMIC_ACQUIRE);
     struct gs_block_info info;
 

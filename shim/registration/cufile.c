@@ -51,6 +51,7 @@ static int pin(const struct gs_reg_key *key, uint64_t base, size_t size, void *a
 
 static int unpin(const struct gs_reg_key *key, void *handle)
 {
+    GS_WITHIN_A_CALL;
     gs_pin_inside++;
     last_unpin = GS_PIN_REAL(cuFileBufDeregister)(handle);
     gs_pin_inside--;

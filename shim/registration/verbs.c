@@ -130,6 +130,7 @@ static int pin(const struct gs_reg_key *key, uint64_t base, size_t size, void *a
 
 static int unpin(const struct gs_reg_key *key, void *handle)
 {
+    GS_WITHIN_A_CALL;
     int error;
 
     gs_pin_inside++;

@@ -352,11 +352,20 @@ def info():
 
 
 def within():
-    one = Sleeper()
+    """What the program does within a call, by what it is told of memory, is of that call."""
+    one = Sleeper(threads=2)
     error = one.result('sleep_within_free', one.alloc(SIZE))
     check(error == EDEADLK, f'within a call: error {error}')
+    freed = one.alloc(SIZE)
     one.alloc(SIZE)
     one.sleep_and_wake()
+    slow = one.thread(1)
+    slow.tell('free_slowly', freed)
+    await_that(lambda: one.result('is_freeing_slowly') & 1, 'it frees')
+    one.must_sleep()
+    await_that(slow.has_answered, 'the free is done, and was waited for')
+    slow.answer()
+    one.must_wake()
 
 
 def unknown():

@@ -117,8 +117,18 @@ static int try_sleep(uint64_t timeout_ns)
     return gpushim_sleep(&how, NULL);
 }
 
+static atomic_uint pause_us;
+static atomic_bool pauses;
+
+/* It calls another hook, as who ends a registration does. */
 static void freed(void *unused, uint64_t address, size_t size)
 {
+    CUstream stream;
+
+    atomic_store(&pauses, pause_us > 0);
+    usleep(pause_us);
+    OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    OK(cuStreamDestroy(stream));
     within = try_sleep(SOON_NS);
 }
 
@@ -131,6 +141,19 @@ int sleep_within_free(CUdeviceptr block)
     OK((CUresult)gpushim_listen(&listener));
     OK(cuMemFree(block));
     return within;
+}
+
+void free_slowly(CUdeviceptr block);
+void free_slowly(CUdeviceptr block)
+{
+    atomic_store(&pause_us, 500000);
+    OK(cuMemFree(block));
+}
+
+int is_freeing_slowly(void);
+int is_freeing_slowly(void)
+{
+    return atomic_load(&pauses);
 }
 
 struct filling {
