@@ -175,26 +175,27 @@ static void forget_locked(struct gs_arena *arena, struct gs_stream_list **link)
     free(stream);
 }
 
-void gs_arena_flush_stream_locked(struct gs_arena *arena, uint64_t stream_key)
-{
-    struct gs_stream_list **link = bucket_of_locked(&arena->order, stream_key);
-
-    gs_latch_assert_held(&arena->lock);
-    while (*link && (*link)->key != stream_key)
-        link = &(*link)->next;
-    if (*link)
-        forget_locked(arena, link);
-}
-
-void gs_arena_flush_streams_locked(struct gs_arena *arena, uint64_t keep)
+/* The list of that key, or every one but that. */
+static void flush_where_locked(struct gs_arena *arena, uint64_t key, bool its)
 {
     struct gs_stream_list **link;
 
     gs_latch_assert_held(&arena->lock);
     for (unsigned i = 0; i < GS_STREAM_BUCKETS; i++)
         for (link = &arena->order.streams[i]; *link;)
-            if ((*link)->key != keep || !keep)
+            if (((*link)->key == key) == its)
                 forget_locked(arena, link);
             else
                 link = &(*link)->next;
+}
+
+void gs_arena_flush_stream_locked(struct gs_arena *arena, uint64_t stream_key)
+{
+    flush_where_locked(arena, stream_key, true);
+}
+
+/* No key is 0. */
+void gs_arena_flush_streams_locked(struct gs_arena *arena, uint64_t keep)
+{
+    flush_where_locked(arena, keep, false);
 }
