@@ -117,6 +117,7 @@ static void return_locked(struct gs_share *share, struct gs_remote *remote,
     HASH_FIND(hh, share->importer.opened, &key, sizeof key, opened);
     if (opened && (opened->orphan || opened->import->away)) {
         opened->generation = grant->head.request;
+        opened->recalled = false; /* that was the one before */
         return;
     }
     opened = calloc(1, sizeof *opened);
