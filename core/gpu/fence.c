@@ -86,16 +86,6 @@ static bool stream_of_key(uint64_t key, CUstream *ret)
 
 /* ---- Lines ------------------------------------------------------------------------------ */
 
-static void line_take(struct gs_fence_line *line)
-{
-    gs_latch_take(&line->taken);
-}
-
-static void line_release(struct gs_fence_line *line)
-{
-    gs_latch_release(&line->taken);
-}
-
 /* Called with the lock of `fences` held. A spare one, or a new one; NULL without host memory. */
 static struct gs_fence_line *line_new_locked(struct gs_fences *fences, CUcontext context)
 {
@@ -112,12 +102,12 @@ static struct gs_fence_line *line_new_locked(struct gs_fences *fences, CUcontext
         gs_latch_init(&line->taken, GS_RANK_LINE);
         fences->lines = line;
     }
-    line_take(line); /* a late waiter may be looking */
+    gs_latch_take(&line->taken); /* a late waiter may be looking */
     line->context = context;
     line->of_stream = false;
     __atomic_store_n(&line->leaving, false, __ATOMIC_RELAXED);
     __atomic_store_n(&line->recorder, NULL, __ATOMIC_RELAXED);
-    line_release(line);
+    gs_latch_release(&line->taken);
     return line;
 }
 
@@ -137,10 +127,10 @@ void gs_fence_pool_follow(struct gs_fence_pool *pool, uint64_t stream_key)
 
     if (!line || line->fences->driver->ctx_record_event)
         return;
-    line_take(line);
+    gs_latch_take(&line->taken);
     line->of_stream = stream_key != 0;
     line->stream_key = stream_key;
-    line_release(line);
+    gs_latch_release(&line->taken);
 }
 
 /* The line is taken. All fences have passed, those too that no event was recorded for. */
@@ -171,13 +161,8 @@ static void events_destroy(const struct gs_driver *driver, const struct gs_fence
             driver->event_destroy(event->event);
 }
 
-static void pool_leave_locked(struct gs_fence_pool *pool)
-{
-    pool->line->users--;
-    pool->line = NULL;
-}
-
-void gs_fence_pool_destroy(struct gs_fence_pool *pool)
+/* `gone`: the context is, and its events. */
+static void pool_leave(struct gs_fence_pool *pool, bool gone)
 {
     struct gs_fence_line *line = pool->line;
     struct gs_fences *fences;
@@ -186,31 +171,28 @@ void gs_fence_pool_destroy(struct gs_fence_pool *pool)
         return;
     fences = line->fences;
     gs_lock_take(&fences->lock);
-    pool_leave_locked(pool);
-    if (line->users == 0) {
-        line_take(line);
-        events_destroy(fences->driver, line->oldest);
-        events_destroy(fences->driver, line->spare);
+    pool->line = NULL;
+    line->users--;
+    if (gone || line->users == 0) {
+        gs_latch_take(&line->taken);
+        if (!gone) {
+            events_destroy(fences->driver, line->oldest);
+            events_destroy(fences->driver, line->spare);
+        }
         line_over(line);
-        line_release(line);
+        gs_latch_release(&line->taken);
     }
     gs_lock_release(&fences->lock);
 }
 
+void gs_fence_pool_destroy(struct gs_fence_pool *pool)
+{
+    pool_leave(pool, false);
+}
+
 void gs_fence_pool_forget(struct gs_fence_pool *pool)
 {
-    struct gs_fence_line *line = pool->line;
-    struct gs_fences *fences;
-
-    if (!line)
-        return;
-    fences = line->fences;
-    gs_lock_take(&fences->lock);
-    line_take(line);
-    line_over(line);
-    line_release(line);
-    pool_leave_locked(pool);
-    gs_lock_release(&fences->lock);
+    pool_leave(pool, true);
 }
 
 /* Waits for the thread that has the line; one that takes it later sees that it is leaving. */
@@ -222,8 +204,8 @@ void gs_fence_pool_leaving(struct gs_fence_pool *pool, bool leaving)
         return;
     __atomic_store_n(&line->leaving, leaving, __ATOMIC_SEQ_CST);
     if (leaving) {
-        line_take(line);
-        line_release(line);
+        gs_latch_take(&line->taken);
+        gs_latch_release(&line->taken);
     }
 }
 
@@ -335,7 +317,7 @@ __attribute__((always_inline)) static inline gs_status line_taken(struct gs_fenc
     gs_status status = may_record(line);
 
     if (status != GS_OK)
-        line_release(line);
+        gs_latch_release(&line->taken);
     return status;
 }
 
@@ -364,7 +346,7 @@ gs_status gs_fence_record(struct gs_fence_pool *pool, struct gs_fence *ret)
         status = line_enter(line);
         if (status == GS_OK) {
             status = record(line, pool);
-            line_release(line);
+            gs_latch_release(&line->taken);
         }
         if (status != GS_OK && status != (gs_status)CUDA_ERROR_NOT_READY)
             return status;
@@ -441,7 +423,7 @@ static gs_status look(const struct gs_fence *fence, const struct gs_fence_pool *
         status = record(line, pool);
     if (status == GS_OK)
         status = advance(line, fence);
-    line_release(line);
+    gs_latch_release(&line->taken);
     return status;
 }
 
@@ -457,7 +439,7 @@ gs_status gs_fence_query(struct gs_fence_pool *pool, struct gs_fence *fence)
 /* Waits for another thread that has the line: for calls of the driver that wait for no work. */
 static gs_status line_enter_waiting(struct gs_fence_line *line)
 {
-    line_take(line);
+    gs_latch_take(&line->taken);
     return line_taken(line);
 }
 
@@ -475,7 +457,7 @@ gs_status gs_fence_mark(struct gs_fence_pool *pool, struct gs_fence *ret)
     status = record(line, pool);
     if (status == GS_OK)
         *ret = (struct gs_fence){line, line->recorded};
-    line_release(line);
+    gs_latch_release(&line->taken);
     return status;
 }
 
@@ -498,7 +480,7 @@ bool gs_fence_order(const struct gs_fence *fence, CUstream stream)
     ordered =
         gs_fence_passed(fence) ||
         (event && line->fences->driver->stream_wait_event(stream, event->event, 0) == CUDA_SUCCESS);
-    line_release(line);
+    gs_latch_release(&line->taken);
     return ordered;
 }
 

@@ -29,16 +29,6 @@ void gs_single_destroy(struct gs_single *single)
     gs_lock_destroy(&single->lock);
 }
 
-static uint64_t state(const struct gs_single *single)
-{
-    return gs_single_state(single);
-}
-
-static bool is_single(const struct gs_single *single)
-{
-    return !(state(single) & GS_SINGLE_OVER);
-}
-
 static void become_locked(struct gs_single *single, uint64_t stream)
 {
     __atomic_store_n(&single->stream, stream, __ATOMIC_SEQ_CST);
@@ -79,7 +69,7 @@ static void end_locked(struct gs_single *single, const char *why)
                 "what is freed waits for the GPU from now on: %s; until then all its work went to "
                 "one stream",
                 why);
-    single->was = state(single);
+    single->was = gs_single_state(single);
     become_locked(single, GS_SINGLE_DRAINING);
     single->arenas(single->arg, false);
     mark_locked(single);
@@ -90,7 +80,7 @@ static void end_locked(struct gs_single *single, const char *why)
  * to go: nothing may be asked there, and what was freed goes with it or is marked when it stays. */
 static void mark_or_end_locked(struct gs_single *single)
 {
-    if (mark_locked(single) != GS_OK && !single->leaving && is_single(single))
+    if (mark_locked(single) != GS_OK && !single->leaving && gs_single_is(single))
         end_locked(single, "no event could be recorded");
 }
 
@@ -144,16 +134,17 @@ void gs_single_work(struct gs_single *single, CUstream stream)
     if (is_multi(single))
         return;
     gs_lock_take(&single->lock);
-    only = state(single);
+    only = gs_single_state(single);
     if (only == GS_SINGLE_UNUSED) {
         become_locked(single, only = key);
         gs_fence_pool_follow(&single->events, key);
     }
     if (only == key)
         mark_or_end_locked(single);
-    else if (is_single(single))
+    else if (gs_single_is(single))
         end_locked(single, "work goes to another stream");
-    if (state(single) == GS_SINGLE_DRAINING && !is_over_locked(single) && key != single->was)
+    if (gs_single_state(single) == GS_SINGLE_DRAINING && !is_over_locked(single) &&
+        key != single->was)
         ordered = order_locked(single, stream);
     gs_lock_release(&single->lock);
     if (!ordered)
@@ -163,7 +154,7 @@ void gs_single_work(struct gs_single *single, CUstream stream)
 
 bool gs_single_may_overtake(struct gs_single *single, CUstream stream, uint64_t *ret_marks)
 {
-    if (state(single) == gs_stream_key(stream) &&
+    if (gs_single_state(single) == gs_stream_key(stream) &&
         !__atomic_load_n(&single->unmarked, __ATOMIC_ACQUIRE) &&
         __atomic_load_n(&single->in_order, __ATOMIC_ACQUIRE) ==
             __atomic_load_n(&single->marks, __ATOMIC_RELAXED))
@@ -185,7 +176,7 @@ void gs_single_mark(struct gs_single *single)
     const int saved = errno;
 
     gs_lock_take(&single->lock);
-    if (state(single) != GS_SINGLE_MULTI)
+    if (gs_single_state(single) != GS_SINGLE_MULTI)
         mark_or_end_locked(single);
     gs_lock_release(&single->lock);
     if (__atomic_exchange_n(&single->retires, false, __ATOMIC_RELAXED))
@@ -200,7 +191,7 @@ bool gs_single_passes_by(struct gs_single *single, CUstream stream)
     bool passes;
 
     gs_lock_take(&single->lock);
-    passes = state(single) != key && is_single(single);
+    passes = gs_single_state(single) != key && gs_single_is(single);
     if (passes) {
         mark_locked(single);
         passes = order_locked(single, stream);
@@ -225,11 +216,11 @@ static bool wait_without_mark(struct gs_single *single)
     gs_lock_release(&single->lock);
     over = context && gs_fences_synchronize(single->fences, context) == GS_OK;
     gs_lock_take(&single->lock);
-    if (over && state(single) == GS_SINGLE_DRAINING && single->context == context) {
+    if (over && gs_single_state(single) == GS_SINGLE_DRAINING && single->context == context) {
         gs_fence_pool_destroy(&single->events);
         become_locked(single, GS_SINGLE_MULTI);
     }
-    over = state(single) == GS_SINGLE_MULTI;
+    over = gs_single_state(single) == GS_SINGLE_MULTI;
     gs_lock_release(&single->lock);
     return over;
 }
@@ -247,9 +238,9 @@ void gs_single_drain(struct gs_single *single, const char *why)
         return;
     for (;;) {
         gs_lock_take(&single->lock);
-        if (is_single(single))
+        if (gs_single_is(single))
             end_locked(single, why);
-        over = state(single) == GS_SINGLE_MULTI || is_over_locked(single) ||
+        over = gs_single_state(single) == GS_SINGLE_MULTI || is_over_locked(single) ||
                is_as_good_as_gone(single, waited);
         gs_lock_release(&single->lock);
         if (over || ((waited > UNMARKED_NS || !single->fences->driver->ctx_record_event) &&
@@ -274,7 +265,7 @@ void gs_single_context(struct gs_single *single, CUcontext context)
     if (first) {
         single->context = context;
         gs_fence_pool_init(single->fences, &single->events, context, NULL);
-        gs_fence_pool_follow(&single->events, is_single(single) ? state(single) : 0);
+        gs_fence_pool_follow(&single->events, gs_single_is(single) ? gs_single_state(single) : 0);
     }
     /* A primary one has its handle again when it is reset, maybe before that call is back. */
     known = single->context == context && !single->leaving && single->events.line;
@@ -291,9 +282,9 @@ void gs_single_stream_gone(struct gs_single *single, CUstream stream)
     if (is_multi(single))
         return;
     gs_lock_take(&single->lock);
-    if (state(single) == key)
+    if (gs_single_state(single) == key)
         end_locked(single, "the stream is destroyed");
-    if (state(single) == GS_SINGLE_DRAINING && single->was == key) {
+    if (gs_single_state(single) == GS_SINGLE_DRAINING && single->was == key) {
         single->was = GS_SINGLE_UNUSED;
         gs_fence_pool_follow(&single->events, 0);
     }
@@ -303,7 +294,7 @@ void gs_single_stream_gone(struct gs_single *single, CUstream stream)
 void gs_single_context_leaving(struct gs_single *single, CUcontext context, bool leaving)
 {
     gs_lock_take(&single->lock);
-    if (single->context == context && state(single) != GS_SINGLE_MULTI) {
+    if (single->context == context && gs_single_state(single) != GS_SINGLE_MULTI) {
         if (leaving)
             mark_locked(single);
         single->leaving = leaving;
@@ -323,9 +314,9 @@ void gs_single_context_gone(struct gs_single *single, CUcontext context)
         __atomic_store_n(&single->unmarked, false, __ATOMIC_RELAXED);
         single->leaving = single->waited_for = false;
         single->context = NULL;
-        if (state(single) != GS_SINGLE_MULTI)
-            become_locked(single,
-                          state(single) == GS_SINGLE_DRAINING ? GS_SINGLE_MULTI : GS_SINGLE_UNUSED);
+        if (gs_single_state(single) != GS_SINGLE_MULTI)
+            become_locked(single, gs_single_state(single) == GS_SINGLE_DRAINING ? GS_SINGLE_MULTI
+                                                                                : GS_SINGLE_UNUSED);
     }
     gs_lock_release(&single->lock);
 }
