@@ -21,10 +21,11 @@ ENOENT, EINVAL, EEXIST = 2, 22, 17
 class Process(Puppet):
     """One that has events, by numbers of its own, and a stream with work in it."""
 
-    def __init__(self, **settings):
-        super().__init__(**settings)
+    def __init__(self, begin=True, **settings):
+        super().__init__(begin=begin, **settings)
         self.events = {}
-        self.begin_work()
+        if begin:
+            self.begin_work()
 
     def begin_work(self):
         self.work, self.memory = self.stream(), self.alloc(64)
@@ -236,7 +237,11 @@ def others():
     os.chmod(around.folder, 0o755)
     set_for_all(GPUSHIM_SHARE_UIDS='0,65534')
     roots = Process()
-    nobodys = Process(user=NOBODY)
+    nobodys = Process(begin=False)
+    for call in 'setgid', 'setuid':
+        check(nobodys.result(call, NOBODY) == 0, 'it is another user')
+    nobodys.begin()
+    nobodys.begin_work()
     check(nobodys.opens(0, roots.create(0)) == MAP_FAILED, "another user's is not opened")
     await_that(lambda: times_logged("does not find it either: it is another user's"), 'why is said')
 
