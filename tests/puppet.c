@@ -163,6 +163,7 @@ static void *serve(void *channel)
     char *line = NULL;
 
     fcntl(fd, F_SETFD, FD_CLOEXEC);
+    __fsetlocking(from, FSETLOCKING_BYCALLER); /* exit of glibc 2.41 waits for who reads */
     pthread_cleanup_push(drop_line, &line);
     while (getline(&line, &size, from) > 0)
         do_as_told(line, fd);

@@ -287,6 +287,9 @@ static int open_unnamed(const char *directory)
     return fd;
 }
 
+/* By this name: musl's libc, into whose programs the library comes by mistake, has no other. */
+int plain_fallocate(int fd, off_t offset, off_t size) __asm__("posix_fallocate");
+
 /* Beyond the process's limit the kernel sends a signal that ends it. */
 static int allocate(int fd, size_t size)
 {
@@ -294,7 +297,7 @@ static int allocate(int fd, size_t size)
 
     if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && size > limit.rlim_cur)
         return EFBIG;
-    return posix_fallocate(fd, 0, (off_t)size);
+    return plain_fallocate(fd, 0, (off_t)size);
 }
 
 static int make_in_file(struct gs_sleep_store *store, const char *directory, char *text,

@@ -178,7 +178,7 @@ static void add_target(struct sleeping *sleeping, long pid, int word, bool in_gr
 /* Those of a control group that have the library. 0, or an errno. */
 static int add_group(struct sleeping *sleeping, const char *path, int word)
 {
-    char name[PATH_MAX];
+    char name[PATH_MAX], line[32];
     FILE *pids;
     long pid;
 
@@ -186,8 +186,8 @@ static int add_group(struct sleeping *sleeping, const char *path, int word)
     pids = fopen(name, "re");
     if (!pids)
         return errno;
-    while (fscanf(pids, "%ld", &pid) == 1)
-        if (who_has_library(pid))
+    while (fgets(line, sizeof line, pids))
+        if ((pid = strtol(line, NULL, 10)) > 0 && who_has_library(pid))
             add_target(sleeping, pid, word, true);
     fclose(pids);
     return 0;

@@ -22,6 +22,8 @@ for name, major, minor in needs:
     if (int(major), int(minor)) > (2, 28):
         faults.append(f'{name} is newer than glibc 2.28: it would not start in an older container; '
                       'see shim/command/meson.build')
+    if re.fullmatch('v?f?scanf', name):
+        faults.append(f'{name} has another name, of glibc 2.38, where it is built against that')
 dynamic, segments = output('readelf', '-dW', broker), output('readelf', '-lW', broker)
 for name in re.findall(r'\(NEEDED\).*\[(.*)\]', dynamic):
     if not re.match(r'(libc|libpthread|libdl|ld-linux)\b', name):  # parts of libc until 2.34

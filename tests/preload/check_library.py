@@ -45,6 +45,10 @@ for kind, name in needs:
     if version and (int(version[1]), int(version[2])) > (2, 28):
         faults.append(f'{name} is newer than glibc 2.28: no program of an older container would '
                       'start; add it to shim/lookup/old_libc.c and its list in shim/meson.build')
+    if re.match('v?f?scanf@', name):
+        faults.append(f'{name} has another name, of glibc 2.38, where it is built against that')
+    if name.startswith('posix_fallocate64'):
+        faults.append(f"{name} is not in musl's libc, whose programs would not start")
     if kind == 'U' and (name.startswith(('__register_atfork', '_r_debug', '_dl_'))):
         faults.append(f'{name} is glibc\'s alone and has to be weak')
     if kind == 'U' and re.match(r'dl(v?sym|m?open|close|addr|info|error)\b', name):
