@@ -51,7 +51,7 @@ def main():
         sys.exit('\n'.join(long))
     tool = clang_format(build)
     if not tool:
-        print(f'no clang-format {VERSION} here: pip install clang-format=={VERSION}')
+        print(f'skipped: no clang-format {VERSION} here: pip install clang-format=={VERSION}')
         return 77
     wrong = 0
     for at in range(0, len(paths), 64):
