@@ -250,18 +250,24 @@ static void map_stamped(CUdeviceptr address, uint32_t stamp)
     must("cuCtxSynchronize", (int)cuCtxSynchronize());
 }
 
+/* As they were mapped before either of two threads is at them. */
+static void number_stamps_locked(void)
+{
+    for (; last < PIECES; last++)
+        stamps[last] = last + 1;
+}
+
 /* Pieces at random, until the end: all are mapped then. */
 void churn_pieces(CUdeviceptr base);
 void churn_pieces(CUdeviceptr base)
 {
     unsigned seed = 7;
 
-    for (last = 0; last < PIECES; last++)
-        stamps[last] = last + 1;
     while (!__atomic_load_n(&ends, __ATOMIC_SEQ_CST)) {
         unsigned piece = (unsigned)rand_r(&seed) % PIECES;
 
         pthread_mutex_lock(&lock);
+        number_stamps_locked();
         must("cuMemUnmap", (int)cuMemUnmap(base + piece * PIECE, PIECE));
         stamps[piece] = ++last;
         map_stamped(base + piece * PIECE, last);
@@ -275,6 +281,7 @@ void handle_of_pieces(CUdeviceptr base, CUipcMemHandle *ret_handle, uint32_t *re
 void handle_of_pieces(CUdeviceptr base, CUipcMemHandle *ret_handle, uint32_t *ret_stamps)
 {
     pthread_mutex_lock(&lock);
+    number_stamps_locked();
     must("cuIpcGetMemHandle", (int)cuIpcGetMemHandle(ret_handle, base));
     memcpy(ret_stamps, stamps, sizeof stamps);
     pthread_mutex_unlock(&lock);
