@@ -214,6 +214,10 @@ static bool add_groups(struct sleeping *sleeping, const char *path, int word)
         fts_set(tree, entry, FTS_SKIP);
         well = false;
     }
+    if (errno) { /* fts_read's, at its end 0 */
+        command_complain("%s cannot be read to its end: %s", path, strerror(errno));
+        well = false;
+    }
     fts_close(tree);
     return well;
 }
