@@ -18,6 +18,9 @@
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23 /* Linux 5.14 */
 #endif
+#ifndef MADV_PAGEOUT
+#define MADV_PAGEOUT 21 /* Linux 5.4 */
+#endif
 
 #define FILLERS_MOST 8
 #define REST_NS      UINT64_C(50000) /* between looks at a part */
@@ -361,7 +364,8 @@ int gs_sleep_store_rest(struct gs_sleep_store *store)
         return 0;
     if (msync(store->base, store->size, MS_SYNC) != 0)
         return errno;
-    madvise(store->base, store->size, MADV_DONTNEED);
+    /* Out of the kernel's cache too: it may be a group's memory that others want. */
+    madvise(store->base, store->size, MADV_PAGEOUT);
     return 0;
 }
 

@@ -1,5 +1,7 @@
 /* The memory of the arenas goes off the GPU, and comes back as it was (core/process/sleep.h). */
 #include <criterion/criterion.h>
+#include <linux/magic.h>
+#include <sys/vfs.h>
 
 #include "core/process/context.h"
 #include "tests/forbid.h"
@@ -89,6 +91,29 @@ Test(sleep, what_is_free_goes_for_good, .timeout = 60)
     cr_assert_leq(device_bytes(), 180 * MIB);
 }
 
+static size_t pages_in_memory(const struct gs_sleep_store *store)
+{
+    const size_t pages = (store->size + 4095) / 4096;
+    unsigned char *is_in = calloc(pages, 1);
+    size_t in = 0;
+
+    cr_assert_eq(mincore(store->base, store->size, is_in), 0);
+    for (size_t i = 0; i < pages; i++)
+        in += is_in[i] & 1;
+    free(is_in);
+    return in;
+}
+
+/* The kernel keeps no copy of it: but for the last pages, and where memory is all that there is. */
+static void is_on_a_disk(const struct gs_sleep_store *store)
+{
+    struct statfs where;
+
+    cr_assert_eq(statfs("/tmp", &where), 0);
+    if (where.f_type != TMPFS_MAGIC)
+        cr_assert_lt(pages_in_memory(store), store->size / 4096 / 4);
+}
+
 /* Nothing may be left of the host's copy. */
 Test(sleep, a_file_holds_the_contents, .timeout = 60)
 {
@@ -100,6 +125,7 @@ Test(sleep, a_file_holds_the_contents, .timeout = 60)
     cr_assert(strstr(why.text, "/nowhere"));
     cr_assert(gs_core_sleep(f.core, folder, NULL, gs_now_ns() + SECOND, &why), "%s", why.text);
     cr_assert_eq(rmdir(folder), 0, "a file without a name");
+    is_on_a_disk(&f.core->sleep.store);
     cr_assert_eq(device_bytes(), 0);
     cr_assert(comes(&f, &why), "%s", why.text);
     cr_assert(are_right(&blocks));
