@@ -9,7 +9,6 @@
 #include <linux/membarrier.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -24,7 +23,8 @@
 #define TASKS         "/proc/self/task"
 #define REST_NS_FIRST UINT64_C(20000) /* between looks at the marks, */
 #define REST_NS_MOST  UINT64_C(2000000)
-#define USE_NS        (30 * GS_NS_PER_S) /* a call waits for the GPU's memory, */
+#define FACTOR        UINT64_C(0x9e3779b97f4a7c15) /* odd */
+#define USE_NS        (30 * GS_NS_PER_S)           /* a call waits for the GPU's memory, */
 #define AGAIN_NS \
     (10 * GS_NS_PER_MS) /* and for who wakes the process already, before it looks again */
 
@@ -194,30 +194,21 @@ static enum look look_at(const struct finder *finder, pid_t thread, struct gs_ga
     return ret->call != 0 || ret->passing != 0 ? LOOK_MARKED : LOOK_NONE;
 }
 
-/* How many threads there are. */
-static unsigned long count_threads(void)
-{
-    struct stat tasks;
-
-    return fstatat(AT_FDCWD, TASKS, &tasks, 0) == 0 ? (unsigned long)tasks.st_nlink - 2 : 0;
-}
-
 struct seen {
     pid_t thread; /* one that is marked, */
     uint32_t call;
 };
 
-/* Looks at all threads but this one. One that ends while they are listed may hide another: then
- * they are listed again. */
-static enum look look_at_all(const struct finder *finder, struct seen *ret)
+/* All threads, as one number: of the same ones it is the same. With a finder all but this one are
+ * looked at, until one is found to be marked. */
+static enum look list_all(const struct finder *finder, uint64_t *ret, struct seen *ret_seen)
 {
     const pid_t self = (pid_t)syscall(SYS_gettid);
-    const unsigned long before = count_threads();
     DIR *tasks = opendir(TASKS);
     enum look result = LOOK_NONE;
-    unsigned long listed = 0;
     struct dirent *entry;
 
+    *ret = 0;
     if (!tasks)
         return LOOK_BLIND;
     while (result == LOOK_NONE && (entry = readdir(tasks))) {
@@ -226,15 +217,30 @@ static enum look look_at_all(const struct finder *finder, struct seen *ret)
 
         if (thread <= 0)
             continue;
-        listed++;
-        if (thread == self)
+        *ret = *ret * FACTOR + (uint64_t)thread;
+        if (thread == self || !finder)
             continue;
         result = look_at(finder, thread, &mark);
         if (result == LOOK_MARKED)
-            *ret = (struct seen){thread, mark.call};
+            *ret_seen = (struct seen){thread, mark.call};
     }
     closedir(tasks);
-    if (result == LOOK_NONE && (listed != before || listed != count_threads()))
+    return result;
+}
+
+/*
+ * Looks at all threads but this one. One that ends while they are listed may hide another, and how
+ * many there are does not tell, for a third may begin. So they are listed once more: who is there
+ * still has not ended before, and hidden none.
+ */
+static enum look look_at_all(const struct finder *finder, struct seen *ret)
+{
+    uint64_t looked_at, now;
+    enum look result = list_all(finder, &looked_at, ret);
+
+    if (result == LOOK_NONE)
+        result = list_all(NULL, &now, NULL);
+    if (result == LOOK_NONE && now != looked_at)
         result = LOOK_GONE;
     return result;
 }

@@ -288,6 +288,21 @@ def under_way():
     one.sleep_and_wake()
 
 
+def hidden():
+    """A thread that ends while all are listed hides one that is in a call, and another begins: there are as many as before."""
+    one = Sleeper()
+    block = one.block(stamp=4)
+    one.pointer('softcuda_delay', 'cuStreamCreate', 1000000)
+    made = one.result('softcuda_calls', 'cuStreamCreate')
+    one.pointer('make_stream_hidden')
+    await_that(lambda: one.result('softcuda_calls', 'cuStreamCreate') > made, 'one is in the call')
+    error, state = one.try_sleep(SHORT_NS)
+    check(error == EBUSY and b'cuStreamCreate' in state.text, f'it is waited for: {error}, {state.text}')
+    check(one.result('was_hidden') & 1, 'it was not listed at first')
+    one.sleep_and_wake()
+    one.must_be(block, 4)
+
+
 def asks():
     """Questions about what is away wait for it; others are answered."""
     one = Sleeper(threads=2)

@@ -1,5 +1,6 @@
 /* What tests of sleep have a puppet call (tests/puppet.c) beside the driver and the library. */
 #include <cuda.h>
+#include <dirent.h>
 #include <stdatomic.h>
 
 #include "shim/gpushim.h"
@@ -154,6 +155,83 @@ int is_freeing_slowly(void);
 int is_freeing_slowly(void)
 {
     return atomic_load(&pauses);
+}
+
+/* ---- Threads that end and begin while all are listed ------------------------------------------- */
+
+static _Atomic pid_t hidden, ending, begun;
+static atomic_bool goes;
+static pthread_t one_that_goes, one_in_a_call;
+
+static void *stay_until_it_goes(void *unused)
+{
+    atomic_store(&ending, (pid_t)syscall(SYS_gettid));
+    while (!atomic_load(&goes))
+        usleep(100);
+    return NULL;
+}
+
+static void *stay(void *unused)
+{
+    atomic_store(&begun, (pid_t)syscall(SYS_gettid));
+    for (;;)
+        pause();
+    return NULL;
+}
+
+static void *make_stream(void *context)
+{
+    CUstream stream;
+
+    OK(cuCtxSetCurrent(context));
+    atomic_store(&hidden, (pid_t)syscall(SYS_gettid));
+    OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    return NULL;
+}
+
+/* A thread makes a stream. The first time that it would be listed it is not: one that was listed
+ * before it has ended, and another one has begun. */
+void make_stream_hidden(void);
+void make_stream_hidden(void)
+{
+    CUcontext context;
+
+    OK(cuCtxGetCurrent(&context));
+    if (pthread_create(&one_that_goes, NULL, stay_until_it_goes, NULL) ||
+        pthread_create(&one_in_a_call, NULL, make_stream, context))
+        FAIL("no thread");
+}
+
+bool was_hidden(void);
+bool was_hidden(void)
+{
+    pthread_join(one_in_a_call, NULL);
+    return atomic_load(&begun) != 0;
+}
+
+/* Before that of libc. */
+struct dirent64 *readdir64(DIR *folder)
+{
+    static struct dirent64 instead;
+    struct dirent64 *(*real)(DIR *folder) =
+        (struct dirent64 * (*)(DIR *)) dlsym(RTLD_NEXT, "readdir64");
+    struct dirent64 *entry = real(folder);
+    pid_t thread = entry ? (pid_t)atoi(entry->d_name) : 0;
+    pthread_t other;
+
+    if (!thread || !atomic_compare_exchange_strong(&hidden, &thread, 0))
+        return entry;
+    atomic_store(&goes, true);
+    pthread_join(one_that_goes, NULL);
+    while (syscall(SYS_tgkill, getpid(), atomic_load(&ending), 0) == 0) /* /proc has it a while */
+        usleep(100);
+    if (pthread_create(&other, NULL, stay, NULL))
+        FAIL("no thread");
+    while (!atomic_load(&begun))
+        usleep(100);
+    instead = *entry;
+    snprintf(instead.d_name, sizeof instead.d_name, "%d", (int)atomic_load(&begun));
+    return &instead;
 }
 
 struct filling {
