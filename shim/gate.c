@@ -7,6 +7,7 @@
 #include <limits.h>
 #include <linux/futex.h>
 #include <linux/membarrier.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -167,11 +168,14 @@ static bool find_list(pid_t thread, uintptr_t *ret_list)
     return true;
 }
 
+/* False also where /proc is another PID namespace's, and has other numbers of threads. */
 static bool finder_init(struct finder *finder)
 {
     uintptr_t list;
+    char self[64];
 
-    if (!find_list(0, &list) || list == 0)
+    snprintf(self, sizeof self, TASKS "/%d", (int)syscall(SYS_gettid));
+    if (faccessat(AT_FDCWD, self, F_OK, 0) != 0 || !find_list(0, &list) || list == 0)
         return false;
     finder->from_list = (intptr_t)((uintptr_t)&gs_gate_mark - list);
     return true;
@@ -291,8 +295,9 @@ static bool await_marked(uint64_t until_ns, struct gs_sleep_why *ret_why)
         case LOOK_BLIND:
             return gs_sleep_refuse(
                 ret_why, ENOTSUP,
-                "its threads cannot be looked at: /proc, get_robust_list or process_vm_readv is "
-                "refused, or this libc keeps no list of robust mutexes");
+                "its threads cannot be looked at: /proc is not there, or another PID namespace's, "
+                "get_robust_list or process_vm_readv is refused, or this libc keeps no list of "
+                "robust mutexes");
         case LOOK_MARKED:
             gs_sleep_refuse(ret_why, EBUSY, "thread %d is in %s still", (int)seen.thread,
                             name_of(seen.call));

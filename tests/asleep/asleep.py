@@ -7,11 +7,12 @@ import collections
 import os
 import signal
 import struct
+import subprocess
 import sys
 import time
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-from puppet import INVALID_VALUE, MIB, OUT, OUT4, OUT_OF_MEMORY, Out, Puppet, await_that, check, main, set_for_all
+from puppet import INVALID_VALUE, MIB, OUT, OUT4, OUT_OF_MEMORY, Out, Puppet, await_that, check, main, set_for_all, skip
 
 SIZE, PIECE, PIECES = 5 * MIB, 2 * MIB, 6
 WORDS = SIZE // 4
@@ -403,6 +404,18 @@ def forbidden():
         thread.cuMemsetD32(block, 5, WORDS)  # the gate is open
     one.sleep_and_wake()
     one.must_be(block, 5)
+
+
+def apart():
+    """In a PID namespace with the /proc of another the threads have other numbers there: that is said at once."""
+    before = ('unshare', '--map-root-user', '--pid', '--kill-child', '--fork')
+    if subprocess.run([*before, 'true'], stderr=subprocess.DEVNULL, check=False).returncode:
+        skip('no PID namespace can be made')
+    one = Sleeper(before=before)
+    block = one.block(stamp=2)
+    error, state = one.try_sleep()
+    check(error == ENOTSUP and b'PID namespace' in state.text, f'it does not sleep: {error}, {state.text}')
+    one.must_be(block, 2)
 
 
 # ---- Ends -------------------------------------------------------------------------------------------
