@@ -8,7 +8,7 @@
  *   since   the CUDA version that brought it; of a call of another library, which one that is
  *   what    the call does (enum gs_does)
  *   gate    STOPS where the process sleeps, its memory off the GPU, or GOES on; ABOUT: it stops where it is about an
- *           address of memory that may be away
+ *           address of memory that may be away, or about the limit of stacks, which sleep lowers
  *   how     the hook comes about, and what the call means by its stream:
  *             BY_HAND  written out in shim/hooks
  *             LEGACY, THREAD  made; the work goes to the legacy default stream, or to the thread's
@@ -148,6 +148,7 @@ enum gs_does {
     ROW(cuMemGetInfo,                          2000, BOUND,           GOES,  BY_HAND)              \
     ROW(cuDeviceTotalMem,                      2000, BOUND,           GOES,  BY_HAND)              \
     ROW(cuDeviceTotalMem_v2,                   3020, BOUND,           GOES,  BY_HAND)              \
+    ROW(cuCtxGetLimit,                         3010, ASKS,            ABOUT, BY_HAND)              \
     ROW(cuMemGetAddressRange_v2,               3020, ASKS,            ABOUT, BY_HAND)              \
     ROW(cuPointerGetAttribute,                 4000, ASKS,            ABOUT, BY_HAND)              \
     ROW(cuPointerGetAttributes,                7000, ASKS,            ABOUT, BY_HAND)              \

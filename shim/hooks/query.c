@@ -245,3 +245,12 @@ GS_HOOK CUresult CUDAAPI cuPointerSetAttribute(const void *value, CUpointer_attr
     return status == GS_NOT_OURS ? gs_real.cuPointerSetAttribute(value, attribute, ptr)
                                  : gs_result(status);
 }
+
+/* Sleep lowers that of stacks: who puts back later what it is told here would lose its own. */
+GS_HOOK CUresult CUDAAPI cuCtxGetLimit(size_t *value, CUlimit limit)
+{
+    if (!gs_state_enter() || !value || limit != CU_LIMIT_STACK_SIZE)
+        return gs_real.cuCtxGetLimit(value, limit);
+    GS_AT_GATE(cuCtxGetLimit);
+    return gs_real.cuCtxGetLimit(value, limit);
+}

@@ -21,7 +21,7 @@
     "cuCoredumpRegisterCompleteCallback cuCoredumpRegisterStartCallback cuCoredumpSetAttribute "   \
     "cuCoredumpSetAttributeGlobal cuCtxAttach cuCtxFromGreenCtx cuCtxGetApiVersion "               \
     "cuCtxGetCacheConfig cuCtxGetCurrent cuCtxGetDevResource cuCtxGetDevice cuCtxGetDevice_v2 "    \
-    "cuCtxGetExecAffinity cuCtxGetFlags cuCtxGetId cuCtxGetLimit cuCtxGetSharedMemConfig "         \
+    "cuCtxGetExecAffinity cuCtxGetFlags cuCtxGetId cuCtxGetSharedMemConfig "                       \
     "cuCtxGetStreamPriorityRange cuCtxPopCurrent cuCtxPopCurrent_v2 cuCtxPushCurrent "             \
     "cuCtxPushCurrent_v2 cuCtxRecordEvent cuCtxResetPersistingL2Cache cuCtxSetCacheConfig "        \
     "cuCtxSetCurrent cuCtxSetFlags cuCtxSetSharedMemConfig cuCtxSynchronize cuCtxSynchronize_v2 "  \

@@ -327,6 +327,18 @@ def asks():
         check(one.pointer('peek', answer) == 2, 'its kind among others')
 
 
+def limits():
+    """Of a context's limits that of its stacks, which sleep lowers, is told when it is as before."""
+    one = Sleeper(threads=2)
+    one.alloc(SIZE)
+    stack, queue = (one.cuCtxGetLimit(OUT, limit) for limit in (0, 1))
+    one.must_sleep()
+    thread = one.tell_and_see_wait('cuCtxGetLimit', OUT, 0)
+    check(one.cuCtxGetLimit(OUT, 1) == queue, 'another is told at once')
+    one.must_wake()
+    check(thread.answer() == (0, stack), 'it is what it was')
+
+
 def small():
     """With sleep.wake = use: whoever calls wakes it on the stack that it has, also where the GPU is full at first and others
     are asked."""

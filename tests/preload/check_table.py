@@ -53,7 +53,7 @@ NO_MEMORY = {'cuDeviceCanAccessPeer', 'cuStreamIsCapturing', 'cuStreamIsCapturin
 WORK_TYPE = re.compile(r'\b(CUstream|CUlaunchConfig|CUDA_LAUNCH_PARAMS\w*)\b')
 WORK_NAME = re.compile(r'^cu(Memcpy|Memset|Launch)')
 # What goes on in a process that sleeps: what only asks, by its name, or says what is to be from now on.
-ABOUT = re.compile('Pointer[GS]etAttribute|MemGetAddressRange|MemGetAccess')  # they take an address
+ABOUT = re.compile('Pointer[GS]etAttribute|MemGetAddressRange|MemGetAccess|CtxGetLimit')  # an address, or the stacks
 ASKING = {'ASKS', 'BOUND', 'SETS', 'FINDS', 'LEADS'}
 GOES_ON = re.compile(r'TotalMem|Get(?!\w*(MemHandle|ForAddressRange)$)|Set(Attribute|MemPool)$|OpenEventHandle$')
 # What would have to stop: it is given memory that the library may have put away.
