@@ -78,6 +78,14 @@ static size_t left_in(const char *folder, const char *limit_name, const char *us
     return limit > used ? limit - used : 0;
 }
 
+/* Of the second kind, which has two limits: beyond the lower one the kernel lets its processes all
+ * but stand still. */
+static size_t left_in_second(const char *folder)
+{
+    return less(left_in(folder, "memory.max", "memory.current", "inactive_file "),
+                left_in(folder, "memory.high", "memory.current", "inactive_file "));
+}
+
 /* A group and all above it. */
 static size_t left_in_groups(const char *root, char *group, bool second)
 {
@@ -88,7 +96,7 @@ static size_t left_in_groups(const char *root, char *group, bool second)
         char *slash;
 
         snprintf(folder, sizeof folder, "%s%s", root, group);
-        left = less(left, second ? left_in(folder, "memory.max", "memory.current", "inactive_file ")
+        left = less(left, second ? left_in_second(folder)
                                  : left_in(folder, "memory.limit_in_bytes", "memory.usage_in_bytes",
                                            "total_inactive_file "));
         slash = strrchr(group, '/');

@@ -9,6 +9,7 @@ import signal
 import struct
 import subprocess
 import sys
+import tempfile
 import time
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -17,7 +18,7 @@ from puppet import INVALID_VALUE, MIB, OUT, OUT4, OUT_OF_MEMORY, Out, Puppet, aw
 SIZE, PIECE, PIECES = 5 * MIB, 2 * MIB, 6
 WORDS = SIZE // 4
 LONG_NS, SHORT_NS = 30 * 10**9, 20 * 10**6
-EBUSY, EDEADLK, ENOTSUP, EALREADY = 16, 35, 95, 114
+ENOMEM, EBUSY, EDEADLK, ENOTSUP, EALREADY = 12, 16, 35, 95, 114
 State = collections.namedtuple('State', 'size since_ns away copied shared registered ending refused own text')
 
 
@@ -350,6 +351,45 @@ def small():
             one.pointer('softcuda_fail', 'cuMemCreate', 1, OUT_OF_MEMORY)
         one.pointer('fill_on_small_stack', block)
         one.must_be(block, 9)
+
+
+MOUNTS = ('mount --bind "$0/meminfo" /proc/meminfo && mount --bind "$0/cgroup" /proc/$$/cgroup && '
+          'mount --bind "$0/groups" /sys/fs/cgroup && exec "$@"')
+KIB = 1024
+OLD, OUTER, INNER = ('groups/' + group for group in ('memory/old', 'outer', 'outer/inner'))
+ROOMY = {'meminfo': f'MemTotal: 1 kB\nMemAvailable: {64 * KIB} kB\n', 'cgroup': '4:cpu,memory:/old\n1:name=x:/\n0::/outer/inner\n',
+         f'{OLD}/memory.limit_in_bytes': 1 << 62, f'{OLD}/memory.usage_in_bytes': 6 * MIB, f'{OLD}/memory.stat': ''} | {
+             f'{group}/memory.{name}': text for group in (OUTER, INNER)
+             for name, text in (('max', 'max'), ('high', 'max'), ('current', 6 * MIB), ('stat', 'file 9\n'))}
+
+
+def room():
+    """Whether the host has room is known before anything moves: by the kernel, and by what groups of either kind leave."""
+    with tempfile.TemporaryDirectory() as folder:
+        def tell(**told):
+            for name, text in (ROOMY | told).items():
+                with open(os.path.join(folder, name), 'w', encoding='ascii') as file:
+                    file.write(str(text))
+        for group in OLD, INNER:
+            os.makedirs(os.path.join(folder, group))
+        tell()
+        before = ('unshare', '--map-root-user', '--mount', 'sh', '-c', MOUNTS, folder)
+        if subprocess.run([*before, 'true'], stderr=subprocess.DEVNULL, check=False).returncode:
+            skip('nothing can be mounted')
+        one = Sleeper(before=before)
+        block = one.block(stamp=12)
+        for little in ({'meminfo': f'MemAvailable: {4 * KIB} kB\n'}, {f'{OUTER}/memory.max': 10 * MIB},
+                       {f'{INNER}/memory.high': 10 * MIB}, {f'{OLD}/memory.limit_in_bytes': 10 * MIB},
+                       {f'{INNER}/memory.max': 10 * MIB, f'{INNER}/memory.stat': 'inactive_file 1\n'}):
+            tell(**little)
+            error, state = one.try_sleep()
+            check(error == ENOMEM and b"the host's memory has room for " in state.text, f'with {little}: {error}, {state.text}')
+            one.must_be(block, 12)
+        for enough in ({}, {f'{OUTER}/memory.max': 12 * MIB},
+                       {f'{INNER}/memory.max': 10 * MIB, f'{INNER}/memory.stat': f'inactive_file {2 * MIB}\n'}):
+            tell(**enough)
+            one.sleep_and_wake()
+            one.must_be(block, 12)
 
 
 def signals():
