@@ -179,6 +179,30 @@ Test(sleep, a_file_larger_than_the_process_may_make_is_none, .timeout = 60)
     is_refused("/tmp", EFBIG);
 }
 
+/* Before anything is written. */
+Test(sleep, a_full_disk_is_no_place, .timeout = 60)
+{
+    cr_assert(forbid_call(SYS_fallocate, SECCOMP_RET_ERRNO | ENOSPC));
+    is_refused("/tmp", ENOSPC);
+}
+
+/* As it is written. */
+Test(sleep, a_disk_that_fails_leaves_it_awake, .timeout = 60)
+{
+    cr_assert(forbid_call(SYS_process_vm_writev, SECCOMP_RET_ERRNO | EIO));
+    is_refused("/tmp", EIO);
+}
+
+/* What the kernel has taken is on no disk yet. */
+Test(sleep, a_disk_that_fails_late_leaves_it_awake, .timeout = 60)
+{
+#ifdef __SANITIZE_ADDRESS__
+    cr_skip("it needs the call itself");
+#endif
+    cr_assert(forbid_call(SYS_msync, SECCOMP_RET_ERRNO | EIO));
+    is_refused("/tmp", EIO);
+}
+
 Test(sleep, work_that_does_not_end_is_waited_for_so_long, .timeout = 60)
 {
     softcuda_hold(1);
