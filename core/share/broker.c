@@ -62,14 +62,14 @@ static void chunk_drop(struct gs_share *share, struct gs_published_chunk *chunk)
 
 /* NULL: no memory. */
 static struct gs_published_chunk *chunk_new(struct gs_share *share, struct gs_user *user,
-                                            const struct gs_export_key *key, uint32_t pieces)
+                                            struct gs_ipc_key key, uint32_t pieces)
 {
     uint32_t fd_count = pieces ? pieces : 1;
     struct gs_published_chunk *chunk = calloc(1, sizeof *chunk + fd_count * sizeof *chunk->fds);
 
     if (!chunk)
         return NULL;
-    chunk->key = *key;
+    chunk->key = key;
     chunk->fd_count = fd_count;
     if (pieces)
         chunk->strip = calloc(1, sizeof *chunk->strip + pieces * sizeof *chunk->strip->sizes);
@@ -94,11 +94,11 @@ static struct gs_published_chunk *chunk_new(struct gs_share *share, struct gs_us
 /* The chunk's record with one export more. NULL: no memory; or it is told of as something else than
  * before. */
 static struct gs_published_chunk *chunk_take(struct gs_share *share, struct gs_user *user,
-                                             const struct gs_export_key *key, uint32_t pieces)
+                                             struct gs_ipc_key key, uint32_t pieces)
 {
     struct gs_published_chunk *chunk;
 
-    HASH_FIND(hh, share->store.published_chunks, key, sizeof *key, chunk);
+    HASH_FIND(hh, share->store.published_chunks, &key, sizeof key, chunk);
     if (chunk && (pieces || chunk->strip))
         return NULL;
     if (!chunk)
@@ -133,8 +133,7 @@ static struct gs_export *export_new(const struct gs_client *client,
 
     if (!export)
         return NULL;
-    memcpy(export->key.instance, ipc_handle->instance, sizeof export->key.instance);
-    export->key.id = ipc_handle->block_id;
+    export->key = gs_ipc_key(ipc_handle->instance, ipc_handle->block_id);
     memcpy(export->ipc_handle, message->ipc_handle, GS_IPC_HANDLE_SIZE);
     export->owner = client->id;
     export->slot = message->slot;
@@ -257,12 +256,10 @@ static struct gs_export *enter(struct gs_share *share, struct gs_client *client,
     struct gs_export *export = export_new(client, message, ipc_handle);
     struct gs_published_chunk *chunk = NULL;
     unsigned fds = share->store.published_fds;
-    struct gs_export_key chunk_key;
 
-    memcpy(chunk_key.instance, ipc_handle->instance, sizeof chunk_key.instance);
-    chunk_key.id = ipc_handle->chunk_id;
     if (export)
-        chunk = chunk_take(share, client->user, &chunk_key, message->pieces);
+        chunk = chunk_take(share, client->user,
+                           gs_ipc_key(ipc_handle->instance, ipc_handle->chunk_id), message->pieces);
     if (!chunk) {
         free(export);
         return NULL;
@@ -313,7 +310,6 @@ static bool on_share(struct gs_share *share, struct gs_client *client,
 {
     uint64_t block_id = client->pull.block_id;
     struct gs_ipc_handle ipc_handle;
-    struct gs_export_key key;
     struct gs_export *export;
 
     client->pull.block_id = 0;
@@ -322,10 +318,8 @@ static bool on_share(struct gs_share *share, struct gs_client *client,
         return gs_client_fault(client, "its message has fields that make no sense");
     if (memcmp(ipc_handle.instance, client->instance, GS_INSTANCE_SIZE) != 0)
         return gs_client_fault(client, "it shares in the name of another process");
-    memcpy(key.instance, client->instance, sizeof key.instance);
-    key.id = ipc_handle.block_id;
-    export = gs_export_find(share, &key);
-    if (message->piece ? key.id != block_id : export != NULL)
+    export = gs_export_find(share, client->instance, ipc_handle.block_id);
+    if (message->piece ? ipc_handle.block_id != block_id : export != NULL)
         return gs_client_fault(client,
                                "it shared one block twice, or a piece that was not asked for");
     if (*fd < 0) { /* there was no room for its descriptor */

@@ -57,11 +57,8 @@ void gs_cache_closed_locked(struct gs_share *share, struct gs_opened *opened)
 bool gs_cache_recall_locked(struct gs_share *share, struct gs_remote *remote,
                             const struct gs_wire_close *recall)
 {
-    struct gs_opened_key key = {.block_id = recall->block_id};
-    struct gs_opened *opened;
+    struct gs_opened *opened = gs_opened_find_locked(share, remote->instance, recall->block_id);
 
-    memcpy(key.instance, remote->instance, sizeof key.instance);
-    HASH_FIND(hh, share->importer.opened, &key, sizeof key, opened);
     if (!opened || opened->generation != recall->head.request || opened->recalled)
         return false;
     opened->recalled = true;

@@ -125,10 +125,7 @@ void gs_agent_forget(struct gs_share *share);
 /* The block that a message of its is about; NULL: it is not here. */
 static inline struct gs_export *gs_export_of(struct gs_share *share, const struct gs_wire_close *of)
 {
-    struct gs_export_key key = {.id = of->block_id};
-
-    memcpy(key.instance, of->instance, sizeof key.instance);
-    return gs_export_find(share, &key);
+    return gs_export_find(share, of->instance, of->block_id);
 }
 
 /* ---- cluster_export.c ---- */

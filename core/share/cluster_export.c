@@ -147,14 +147,11 @@ static bool comes_again(struct gs_client *client, const struct gs_wire_share *me
 bool gs_cluster_export_share_came(struct gs_share *share, struct gs_client *client,
                                   const struct gs_wire_share *message)
 {
-    struct gs_export_key key;
     struct gs_ipc_handle read;
     struct gs_export *export;
 
     gs_ipc_handle_read(message->ipc_handle, &read);
-    memcpy(key.instance, read.instance, sizeof key.instance);
-    key.id = read.block_id;
-    export = gs_export_find(share, &key);
+    export = gs_export_find(share, read.instance, read.block_id);
     if (export && (export->owner != client->id || export->far))
         return true;
     if (!export || !(export->far = calloc(1, sizeof *export->far)))
@@ -170,11 +167,8 @@ bool gs_cluster_export_share_came(struct gs_share *share, struct gs_client *clie
 static struct gs_export *shared_by(struct gs_share *share, const struct gs_client *client,
                                    uint64_t block_id)
 {
-    struct gs_export_key key = {.id = block_id};
-    struct gs_export *export;
+    struct gs_export *export = gs_export_find(share, client->instance, block_id);
 
-    memcpy(key.instance, client->instance, sizeof key.instance);
-    export = gs_export_find(share, &key);
     return export && export->owner == client->id && export->far ? export : NULL;
 }
 

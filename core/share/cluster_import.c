@@ -141,8 +141,7 @@ static struct gs_export *export_new(struct gs_share *share, const struct gs_asks
         free(export);
         return NULL;
     }
-    memcpy(export->key.instance, read->instance, sizeof export->key.instance);
-    export->key.id = read->block_id;
+    export->key = gs_ipc_key(read->instance, read->block_id);
     memcpy(export->ipc_handle, asks->ipc_handle, GS_IPC_HANDLE_SIZE);
     export->read_only = grant->read_only != 0;
     export->source = (struct gs_share_source){.chunk_id = read->chunk_id,
@@ -191,7 +190,6 @@ void gs_cluster_import_grant_came(struct gs_share *share, const struct gs_wire_g
         grant->head.request ? who_waits(share, NULL, grant->head.request) : NULL;
     struct gs_export *export = NULL;
     struct gs_ipc_handle read;
-    struct gs_export_key key;
     struct gs_asks asks;
 
     if (!client) /* and that it is over was said */
@@ -201,10 +199,8 @@ void gs_cluster_import_grant_came(struct gs_share *share, const struct gs_wire_g
         !gs_broker_is_sound(grant->chunk_size, grant->offset, read.size, grant->read_only)) {
         gs_log_line(&share->log, GS_LOG_WARNING,
                     "the agent gave an answer that makes no sense; refused");
-    } else {
-        memcpy(key.instance, read.instance, sizeof key.instance);
-        key.id = read.block_id;
-        export = gs_export_find(share, &key) ? NULL : export_new(share, &asks, &read, grant);
+    } else if (!gs_export_find(share, read.instance, read.block_id)) {
+        export = export_new(share, &asks, &read, grant);
     }
     if (!export) {
         tell_ended(share, asks.ipc_handle, asks.lease);

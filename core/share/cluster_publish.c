@@ -29,11 +29,8 @@ void gs_cluster_prepare(struct gs_share *share, struct gs_export *export)
 
 static struct gs_export *find_locked(struct gs_share *share, uint64_t block_id)
 {
-    struct gs_export_key key = {.id = block_id};
-    struct gs_export *export;
+    struct gs_export *export = gs_export_find_locked(share, share->instance, block_id);
 
-    memcpy(key.instance, share->instance, sizeof key.instance);
-    HASH_FIND(hh, share->exporter.exports, &key, sizeof key, export);
     return export && export->far ? export : NULL;
 }
 

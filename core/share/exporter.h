@@ -8,14 +8,8 @@
 
 #include "core/share/internal.h"
 
-/* What handles and messages call a block: two threads may export one at once. */
-struct gs_export_key {
-    unsigned char instance[GS_INSTANCE_SIZE]; /* ours; in a broker, of who left it there */
-    uint64_t id;
-};
-
 struct gs_export {
-    struct gs_export_key key;
+    struct gs_ipc_key key; /* ours; in a broker, of who left it there */
     struct gs_share_source source;
     unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     uint64_t references; /* holders, */
@@ -46,6 +40,17 @@ struct gs_export {
         *far; /* where it is, or may be, opened by another machine than it is of (cluster.h) */
     UT_hash_handle hh;
 };
+
+static inline struct gs_export *gs_export_find_locked(const struct gs_share *share,
+                                                      const unsigned char *instance,
+                                                      uint64_t block_id)
+{
+    const struct gs_ipc_key key = gs_ipc_key(instance, block_id);
+    struct gs_export *export;
+
+    HASH_FIND(hh, share->exporter.exports, &key, sizeof key, export);
+    return export;
+}
 
 /* names.c: what is published here, or was left with this broker, under a name. */
 /* The lock is held. The export's names end; true: the broker is to be told. */
@@ -165,7 +170,8 @@ void gs_export_recall_locked(struct gs_share *share, struct gs_export *export);
 void gs_export_end_strip_locked(struct gs_share *share, struct gs_export *export);
 /* The share thread: does a part of the work that exports ask for; when to come again. */
 uint64_t gs_exports_work(struct gs_share *share, uint64_t now);
-struct gs_export *gs_export_find(struct gs_share *share, const struct gs_export_key *key);
+struct gs_export *gs_export_find(struct gs_share *share, const unsigned char *instance,
+                                 uint64_t block_id);
 /* The export that these bytes are the handle of, pinned, or NULL. */
 struct gs_export *gs_export_pin(struct gs_share *share,
                                 const unsigned char ipc_handle[GS_IPC_HANDLE_SIZE]);
@@ -409,9 +415,9 @@ bool gs_broker_answered(struct gs_share *share, struct gs_client *client,
                         const union gs_wire_message *message, int *fd);
 /* A chunk of which something was left here; or the pieces that a block lies across. */
 struct gs_published_chunk {
-    struct gs_export_key key; /* of the chunk: the exporter's instance and the chunk's id */
-    uint32_t fd_count;        /* that there will be, and */
-    uint32_t came;            /* that there are */
+    struct gs_ipc_key key; /* of the chunk: the exporter's instance and the chunk's id */
+    uint32_t fd_count;     /* that there will be, and */
+    uint32_t came;         /* that there are */
     unsigned exports;
     struct gs_share_strip *strip; /* of pieces: their sizes; or NULL */
     struct gs_user *user;         /* whose process left it here */

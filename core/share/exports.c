@@ -151,8 +151,8 @@ gs_status gs_share_export(struct gs_share *share, const struct gs_share_source *
     export->source = *source;
     export->read_only = share->options.read_only || source->read_only;
     export->made_ns = gs_now_ns();
-    export->key.id = __atomic_add_fetch(&share->exporter.next_export, 1, __ATOMIC_RELAXED);
-    memcpy(export->key.instance, share->instance, sizeof export->key.instance);
+    export->key = gs_ipc_key(share->instance,
+                             __atomic_add_fetch(&share->exporter.next_export, 1, __ATOMIC_RELAXED));
     if (!write_ipc_handle(share, export)) {
         gs_say_not_exported(share, "the kernel gives no random bytes for its handle (getrandom); "
                                    "allow that call (seccomp)");
@@ -375,12 +375,13 @@ void gs_share_await_unpinned(struct gs_share *share, uint64_t until_ns)
     } while (pinned && gs_now_ns() < until_ns);
 }
 
-struct gs_export *gs_export_find(struct gs_share *share, const struct gs_export_key *key)
+struct gs_export *gs_export_find(struct gs_share *share, const unsigned char *instance,
+                                 uint64_t block_id)
 {
     struct gs_export *export;
 
     gs_lock_take(&share->lock);
-    HASH_FIND(hh, share->exporter.exports, key, sizeof *key, export);
+    export = gs_export_find_locked(share, instance, block_id);
     gs_lock_release(&share->lock);
     return export;
 }
@@ -388,16 +389,13 @@ struct gs_export *gs_export_find(struct gs_share *share, const struct gs_export_
 struct gs_export *gs_export_pin(struct gs_share *share,
                                 const unsigned char ipc_handle[GS_IPC_HANDLE_SIZE])
 {
-    struct gs_export *export = NULL;
-    struct gs_export_key key;
+    struct gs_export *export;
     struct gs_ipc_handle read;
 
     if (gs_ipc_handle_read(ipc_handle, &read) != GS_OK)
         return NULL;
-    memcpy(key.instance, read.instance, sizeof key.instance);
-    key.id = read.block_id;
     gs_lock_take(&share->lock);
-    HASH_FIND(hh, share->exporter.exports, &key, sizeof key, export);
+    export = gs_export_find_locked(share, read.instance, read.block_id);
     if (export && (!gs_bytes_equal(ipc_handle, export->ipc_handle, GS_IPC_HANDLE_SIZE) ||
                    gs_export_is_stale(share, export) || gs_strip_is_stale_locked(export)))
         export = NULL;

@@ -240,9 +240,9 @@ static gs_status enter_locked(struct gs_share *share, struct gs_external *extern
     if (status != GS_OK)
         return status;
     opened->id = ++share->importer.next_import;
-    opened->key.block_id = EXTERNAL_IDS | opened->id;
+    opened->key.id = EXTERNAL_IDS | opened->id;
     if (import)
-        import->chunk_id = opened->key.block_id;
+        import->chunk_id = opened->key.id;
     if (import)
         status = gs_import_add_locked(import, opened);
     if (status == GS_OK) {

@@ -9,23 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static struct gs_opened_key key_of(const struct gs_ipc_handle *ipc_handle)
-{
-    struct gs_opened_key key = {.block_id = ipc_handle->block_id};
-
-    memcpy(key.instance, ipc_handle->instance, sizeof key.instance);
-    return key;
-}
-
-static struct gs_opened *find_locked(struct gs_share *share, const struct gs_ipc_handle *ipc_handle)
-{
-    struct gs_opened_key key = key_of(ipc_handle);
-    struct gs_opened *opened;
-
-    HASH_FIND(hh, share->importer.opened, &key, sizeof key, opened);
-    return opened;
-}
-
 /* Whether the device has opened something of its mapping: to it, the memory is its own. */
 static bool is_home(const struct gs_import *import, CUdevice device)
 {
@@ -170,7 +153,7 @@ static gs_status open_new_locked(struct gs_share *share, struct gs_remote *remot
 
     if (!opened)
         return GS_NO_HOST_MEMORY;
-    opened->key = key_of(ipc_handle);
+    opened->key = gs_ipc_key(ipc_handle->instance, ipc_handle->block_id);
     memcpy(opened->ipc_handle, bytes, GS_IPC_HANDLE_SIZE);
     status = gs_use_add_locked(share, opened, context);
     gs_lock_release(&share->importer.lock);
@@ -263,7 +246,8 @@ static gs_status open_locked(struct gs_share *share, const struct gs_ipc_handle 
     bool done = false;
 
     while (status == GS_OK && !done) {
-        struct gs_opened *opened = find_locked(share, ipc_handle);
+        struct gs_opened *opened =
+            gs_opened_find_locked(share, ipc_handle->instance, ipc_handle->block_id);
         struct gs_remote *remote;
 
         if (opened && !gs_bytes_equal(opened->ipc_handle, bytes, GS_IPC_HANDLE_SIZE)) {

@@ -100,14 +100,9 @@ struct gs_use {
     } next;
 };
 
-struct gs_opened_key {
-    unsigned char instance[GS_INSTANCE_SIZE];
-    uint64_t block_id;
-};
-
 /* A block of another process that this one has opened. */
 struct gs_opened {
-    struct gs_opened_key key;
+    struct gs_ipc_key key;
     struct gs_remote *remote;
     struct gs_import *import;
     uint64_t connection; /* over which it was granted, or named */
@@ -132,6 +127,16 @@ struct gs_opened {
     struct gs_opened *next;       /* in `closing`, or in `unsent` */
     UT_hash_handle hh;
 };
+
+static inline struct gs_opened *
+gs_opened_find_locked(struct gs_share *share, const unsigned char *instance, uint64_t block_id)
+{
+    const struct gs_ipc_key key = gs_ipc_key(instance, block_id);
+    struct gs_opened *opened;
+
+    HASH_FIND(hh, share->importer.opened, &key, sizeof key, opened);
+    return opened;
+}
 
 struct gs_importer_context {
     CUcontext context;

@@ -12,6 +12,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #include "core/share/share.h"
 
@@ -28,6 +29,22 @@ struct gs_ipc_handle {
     uint64_t size; /* bytes of the block that its program asked for */
     unsigned char secret[GS_SECRET_SIZE];
 };
+
+/* What a block is called by handles and messages, in every table: two threads may share one at
+ * once. */
+struct gs_ipc_key {
+    unsigned char instance[GS_INSTANCE_SIZE]; /* of the process that shared it */
+    uint64_t id;
+};
+
+static inline struct gs_ipc_key gs_ipc_key(const unsigned char instance[GS_INSTANCE_SIZE],
+                                           uint64_t id)
+{
+    struct gs_ipc_key key = {.id = id};
+
+    memcpy(key.instance, instance, sizeof key.instance);
+    return key;
+}
 
 /* Fills in magic, version and check, and writes the bytes. */
 void gs_ipc_handle_write(const struct gs_ipc_handle *ipc_handle,

@@ -358,7 +358,6 @@ static bool keep_locked(struct gs_share *share, struct gs_client *client,
 bool gs_name_came(struct gs_share *share, struct gs_client *client,
                   const struct gs_wire_name *message, bool *ret_kept)
 {
-    struct gs_export_key key = {.id = message->block_id};
     uint64_t since_ns = message->since_ns, now = gs_names_now(share);
     struct gs_export *export = NULL;
     struct gs_name *name;
@@ -366,11 +365,10 @@ bool gs_name_came(struct gs_share *share, struct gs_client *client,
     if (!gs_naming_is_good(&message->naming))
         return gs_client_fault(client, "its message has fields that make no sense");
     since_ns = since_ns < now ? since_ns : now; /* or nothing would ever come after it */
-    memcpy(key.instance, client->instance, sizeof key.instance);
     gs_lock_take(&share->lock);
     name = find_locked(share, client->uid, message->naming.name);
     if (message->block_id)
-        HASH_FIND(hh, share->exporter.exports, &key, sizeof key, export);
+        export = gs_export_find_locked(share, client->instance, message->block_id);
     if (export && (export->owner != client->id || message->offset >= export->source.size))
         export = NULL; /* one that found no room here; or that has no such place */
     if (name && name->since_ns > since_ns)

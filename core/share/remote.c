@@ -107,14 +107,11 @@ static void watch_on(struct gs_share *share, struct gs_remote *remote)
 static void return_locked(struct gs_share *share, struct gs_remote *remote,
                           const struct gs_wire_grant *grant)
 {
-    struct gs_opened_key key = {.block_id = grant->block_id};
-    struct gs_opened *opened;
+    struct gs_opened *opened = gs_opened_find_locked(share, remote->instance, grant->block_id);
 
     gs_remote_look(remote);
     if (remote->conn.fd < 0)
         return;
-    memcpy(key.instance, remote->instance, sizeof key.instance);
-    HASH_FIND(hh, share->importer.opened, &key, sizeof key, opened);
     if (opened && (opened->orphan || opened->import->away)) {
         opened->generation = grant->head.request;
         opened->recalled = false; /* that was the one before */
@@ -125,7 +122,7 @@ static void return_locked(struct gs_share *share, struct gs_remote *remote,
         gs_conn_shut(remote->conn.fd);
         return;
     }
-    opened->key = key;
+    opened->key = gs_ipc_key(remote->instance, grant->block_id);
     opened->generation = grant->head.request;
     opened->connection = remote->connection;
     opened->next = remote->unsent;
@@ -396,7 +393,7 @@ bool gs_remote_flush_locked(struct gs_share *share, struct gs_remote *remote)
         union gs_wire_message message;
 
         gs_wire_start(&message, GS_WIRE_CLOSE, opened->generation);
-        message.close.block_id = opened->key.block_id;
+        message.close.block_id = opened->key.id;
         if (remote->conn.fd >= 0 && !is_old &&
             gs_wire_goes_later(gs_wire_send(remote->conn.fd, &message, -1)))
             return false;

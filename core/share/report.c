@@ -112,14 +112,10 @@ static void tell_stats(struct gs_share *share, uint64_t now, struct gs_wire_repo
 /* One of which pieces are to come is not left yet. */
 static uint64_t left_locked(const struct gs_share *share, const struct gs_client *client)
 {
-    const struct gs_export *coming = NULL;
-    struct gs_export_key key;
+    const uint64_t coming = client->pull.block_id;
 
-    memcpy(key.instance, client->instance, sizeof key.instance);
-    key.id = client->pull.block_id;
-    if (key.id)
-        HASH_FIND(hh, share->exporter.exports, &key, sizeof key, coming);
-    return client->published - (coming != NULL);
+    return client->published -
+           (coming && gs_export_find_locked(share, client->instance, coming) != NULL);
 }
 
 /* The n-th client; its pidfd, or -1. Who asks sees by it what number the process has for him. */

@@ -75,7 +75,7 @@ static uint32_t held_locked(struct gs_share *share, const struct gs_remote *remo
         if (opened->remote != remote || count == most)
             continue;
         opened->connection = remote->connection;
-        (*ret_leases)[count++] = (struct lease){opened->key.block_id, opened->generation};
+        (*ret_leases)[count++] = (struct lease){opened->key.id, opened->generation};
     }
     return count;
 }

@@ -171,12 +171,8 @@ void rule_works_on(const struct image *image)
 static struct gs_export *export_in(const struct process *broker, const struct block *block)
 {
     const struct gs_ipc_handle *ipc_handle = (const void *)block->ipc_handle;
-    struct gs_export_key key = {.id = block->wire_id};
-    struct gs_export *export;
 
-    memcpy(key.instance, ipc_handle->instance, sizeof key.instance);
-    HASH_FIND(hh, broker->share->exporter.exports, &key, sizeof key, export);
-    return export;
+    return gs_export_find_locked(broker->share, ipc_handle->instance, block->wire_id);
 }
 
 /* Of what it has not freed, and as far as it knows its broker has. */
