@@ -3,6 +3,7 @@
  * tests/puppet.py has what it is told, and what a test makes of that.
  *
  *   puppet CHANNEL...       a thread for each of these sockets; when the first one hangs up, it ends
+ *   puppet PATH             the same for the socket that listens there
  *   puppet watch FOLDER     clears the folder up once its input has ended (tests/folder.h)
  *
  * A line is `[forked] FUNCTION ARGUMENT...`, and the answer `RESULT ERRNO BUFFER...`. FUNCTION is a name, or an
@@ -293,6 +294,21 @@ void note_deleted(void *then)
 
 #pragma GCC visibility pop
 
+/* A descriptor's number, or the path of a socket that listens. */
+static void *channel_of(const char *word)
+{
+    struct sockaddr_un at = {.sun_family = AF_UNIX};
+    int fd;
+
+    if (*word != '/')
+        return (void *)(intptr_t)atoi(word);
+    fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    snprintf(at.sun_path, sizeof at.sun_path, "%s", word);
+    if (connect(fd, (struct sockaddr *)&at, sizeof at) != 0)
+        _exit(UNKNOWN);
+    return (void *)(intptr_t)fd;
+}
+
 int main(int argc, char **argv)
 {
     pthread_t thread;
@@ -309,6 +325,6 @@ int main(int argc, char **argv)
         if (pthread_create(&thread, NULL, serve, (void *)(intptr_t)atoi(argv[i])) != 0 ||
             pthread_detach(thread) != 0) /* one may be in a call until the end */
             return UNKNOWN;
-    serve((void *)(intptr_t)atoi(argc > 1 ? argv[1] : "0"));
+    serve(channel_of(argc > 1 ? argv[1] : "0"));
     return 0;
 }

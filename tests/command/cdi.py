@@ -2,7 +2,7 @@
 by it alone have the library, share, and keep an LD_PRELOAD of their own. bwrap makes the containers by the
 specification's mounts and variables; podman reads it itself, and then only that is tried.
 
-usage: cdi.py bwrap|podman FOLDER_OF_CONTAINERS_PY GPUSHIM LIBGPUSHIM LIBCUDA VERSION PAIR
+usage: cdi.py PUPPET LIBGPUSHIM BROKER bwrap|podman GPUSHIM LIBCUDA VERSION
 """
 import ctypes
 import json
@@ -13,19 +13,20 @@ import subprocess
 import sys
 import tempfile
 
-sys.path.insert(0, sys.argv[2])
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, 'containers'))
 sys.dont_write_bytecode = True
 import containers  # pylint: disable=wrong-import-position
-from alone import as_nobody, check, end_with_faults, expect, faults, run
+import pair  # pylint: disable=wrong-import-position
+from alone import as_nobody, check, end_with_faults, expect, run
 
 # Users of containers run copies: what is built may be its builder's alone.
 copies = tempfile.TemporaryDirectory(prefix='gpushim-cdi-', dir='/tmp')
 gpushim, library = f'{copies.name}/command/gpushim', f'{copies.name}/libgpushim.so'
-libcuda = os.path.realpath(sys.argv[5])
-version, pair = sys.argv[6], os.path.realpath(sys.argv[7])
+kind, program, libcuda, version = sys.argv[4:]
+libcuda = os.path.realpath(libcuda)
 
 os.mkdir(f'{copies.name}/command')
-for source, copy in zip(sys.argv[3:5], (gpushim, library)):
+for source, copy in (program, gpushim), (sys.argv[2], library):
     shutil.copyfile(source, copy)
 for path in copies.name, gpushim, library:
     os.chmod(path, 0o755)
@@ -175,7 +176,7 @@ class PodmanDevice(containers.Podman):
 
 # What an image sets, and nothing of the library's. ("": not what containers.environment has.)
 IMAGE = {'GPUSHIM_SHARE_DIR': '/nowhere', 'LD_PRELOAD': '/lib/libimage.so'}
-BEGINS = f'libgpushim {version} starts in pair'
+BEGINS = f'libgpushim {version} starts in puppet'
 
 
 def make_case(runtime, folder, kind, device):
@@ -194,10 +195,16 @@ def said(case, *argv):
     return case.log('say')
 
 
+def begin_both(case, command):
+    """Two of the device's containers share, and the library is in both."""
+    with case:
+        pair.share_and_end(*pair.both(case, settings=IMAGE, command=command))
+        check(all(BEGINS in case.log(role) for role in ('giver', 'taker')), f'{case.kind}: the library is not in both')
+
+
 def share(runtime, folder):
     case = make_case(runtime, folder, 'all', 'all')
-    log = case.play('give', 'take', settings=IMAGE)
-    check(log.count(BEGINS) == 2, f'the library is not in both: {log}')
+    begin_both(case, ())
     log = json.loads(said(case, f'{INSIDE}/bin/gpushim', 'version', '--json').splitlines()[-1])
     check(log.pop('time', None) and log == {'version': version, 'library': f'{INSIDE}/lib/libgpushim.so'}, f'inside: {log}')
     check(f'gpushim-broker {version}' in said(case, f'{INSIDE}/bin/gpushim-broker', '--version'), 'no broker')
@@ -208,49 +215,33 @@ def keep_what_the_image_has(runtime, folder):
     case = make_case(runtime, folder, 'run', 'all-run')
     log = said(case, *command, '/bin/busybox', 'env')
     check(f'LD_PRELOAD={INSIDE}/lib/libgpushim.so:/lib/libimage.so\n' in log, f'LD_PRELOAD is not kept: {log}')
-    case = make_case(runtime, folder, 'run-pair', 'all-run')
-    both = []
-    try:
-        for role in ('give', 'take'):
-            both.append(case.start(role, containers.HERE, IMAGE, [*command, '/bin/pair', role, '/shared/talk']))
-        for role, running in zip(('take', 'give'), reversed(both)):
-            case.check(role, running)
-            check(BEGINS in case.log(role), f'{role}: the library is not in: {case.log(role)}')
-    finally:
-        for running in both:
-            running.remove()
+    begin_both(make_case(runtime, folder, 'run-pair', 'all-run'), command)
 
 
 def start_a_broker(runtime, folder):
     """The device names its program, so that `broker` needs nothing of the image."""
-    case = make_case(runtime, folder, 'broker', 'all')
-    give = case.start('give-left', containers.HERE, IMAGE | {'GPUSHIM_SHARE_STRATEGY': 'broker'})
-    try:
-        containers.wait_for(case.broker_socket(), "the broker's start", give)
-        case.say('leave')
-        case.check('give-left', give)
-    finally:
-        give.remove()
+    with make_case(runtime, folder, 'broker', 'all') as case:
+        giver = pair.Inside(case, 'giver', settings=IMAGE | {'GPUSHIM_SHARE_STRATEGY': 'broker'})
+        giver.handle(giver.alloc(pair.SIZE))
+        pair.await_that(lambda: os.path.exists(case.broker_socket()), "the broker's start")
+        giver.leave()
 
 
-def in_containers(folder, kind):
+def in_containers(folder, engine):
     """Why none could be made; None: all was tried."""
-    if not shutil.which(kind.name):
-        return f'no {kind.name}'
+    if not shutil.which(engine.name):
+        return f'no {engine.name}'
     root = os.path.join(folder, 'root')
     try:
-        containers.make_root(root, pair, library, libcuda, gpushim)
-        os.unlink(f'{root}/bin/gpushim-broker')
+        containers.make_root(root, pair.PUPPET, library, libcuda, gpushim)
+        os.unlink(f'{root}/bin/gpushim')
         image, = [path for path in containers.libraries(gpushim, libcuda) if '/libdl.so.2' in path]
         os.rename(f'{root}/lib/libgpushim.so', f'{folder}/unused')
         shutil.copy(image, f'{root}/lib/libimage.so')
-        runtime = kind(root, folder)
+        runtime = engine(root, folder)
         containers.try_out(runtime, folder)
         for play in (share, keep_what_the_image_has, start_a_broker):
-            try:
-                play(runtime, folder)
-            except (containers.Failure, subprocess.TimeoutExpired) as failure:
-                faults.append(f'{play.__name__}: {failure}')
+            play(runtime, folder)
     except containers.Skip as skip:
         return str(skip)
     return None
@@ -262,7 +253,7 @@ def in_a_folder(play):
         return play(folder)
 
 
-if sys.argv[1] == 'podman':
+if kind == 'podman':
     skipped = in_a_folder(lambda folder: in_containers(folder, PodmanDevice))
 else:
     in_a_folder(is_right)

@@ -270,8 +270,6 @@ def prove(runtime, folder, mode):
 
 def make_root(root):
     containers.make_root(root, holder, library, libcuda, gpushim)
-    os.rename(f'{root}/bin/gpushim-broker', f'{root}/bin/gpushim')
-    os.rename(f'{root}/bin/pair', f'{root}/bin/holder')
     for name in APPLETS:
         os.symlink('busybox', f'{root}/bin/{name}')
 
