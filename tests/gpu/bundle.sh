@@ -24,8 +24,7 @@ programs="shim/libgpushim.so shim/command/gpushim shim/command/gpushim-broker $c
     examples/share/share_driver tests/chaos/chaos tests/stress/stress tests/stress/single
     tests/stress/libgpushim-no-epochs.so tests/stress/libgpushim-no-order.so
     tests/stress/libgpushim-old-driver.so tests/chaos/libmutant_hang-up.so tests/rdma/registration
-    tests/fuzz/differential/differential tests/share/puppet
-    tests/gpu/ipc_events tests/asleep/asleep"
+    tests/fuzz/differential/differential tests/share/puppet tests/asleep/asleep"
 for program in $programs; do
     [ -e "$build/$program" ] || die "no $build/$program: run 'meson compile -C $build' first"
 done

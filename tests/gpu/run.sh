@@ -665,7 +665,7 @@ part_pieces()
 # CUDA IPC events, between namespaces too.
 part_events()
 {
-    both events 120 "$bundle/ipc_events"
+    both events 120 python3 "$root/tests/share/events.py" "$bundle/puppet" "$shim" "$bundle/gpushim-broker" driver
 }
 
 # Memory that goes and comes, beside a checkpoint: 8 GiB; all sizes by hand (tests/gpu/sleep.py).

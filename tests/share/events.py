@@ -1,6 +1,8 @@
 """CUDA IPC of events between processes that see neither one /dev/shm nor each other's pids, as in containers.
 
     events.py PUPPET SHIM BROKER HOW...
+
+On a GPU tests/gpu/run.sh runs `driver` of it.
 """
 import os
 import subprocess
@@ -8,13 +10,16 @@ import sys
 import time
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-from puppet import (INVALID_CONTEXT, MAP_FAILED, NOBODY, NOT_READY, OUT, Handle, Out, Puppet, around, await_that, check, main,
-                    set_for_all, skip, times_logged)
+from puppet import (INVALID_CONTEXT, INVALID_VALUE, MAP_FAILED, NOBODY, NOT_READY, OUT, OUT4, Handle, Out, Puppet, around, await_that,
+                    check, fail, main, set_for_all, skip, times_logged)
 
-INTERPROCESS = 2 | 4  # and without timing, which belongs to it
+INVALID_HANDLE, CAPTURE_UNSUPPORTED = 400, 900
+WITHOUT_TIMING = 2
+INTERPROCESS = WITHOUT_TIMING | 4  # without it there is none
 FILE_OF = 4096  # events
-APART = ('unshare', '--mount', '--ipc', '--uts', '--net', '--pid', '--fork', '--kill-child', '--mount-proc', 'sh', '-c',
-         'mount -t tmpfs -o size=16m shm /dev/shm && exec "$@"', '-')
+OWN_SHM = ('sh', '-c', 'mount -t tmpfs -o size=16m shm /dev/shm && exec "$@"', '-')
+OTHER_PIDS = ('unshare', '--mount', '--pid', '--fork', '--kill-child', '--mount-proc')
+APART = (*OTHER_PIDS, '--ipc', '--uts', '--net', *OWN_SHM)
 ENOENT, EINVAL, EEXIST = 2, 22, 17
 
 
@@ -270,6 +275,104 @@ def names(*native):
     again = shm_open(name, os.O_RDONLY, 0)
     check(os.stat(f'/proc/{one.pid}/fd/{again}').st_size == 5, 'opened again')
     one.result('shm_unlink', name)
+
+
+# ---- What a driver answers ---------------------------------------------------------------------------------------------
+
+
+class Asked:
+    """Two processes, of which one makes an event and the other opens it, and what a driver answers them: that is what two
+    that share everything have heard on an H200 with driver 580. A RESULT is the same natively and under the library; a
+    GAIN is so under the library alone."""
+    wrong = []
+
+    def __init__(self, place, before=(), first_before=(), is_gain=False):
+        self.place, self.is_gain = place, is_gain
+        self.first, self.second = Process(before=first_before), Process(before=before)
+
+    def say(self, name, answer, expected=0):
+        is_right = answer == expected
+        print('GAIN' if self.is_gain else 'RESULT', f'{self.place}_{name}', 'ok' if self.is_gain and is_right else answer, flush=True)
+        if not is_right and (not self.is_gain or 'LD_PRELOAD' in os.environ):
+            Asked.wrong.append(f'{self.place}_{name}')
+
+    def ask(self, name, one, call, *arguments, expected=0):
+        answer, outs = one.call(call, *arguments)
+        self.say(name, answer, expected)
+        return outs
+
+    def half_a_second(self, one, event, name):
+        """And then the event is recorded."""
+        one.cuLaunchHostFunc(one.work, one.pointer('dlsym', 0, 'usleep'), 500000)
+        self.ask(name, one, 'cuEventRecord', event, one.work)
+
+    def make(self):
+        event = self.ask('make', self.first, 'cuEventCreate', OUT, INTERPROCESS)
+        handle = Handle(self.ask('handle', self.first, 'cuIpcGetEventHandle', Out(64), event))
+        self.ask('make_timed', self.first, 'cuEventCreate', OUT, INTERPROCESS & ~WITHOUT_TIMING, expected=INVALID_VALUE)
+        self.ask('open_own', self.first, 'cuIpcOpenEventHandle', OUT, handle, expected=INVALID_CONTEXT)
+        ordinary = self.first.cuEventCreate(OUT, WITHOUT_TIMING)
+        self.ask('handle_of_ordinary', self.first, 'cuIpcGetEventHandle', Out(64), ordinary, expected=INVALID_HANDLE)
+        self.ask('elapsed', self.first, 'cuEventElapsedTime', OUT4, event, event, expected=INVALID_HANDLE)
+        self.ask('query_before_record', self.first, 'cuEventQuery', event)
+        return event, handle
+
+    def pass_on(self, event, there):
+        self.half_a_second(self.first, event, 'record')
+        own = self.second.cuEventCreate(OUT, INTERPROCESS)
+        self.ask('query_at_once', self.first, 'cuEventQuery', event, expected=NOT_READY)
+        self.ask('importer_query_at_once', self.second, 'cuEventQuery', there, expected=NOT_READY)
+        self.ask('own_query', self.second, 'cuEventQuery', own)
+        self.ask('importer_wait', self.second, 'cuStreamWaitEvent', self.second.work, there, 0)
+        self.ask('importer_synchronize', self.second, 'cuEventSynchronize', there)
+        self.ask('importer_has_waited', self.first, 'cuStreamQuery', self.first.work)
+        self.ask('importer_elapsed', self.second, 'cuEventElapsedTime', OUT4, there, there, expected=INVALID_HANDLE)
+        self.ask('importer_stream', self.second, 'cuStreamSynchronize', self.second.work)
+        self.half_a_second(self.second, there, 'importer_record')
+        self.ask('query_of_importers_record', self.first, 'cuEventQuery', event, expected=NOT_READY)
+        self.ask('wait_for_importers_record', self.first, 'cuStreamWaitEvent', self.first.work, event, 0)
+        self.ask('stream_behind_it', self.first, 'cuStreamSynchronize', self.first.work)
+        self.ask('stream_has_waited', self.second, 'cuStreamQuery', self.second.work)
+
+    def capture(self, event):
+        one, stream = self.first, self.first.work
+        one.cuStreamBeginCapture(stream, 2)
+        self.ask('record_in_capture', one, 'cuEventRecord', event, stream, expected=CAPTURE_UNSUPPORTED)
+        self.ask('end_capture', one, 'cuStreamEndCapture', stream, OUT)
+        one.cuStreamBeginCapture(stream, 2)
+        self.ask('record_external', one, 'cuEventRecordWithFlags', event, stream, 1)
+        self.ask('wait_external', one, 'cuStreamWaitEvent', stream, event, 1)
+        self.ask('end_capture_2', one, 'cuStreamEndCapture', stream, OUT)
+
+    def all(self):
+        event, handle = self.make()
+        result, there = self.second.call('cuIpcOpenEventHandle', OUT, handle)
+        self.say('open', result)
+        if result != 0:
+            return
+        self.say('another_event', self.ask('open_again', self.second, 'cuIpcOpenEventHandle', OUT, handle) != there, True)
+        self.ask('importers_handle', self.second, 'cuIpcGetEventHandle', Out(64), there, expected=INVALID_HANDLE)
+        self.ask('importer_query_before_record', self.second, 'cuEventQuery', there)
+        self.pass_on(event, there)
+        self.capture(event)
+        self.ask('destroy', self.first, 'cuEventDestroy', event)
+        self.ask('importer_destroy', self.second, 'cuEventDestroy', there)
+        self.ask('open_of_a_destroyed_event', self.second, 'cuIpcOpenEventHandle', OUT, handle)
+        self.second.cuDevicePrimaryCtxReset(0)
+        self.second.begin()
+        self.ask('open_after_reset', self.second, 'cuIpcOpenEventHandle', OUT, handle)
+
+
+def driver():
+    """Natively, and under the library where this program is started with it."""
+    need_containers()
+    set_for_all(LD_PRELOAD=os.environ.get('LD_PRELOAD'))
+    for asked in (Asked('same'), Asked('ipc', ('unshare', '--ipc')), Asked('shm', ('unshare', '--mount', *OWN_SHM), is_gain=True),
+                  Asked('pid', OTHER_PIDS, is_gain=True), Asked('container', APART, is_gain=True),
+                  Asked('twins', APART, APART, is_gain=True)):  # each is pid 1
+        asked.all()
+    if Asked.wrong:
+        fail(f'not as they are to be: {Asked.wrong}')
 
 
 set_for_all(GPUSHIM_DEBUG_RECLAIM_FROM_PEERS='on', GPUSHIM_LOG='debug')
