@@ -23,7 +23,7 @@ conformance=tests/conformance/conformance
 programs="shim/libgpushim.so shim/command/gpushim shim/command/gpushim-broker $conformance ${conformance}_peer
     examples/share/share_driver tests/chaos/chaos tests/stress/stress tests/stress/single
     tests/stress/libgpushim-no-epochs.so tests/stress/libgpushim-no-order.so
-    tests/stress/libgpushim-old-driver.so tests/chaos/libmutant_hang-up.so tests/rdma/registration
+    tests/stress/libgpushim-old-driver.so tests/chaos/libmutant_hang-up.so
     tests/fuzz/differential/differential tests/share/puppet tests/asleep/asleep"
 for program in $programs; do
     [ -e "$build/$program" ] || die "no $build/$program: run 'meson compile -C $build' first"
