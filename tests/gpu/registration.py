@@ -18,6 +18,8 @@ import struct
 import sys
 import tempfile
 
+from driver import Driver, Missing, symbol
+
 KIB, MIB = 1 << 10, 1 << 20
 PART_SECONDS = 60
 DMA_BUF_SUPPORTED = 124  # an attribute of a device
@@ -42,75 +44,6 @@ def must_be(holds, what):
     """Natively as well as under the library."""
     result(what, 'yes' if holds else 'NO')
     here['failed'] |= not holds
-
-
-class Skip(Exception):
-    """What this machine does not have."""
-
-
-def symbol(library, name, restype=ctypes.c_int):
-    if not hasattr(library, name):
-        raise Skip(f'the library has no {name}')
-    found = getattr(library, name)
-    found.restype = restype
-    return found
-
-
-# ---- The driver --------------------------------------------------------------------------------------------------
-
-
-class Driver:
-    """Of which numbers are passed in 64 bits."""
-
-    def __init__(self):
-        try:
-            self.library = ctypes.CDLL('libcuda.so.1')
-        except OSError as error:
-            raise Skip(error) from error
-        self.must('cuInit', 0)
-        self.device, context = ctypes.c_int(), ctypes.c_void_p()
-        self.must('cuDeviceGet', ctypes.byref(self.device), 0)
-        self.must('cuDevicePrimaryCtxRetain', ctypes.byref(context), self.device)
-        self.must('cuCtxSetCurrent', context)
-
-    def call(self, name, *arguments):
-        arguments = [ctypes.c_uint64(argument) if isinstance(argument, int) else argument for argument in arguments]
-        return symbol(self.library, name)(*arguments)
-
-    def name_of(self, error):
-        name = ctypes.c_char_p()
-        self.call('cuGetErrorName', error, ctypes.byref(name))
-        return name.value.decode() if name.value else 'an unknown error'
-
-    def said(self, name, *arguments):
-        return self.name_of(self.call(name, *arguments))
-
-    def must(self, name, *arguments):
-        error = self.call(name, *arguments)
-        if error != 0:
-            raise OSError(f'{name} gave {self.name_of(error)}')
-
-    def allocate(self, size):
-        address = ctypes.c_uint64()
-        self.must('cuMemAlloc_v2', ctypes.byref(address), size)
-        return address.value
-
-    def free(self, *blocks):
-        for block in blocks:
-            self.must('cuMemFree_v2', block)
-
-    def fill(self, address, word, size):
-        self.must('cuMemsetD32_v2', address, word, size // 4)
-        self.must('cuCtxSynchronize')
-
-    def bytes_at(self, address, size):
-        copy = ctypes.create_string_buffer(size)
-        self.must('cuMemcpyDtoH_v2', copy, address, size)
-        return copy.raw
-
-
-def holds_word(driver, address, size, word):
-    return driver.bytes_at(address, size) == struct.pack('I', word) * (size // 4)
 
 
 # ---- dma-buf -----------------------------------------------------------------------------------------------------
@@ -158,7 +91,7 @@ def imports_with(driver, fd, size, word):
     error = driver.call('cuImportExternalMemory', ctypes.byref(memory), described)
     if error == 0:
         error = driver.call('cuExternalMemoryGetMappedBuffer', ctypes.byref(mapped), memory, struct.pack('QQ72x', 0, size))
-    return holds_word(driver, mapped.value, 4, word) if error == 0 else None, driver.name_of(error)
+    return driver.holds_word(mapped.value, 4, word) if error == 0 else None, driver.name_of(error)
 
 
 def offset_right(driver, fd, size, word, what):
@@ -191,7 +124,7 @@ def dmabuf():
     driver, supported = Driver(), ctypes.c_int()
     driver.must('cuDeviceGetAttribute', ctypes.byref(supported), DMA_BUF_SUPPORTED, driver.device)
     if not supported.value:
-        raise Skip('the device says that it does not export dma-bufs')
+        raise Missing('the device says that it does not export dma-bufs')
     big, small, neighbour = (driver.allocate(size) for size in (4 * MIB, 64 * KIB, 64 * KIB))
     for address, word, size in ((big, 0xb16, 4 * MIB), (big + MIB, 0xb17, 3 * MIB), (small, 0x5a11, 64 * KIB),
                                 (neighbour, 0x4e16, 64 * KIB)):
@@ -199,7 +132,7 @@ def dmabuf():
     said, fd = export_range(driver, big, 4 * MIB)
     if fd < 0:
         result('export of a block', said)
-        raise Skip(f'the driver exports no dma-buf here: {said}')
+        raise Missing(f'the driver exports no dma-buf here: {said}')
     result('export of a block', f'{said}, {size_of(fd)} bytes')
     offset_right(driver, fd, 4 * MIB, 0xb16, "its first bytes are the block's")
     export_and_look(driver, 'part', big + MIB, MIB, 0xb17)
@@ -233,7 +166,7 @@ def find_library(name, variable, places):
             return ctypes.CDLL(path, mode=os.RTLD_NOW | os.RTLD_GLOBAL)
         except OSError as error:
             why = why or error
-    raise Skip(why)
+    raise Missing(why)
 
 
 def registrations():
@@ -266,8 +199,8 @@ def transfer(driver, lib, file, source, target):
     result('bytes written from GPU memory', lib.move(lib.Write, file, source, MIB, 0))
     result('bytes read into GPU memory', lib.move(lib.Read, file, target, MIB // 2, MIB // 2))
     driver.must('cuCtxSynchronize')
-    must_be(holds_word(driver, target + MIB // 2, MIB // 2, 0xf11e), 'the bytes arrived')
-    must_be(holds_word(driver, target, MIB // 2, 0), 'and no others')
+    must_be(driver.holds_word(target + MIB // 2, MIB // 2, 0xf11e), 'the bytes arrived')
+    must_be(driver.holds_word(target, MIB // 2, 0), 'and no others')
 
 
 def use_cufile(driver, lib, folder):
@@ -357,15 +290,15 @@ def ucx():
     status = symbol(ucp, 'ucp_init_version')(1, 0, features, None, ctypes.byref(ctypes.c_void_p()))
     result('ucp_init', status)
     if status:
-        raise Skip('UCX does not start here')
+        raise Missing('UCX does not start here')
     try:
         ucm = ctypes.CDLL('libucm.so.0', mode=os.RTLD_NOW | os.RTLD_NOLOAD)
     except OSError as error:
-        raise Skip(f'libucp did not load libucm: {error}') from error
+        raise Missing(f'libucp did not load libucm: {error}') from error
     status = symbol(ucm, 'ucm_set_event_handler')(UCM_MEM_TYPE_ALLOC | UCM_MEM_TYPE_FREE, 1000, heard.callback, None)
     result('ucm_set_event_handler', status)
     if status:
-        raise Skip('this UCX has no hooks for CUDA memory')
+        raise Missing('this UCX has no hooks for CUDA memory')
 
     def free(block):
         heard.address = block
@@ -391,7 +324,7 @@ def run_part(name):
         signal.alarm(PART_SECONDS)
         try:
             PARTS[name]()
-        except Skip as why:
+        except Missing as why:
             print(f'SKIP {name}: {why}', flush=True)
         except BaseException as error:  # pylint: disable=broad-exception-caught
             result('stopped', error)

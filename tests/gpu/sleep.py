@@ -15,6 +15,8 @@ import subprocess
 import sys
 import time
 
+from driver import Driver, Missing
+
 BLOCK = 256 << 20
 TESTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, 'asleep', 'asleep.py')
 CASES = ('work', 'graph', 'signals', 'info', 'within', 'fork', 'own', 'lent', 'tag', 'end asleep', 'end again', 'end late')
@@ -30,39 +32,22 @@ class Asleep(ctypes.Structure):  # gpushim_asleep
         'since_ns', 'away', 'copied', 'shared', 'registered', 'ending', 'refused', 'own')), ('text', ctypes.c_char * 320)]
 
 
-def must(result, call):
-    if result != 0:
-        sys.exit(f'{call}: error {result}')
-
-
 class Holder:
     """What a child has of the GPU."""
 
     def __init__(self, size):
-        self.cuda = ctypes.CDLL('libcuda.so.1')
-        if self.cuda.cuInit(0) != 0:
+        try:
+            self.driver = Driver()
+        except Missing:
             sys.exit(77)
-        context = ctypes.c_void_p()
-        must(self.cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0), 'cuDevicePrimaryCtxRetain')
-        must(self.cuda.cuCtxSetCurrent(context), 'cuCtxSetCurrent')
-        self.blocks = []
-        for number in range(size // BLOCK):
-            block = ctypes.c_uint64()
-            must(self.cuda.cuMemAlloc_v2(ctypes.byref(block), ctypes.c_size_t(BLOCK)), 'cuMemAlloc')
-            must(self.cuda.cuMemsetD32_v2(block, ctypes.c_uint(number + 1), ctypes.c_size_t(BLOCK // 4)), 'cuMemsetD32')
-            self.blocks.append(block)
-        must(self.cuda.cuCtxSynchronize(), 'cuCtxSynchronize')
+        self.blocks = [self.driver.allocate(BLOCK) for _ in range(size // BLOCK)]
+        for number, block in enumerate(self.blocks):
+            self.driver.fill(block, number + 1, BLOCK)
 
     def is_right(self):
         """The first and last page of each, and of one all."""
-        host = (ctypes.c_uint32 * (BLOCK // 4))()
-        for number, block in enumerate(self.blocks):
-            size = BLOCK if number == 0 else 4096
-            for at in (0, BLOCK - size):
-                must(self.cuda.cuMemcpyDtoH_v2(host, ctypes.c_uint64(block.value + at), ctypes.c_size_t(size)), 'cuMemcpyDtoH')
-                if any(word != number + 1 for word in host[:size // 4]):
-                    return False
-        return True
+        return all(self.driver.holds_word(block + at, size, number + 1) for number, block in enumerate(self.blocks)
+                   for size in (BLOCK if number == 0 else 4096,) for at in (0, BLOCK - size))
 
 
 def rate(size, seconds):

@@ -14,12 +14,9 @@ import subprocess
 import sys
 import time
 
+from driver import Driver
+
 GIB = 1 << 30
-
-
-def must(result, call):
-    if result != 0:
-        sys.exit(f'{call}: error {result}')
 
 
 def ready(words='ready'):
@@ -56,16 +53,13 @@ def program(size):
 
 
 def taker(size):
-    cuda, context, block = ctypes.CDLL('libcuda.so.1'), ctypes.c_void_p(), ctypes.c_uint64()
-    must(cuda.cuInit(0), 'cuInit')
-    must(cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0), 'cuDevicePrimaryCtxRetain')
-    must(cuda.cuCtxSetCurrent(context), 'cuCtxSetCurrent')
+    driver, block = Driver(), ctypes.c_uint64()
     ready()
     for _ in sys.stdin:
-        while cuda.cuMemAlloc_v2(ctypes.byref(block), ctypes.c_size_t(size)) != 0:
+        while driver.call('cuMemAlloc_v2', ctypes.byref(block), size) != 0:
             time.sleep(0.005)
         ready('has it')
-        must(cuda.cuMemFree_v2(block), 'cuMemFree')
+        driver.free(block)
 
 
 def saver(size, rounds):

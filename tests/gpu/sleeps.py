@@ -20,6 +20,8 @@ import tempfile
 import threading
 import time
 
+from driver import Driver, Handle
+
 SIZE, MORE = 16 << 20, 96 << 20
 LIFE_S = 20  # of a stress program
 PATIENT_S = 120
@@ -28,75 +30,45 @@ PATIENT_S = 120
 # ---- A pair --------------------------------------------------------------------------------------
 
 
-class Handle(ctypes.Structure):
-    _fields_ = [('bytes', ctypes.c_ubyte * 64)]
-
-
-def must(result, call='a call'):
-    if result != 0:
-        sys.exit(f'{call}: error {result}')
-
-
-class Side:
-    def __init__(self):
-        self.cuda = ctypes.CDLL('libcuda.so.1')
-        context = ctypes.c_void_p()
-        must(self.cuda.cuInit(0))
-        must(self.cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0))
-        must(self.cuda.cuCtxSetCurrent(context))
-        self.host = (ctypes.c_ubyte * SIZE)()
-
-    def alloc(self, size):
-        block = ctypes.c_uint64()
-        must(self.cuda.cuMemAlloc_v2(ctypes.byref(block), ctypes.c_size_t(size)), 'cuMemAlloc')
-        return block
-
-    def fill(self, block, word):
-        must(self.cuda.cuMemsetD32_v2(block, ctypes.c_uint(word), ctypes.c_size_t(SIZE // 4)), 'cuMemsetD32')
-        must(self.cuda.cuCtxSynchronize(), 'cuCtxSynchronize')
-
-    def look(self, block, word, what):
-        must(self.cuda.cuMemcpyDtoH_v2(self.host, block, ctypes.c_size_t(SIZE)), 'cuMemcpyDtoH')
-        if bytes(self.host) != word.to_bytes(4, 'little') * (SIZE // 4):
-            sys.exit(f'{what} is not {word}')
+def look(side, block, word, what, size=SIZE):
+    if not side.holds_word(block, size, word):
+        sys.exit(f'{what} is not {word}')
 
 
 def producer():
-    side = Side()
-    source, shared, more = side.alloc(SIZE), side.alloc(SIZE), side.alloc(MORE)
-    stream, graph, ready, handle = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p(), Handle()
-    must(side.cuda.cuMemsetD32_v2(more, ctypes.c_uint(4711), ctypes.c_size_t(MORE // 4)))
-    must(side.cuda.cuStreamCreate(ctypes.byref(stream), 1))
-    must(side.cuda.cuStreamBeginCapture_v2(stream, 2), 'cuStreamBeginCapture')
-    must(side.cuda.cuMemcpyDtoDAsync_v2(shared, source, ctypes.c_size_t(SIZE), stream))
-    must(side.cuda.cuStreamEndCapture(stream, ctypes.byref(graph)), 'cuStreamEndCapture')
-    must(side.cuda.cuGraphInstantiateWithFlags(ctypes.byref(ready), graph, ctypes.c_uint64(0)), 'cuGraphInstantiate')
-    must(side.cuda.cuIpcGetMemHandle(ctypes.byref(handle), shared), 'cuIpcGetMemHandle')
-    print(bytes(handle.bytes).hex(), flush=True)
+    side = Driver()
+    source, shared, more = side.allocate(SIZE), side.allocate(SIZE), side.allocate(MORE)
+    side.fill(more, 4711, MORE)
+    stream = side.made('cuStreamCreate', 1)
+    side.must('cuStreamBeginCapture_v2', stream, 2)
+    side.must('cuMemcpyDtoDAsync_v2', shared, source, SIZE, stream)
+    graph = ctypes.c_uint64()
+    side.must('cuStreamEndCapture', stream, ctypes.byref(graph))
+    ready = side.made('cuGraphInstantiateWithFlags', graph, 0)
+    print(bytes(side.made('cuIpcGetMemHandle', shared, kind=Handle).bytes).hex(), flush=True)
     number = 0
     while sys.stdin.readline().strip() != 'end':  # the other has looked
         if number:
-            side.look(shared, number + 1, 'what the consumer wrote')
+            look(side, shared, number + 1, 'what the consumer wrote')
         number += 2
-        side.fill(source, number)
-        must(side.cuda.cuGraphLaunch(ready, stream), 'cuGraphLaunch')
-        must(side.cuda.cuStreamSynchronize(stream), 'cuStreamSynchronize')
+        side.fill(source, number, SIZE)
+        side.must('cuGraphLaunch', ready, stream)
+        side.must('cuStreamSynchronize', stream)
         print(number, flush=True)
-    side.look(more, 4711, 'what nobody wrote')
+    look(side, more, 4711, 'what nobody wrote', MORE)
 
 
 def consumer():
-    side, opened, handle = Side(), ctypes.c_uint64(), Handle()
-    more = side.alloc(MORE)
-    must(side.cuda.cuMemsetD32_v2(more, ctypes.c_uint(815), ctypes.c_size_t(MORE // 4)))
-    handle.bytes[:] = bytes.fromhex(sys.stdin.readline())
-    must(side.cuda.cuIpcOpenMemHandle_v2(ctypes.byref(opened), handle, 1), 'cuIpcOpenMemHandle')
+    side = Driver()
+    more = side.allocate(MORE)
+    side.fill(more, 815, MORE)
+    opened = side.made('cuIpcOpenMemHandle_v2', Handle.from_buffer_copy(bytes.fromhex(sys.stdin.readline())), 1)
     print('ready', flush=True)
     while (line := sys.stdin.readline().strip()) != 'end':
-        side.look(opened, int(line), 'what the producer wrote')
-        side.fill(opened, int(line) + 1)
+        look(side, opened, int(line), 'what the producer wrote')
+        side.fill(opened, int(line) + 1, SIZE)
         print('done', flush=True)
-    side.look(more, 815, 'what nobody wrote')
+    look(side, more, 815, 'what nobody wrote', MORE)
 
 
 # ---- Sleeping ------------------------------------------------------------------------------------
