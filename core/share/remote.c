@@ -46,7 +46,7 @@ struct gs_remote *gs_remote_new_locked(struct gs_share *share, const unsigned ch
     return NULL;
 }
 
-/* The thread comes by within a second in any case. */
+/* Where that is not the thread's own word it is to be woken. */
 static void look_later(struct gs_share *share, struct gs_remote *remote, uint64_t ns)
 {
     const uint64_t due = gs_now_ns() + ns;
@@ -72,10 +72,12 @@ void gs_remote_reap_locked(struct gs_share *share, struct gs_remote *remote)
     if (remote->busy || remote->opened_count > 0 || remote->unsent || remote->astray)
         return;
     if (remote->conn.by_broker && remote->conn.fd >= 0) {
-        if (has_heard(remote))
+        if (has_heard(remote)) {
             gs_remote_disconnect(share, remote);
-        else
+        } else {
             look_later(share, remote, ROOM_NS);
+            gs_thread_wake(share);
+        }
     }
     if (remote->conn.fd >= 0)
         return;
@@ -228,10 +230,11 @@ static bool drain_locked(struct gs_share *share, struct gs_remote *remote)
     return true;
 }
 
-/* What happened on a connection that nobody works with. May free the remote. */
+/* What happened on a connection that nobody works with: it may be lost. May free the remote. */
 static void look_locked(struct gs_share *share, struct gs_remote *remote)
 {
     remote->noticed = false;
+    share->importer.astray = true;
     gs_remote_look(remote);
     if (remote->conn.fd < 0) {
         gs_cache_lost_locked(share, remote);
@@ -239,7 +242,6 @@ static void look_locked(struct gs_share *share, struct gs_remote *remote)
     }
     if (gs_conn_hung_up(remote->conn.fd)) {
         gs_remote_lost(share, remote);
-        share->importer.astray = true;
         share->importer.astray_ns = 0;
         gs_cache_lost_locked(share, remote);
         gs_remote_flush_locked(share, remote);

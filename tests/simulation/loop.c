@@ -171,6 +171,7 @@ void *gs_loop_run(void *arg)
         unsigned count = find_ready(process, ready);
 
         if (count == 0 && !process->woken) {
+            rule_sleeps_until(process, due);
             fibre_wait(process, due > gs_now_ns() ? due : gs_now_ns() + 1000);
             count = find_ready(process, ready);
         }

@@ -5,6 +5,7 @@
 
 #include "core/gpu/map.h"
 #include "core/share/exporter.h"
+#include "core/share/importer.h"
 
 #define SILENT_NS (GS_NS_PER_S / 2) /* core/share/flush.c: who does not answer is awaited so long */
 
@@ -415,4 +416,107 @@ void rule_ended(const struct process *process)
     if (process->heap_count > 0)
         sim_fail("nothing is left: process %u has ended and has %u pieces of host memory",
                  number_of(process->image), process->heap_count);
+}
+
+/* ---- How long a share thread may sleep ------------------------------------------------------- */
+
+struct nap {
+    uint64_t most_ns;
+    const char *why;
+};
+
+static void at_most(struct nap *nap, uint64_t ns, bool is_so, const char *why)
+{
+    if (is_so && ns < nap->most_ns)
+        *nap = (struct nap){ns, why};
+}
+
+static void as_to_clients(const struct gs_share *share, struct nap *nap)
+{
+    const struct gs_clients *clients = &share->clients;
+
+    for (const struct gs_client *client = clients->first; client; client = client->hh.next) {
+        const struct gs_over *over = &client->over;
+
+        if (client->fd < 0)
+            at_most(nap, (over->late || over->ended ? 5 : 1) * GS_NS_PER_S, true,
+                    "somebody has hung up");
+        else
+            at_most(nap, 30 * GS_NS_PER_S,
+                    !client->references && !client->published && !client->shares &&
+                        !client->said.is_agent,
+                    "somebody has nothing");
+    }
+    at_most(nap, GS_NS_PER_S, clients->unread, "somebody has hung up and left descriptors unread");
+    at_most(nap, 50 * GS_NS_PER_MS, clients->listener_pause, "it does not listen");
+}
+
+static void as_exporter(const struct gs_share *share, struct nap *nap)
+{
+    const struct gs_export *grace = gs_export_oldest(share, GS_EXPORT_GRACE);
+    const uint64_t least_ns = share->options.grace_least_ns;
+
+    as_to_clients(share, nap);
+    at_most(nap, share->options.grace_ns + 10 * GS_NS_PER_MS, grace, "a handle is on its way");
+    while (grace && grace->freed_ns + least_ns <= world.now_ns)
+        grace = grace->newer;
+    at_most(nap, least_ns + 10 * GS_NS_PER_MS, grace, "a block was freed just now");
+    at_most(nap, GS_NS_PER_MS, share->exporter.work[GS_WORK_CHUNK_FD].first,
+            "a descriptor is to be made ahead");
+    at_most(nap, GS_NS_PER_S, share->place.listener >= 0 && share->place.look_ns != NEVER,
+            "its socket may have gone");
+}
+
+static void as_to_brokers(const struct gs_share *share, struct nap *nap)
+{
+    const struct gs_link *link = &share->link;
+
+    at_most(nap, 20 * GS_NS_PER_MS, link->fd >= 0 && link->asks && link->again_ns,
+            "its broker has no answer yet");
+    at_most(nap, 96 * GS_NS_PER_S, share->options.broker && link->fd < 0 && share->exporter.offered,
+            "it has no broker");
+    at_most(nap, 10 * GS_NS_PER_MS, share->store.cluster.holds_due,
+            "a process does not know what it is to hold");
+    at_most(nap, share->options.keep_ns / 4,
+            share->options.is_broker && share->store.published_due_ns != NEVER,
+            "it keeps what nobody has open");
+}
+
+static void as_importer(const struct gs_share *share, struct nap *nap)
+{
+    const struct gs_importer *importer = &share->importer;
+
+    for (const struct gs_remote *remote = importer->remotes; remote; remote = remote->hh.next) {
+        at_most(nap, GS_NS_PER_MS, remote->flush_number, "somebody waits for what it has closed");
+        at_most(nap, GS_NS_PER_S, remote->astray && !remote->busy, "it has lost a connection");
+    }
+    at_most(nap, 16 * GS_NS_PER_MS, importer->polling, "something is on its way back");
+    at_most(nap, GS_NS_PER_S, importer->look_ns != NEVER, "somebody has said something");
+    at_most(nap, 10 * GS_NS_PER_MS, importer->forked && !importer->fork_told, "it has forked");
+    at_most(nap, share->options.idle_ns, importer->kept, "something is kept");
+}
+
+static void look_at(const struct process *process, uint64_t due_ns, uint64_t most_ns,
+                    const char *why)
+{
+    if (due_ns > world.now_ns + most_ns)
+        sim_fail("a share thread comes by: %s, and process %u sees to it in %llu us", why,
+                 number_of(process->image), (unsigned long long)(due_ns - world.now_ns) / 1000);
+}
+
+/* Who has something to do that nobody announces comes by himself, and soon enough. */
+void rule_sleeps_until(const struct process *process, uint64_t due_ns)
+{
+    const struct gs_share *share = process->share;
+    struct nap nap = {.most_ns = NEVER};
+
+    as_exporter(share, &nap);
+    as_to_brokers(share, &nap);
+    if (!share->ending)
+        as_importer(share, &nap);
+    if (nap.why)
+        look_at(process, due_ns, nap.most_ns, nap.why);
+    look_at(process, share->clients.lost_look_ns, GS_NS_PER_S, "connections may be lost");
+    if (share->importer.look_ns != NEVER)
+        look_at(process, share->importer.look_ns, 50 * GS_NS_PER_MS, "somebody has said something");
 }

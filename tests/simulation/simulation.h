@@ -439,6 +439,7 @@ void rule_unmapped(const struct process *process, const struct phys *phys, uint6
 /* Memory leaves the GPU while its process sleeps: nobody has it open and mapped, nor does any GPU
  * work on it. */
 void rule_sleeps(const struct phys *phys);
+void rule_sleeps_until(const struct process *process, uint64_t due_ns);
 void rule_ended(const struct process *process);
 /* A process is killed that may have had its GPU at anything that it has open, up to the last
  * moment. */
