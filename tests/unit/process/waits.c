@@ -7,7 +7,7 @@
 #include "core/base/clock.h"
 #include "core/process/context.h"
 #include "core/process/reclaim.h"
-#include "core/share/internal.h"
+#include "core/share/cluster.h"
 #include "tests/driver/softcuda.h"
 #include "tests/system.h"
 #include "tests/unit/fixture.h"
@@ -276,6 +276,27 @@ Test(waits, who_asked_in_vain_asks_again_after_a_tenth_of_a_second)
     clock_ns += 110 * MS;
     cr_assert_not(gs_neighbour_ask(f.core, &f.core->device[0], f.context, MIB));
     cr_assert_eq(neighbour->counts.asked, 2);
+}
+
+/* Twice as late each time, and who lost it with others half as late again. */
+Test(waits, a_broker_that_is_not_there_is_looked_for_once_in_96_seconds)
+{
+    struct gs_export offered = {.freed_ns = 0};
+    struct gs_share *share;
+    uint64_t due = 0, longest = 0;
+
+    fixture_start(&f);
+    share = f.core->share;
+    share->exporter.offered = &offered;
+    for (unsigned i = 0; i < 20; i++) {
+        begin();
+        due = gs_broker_look(share, began_ns);
+        longest = due - began_ns > longest ? due - began_ns : longest;
+        clock_ns = due;
+    }
+    cr_assert(longest >= 64 * SECOND && longest <= 97 * SECOND, "%llu s",
+              (unsigned long long)(longest / SECOND));
+    share->exporter.offered = NULL;
 }
 
 /* ---- Ends, and sleep ------------------------------------------------------------------------- */
