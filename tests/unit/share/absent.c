@@ -117,3 +117,25 @@ Test(share_absent, who_was_away_for_a_moment_is_looked_for_though_nothing_else_i
     cr_assert(SIDE_WAIT(is_connected()));
     cr_assert_str_eq(other_ask(&other, "holds"), "ok 1");
 }
+
+/* Whoever it is, he is not looked for then. */
+Test(share_absent, who_cannot_be_looked_for_without_a_descriptor_is_not_given_up)
+{
+    struct rlimit before, none;
+    CUdeviceptr address;
+
+    scene_open(ipc_handle);
+    cr_assert_eq(getrlimit(RLIMIT_NOFILE, &before), 0);
+    none = before;
+    none.rlim_cur = 3;
+    gs_lock_take(&side.share->importer.lock);
+    cr_assert_eq(setrlimit(RLIMIT_NOFILE, &none), 0);
+    cr_assert_eq(side_connections(true), 1);
+    side.share->importer.remotes->absent_ns = 1;
+    gs_lock_release(&side.share->importer.lock);
+    cr_assert_neq(gs_share_open(side.share, another, OTHER_CONTEXT, 0, &address), GS_OK);
+    cr_assert_eq(setrlimit(RLIMIT_NOFILE, &before), 0);
+    cr_assert_eq(side.share->importer.remotes->connection, 0);
+    cr_assert(SIDE_WAIT(is_connected()));
+    cr_assert_str_eq(other_ask(&other, "holds"), "ok 1");
+}

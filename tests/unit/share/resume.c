@@ -6,6 +6,7 @@
 
 #include "by_hand.h"
 #include "core/share/exporter.h"
+#include "core/share/importer.h"
 #include "scene.h"
 #include "tests/system.h"
 
@@ -170,4 +171,55 @@ Test(share_resume, has_its_place_though_it_shows_no_pid)
     cr_assert(gs_user_has_place(share, &seen));
     HASH_CLEAR(hh, share->clients.first);
     free(share);
+}
+
+/* Of who hangs up the refusal does not go: what it said behind that is heard. */
+Test(share_resume, what_was_said_before_a_hang_up_is_heard_though_an_answer_does_not_go)
+{
+    unsigned char stale[GS_IPC_HANDLE_SIZE];
+    uint64_t block_id;
+    int fd = connect_by_name(dir, ipc_handle, 0, 0);
+
+    block_id = open_again(fd, ipc_handle, 1);
+    memcpy(stale, ipc_handle, sizeof stale);
+    stale[sizeof stale - 1] ^= 1;
+    gs_lock_take(&side.share->lock); /* nothing is answered meanwhile */
+    cr_assert_eq(say(fd, message_open(stale, 2, GS_OPEN_WANTS)), 0);
+    say_of_block(fd, GS_WIRE_CLOSE, 1, block_id);
+    close(fd);
+    gs_lock_release(&side.share->lock);
+    cr_assert(side_gets_back(&side, export));
+}
+
+static bool has_remote(void)
+{
+    bool has;
+
+    gs_lock_take(&side.share->importer.lock);
+    has = side.share->importer.remotes != NULL;
+    gs_lock_release(&side.share->importer.lock);
+    return has;
+}
+
+/* A broker may refuse unread the connection over which it is told what is held. */
+Test(share_resume, with_a_broker_is_not_over_before_that_has_read_it)
+{
+    static const unsigned char instance[GS_INSTANCE_SIZE] = {1};
+    struct gs_remote *remote;
+    union gs_wire_message message;
+    int ends[2];
+
+    cr_assert_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends), 0);
+    cr_assert_eq(say(ends[0], message_hello(instance)), 0);
+    gs_lock_take(&side.share->importer.lock);
+    remote = gs_remote_new_locked(side.share, instance);
+    remote->conn.fd = ends[0];
+    remote->conn.kept_fd = gs_fd_keep(ends[0]);
+    remote->conn.by_broker = remote->conn.resumed = true;
+    gs_remote_reap_locked(side.share, remote);
+    gs_lock_release(&side.share->importer.lock);
+    cr_assert(has_remote());
+    cr_assert_eq(hear(ends[1], &message), GS_WIRE_HELLO);
+    cr_assert(SIDE_WAIT(!has_remote()));
+    close(ends[1]);
 }
