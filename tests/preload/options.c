@@ -269,6 +269,8 @@ int main(void)
     setenv("GPUSHIM_CONFIG", file, 1);
     standard = start_with(NULL);
     CHECK(standard.started, "it does not start");
+    CHECK(standard.core.share.grace_least_ns == 1000 * MS,
+          "a handle on its way waits for a second");
     for (size_t i = 0; i < NAMES_COUNT; i++)
         if (!has_line(names[i]))
             return 1;
