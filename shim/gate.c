@@ -19,6 +19,7 @@
 #include "core/api/own.h"
 #include "core/process/sleep.h"
 #include "shim/lookup/names.h"
+#include "shim/sleep.h"
 #include "shim/start.h"
 
 #define TASKS         "/proc/self/task"
@@ -102,29 +103,68 @@ static void await_change(uint64_t most_ns)
             0);
 }
 
+static void wake_all(void)
+{
+    syscall(SYS_futex, &gs_state, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+}
+
+/* ---- Who waits ------------------------------------------------------------------------------- */
+
+static atomic_uint waiting;
+static atomic_bool one_may_pass;
+
+/* By who waits and is marked already. */
+static bool may_pass(void)
+{
+    return atomic_load(&one_may_pass) && atomic_exchange(&one_may_pass, false);
+}
+
+/* A thread that does not come to it stands still, or is at a signal. */
+bool gs_gate_let_pass(void)
+{
+    const uint64_t end = gs_now_ns() + AGAIN_NS;
+
+    atomic_store(&one_may_pass, true);
+    while (atomic_load(&waiting) > 0 && atomic_load(&one_may_pass) && gs_now_ns() < end) {
+        wake_all();
+        gs_rest_ns(REST_NS_FIRST);
+    }
+    return !atomic_exchange(&one_may_pass, false);
+}
+
+/* Until the gate changes, one may pass, or it is time to look whether it is held too long. */
+static void await_pass(uint64_t most_ns)
+{
+    atomic_fetch_add(&waiting, 1);
+    await_change(most_ns);
+    atomic_fetch_sub(&waiting, 1);
+}
+
 /* Signals run their handlers meanwhile and the wait goes on: what they interrupt is no call of the
  * kernel that the program knows of. */
 bool gs_gate_wait(uint32_t call)
 {
     const int saved = errno;
     uint64_t until = 0;
-    bool refused = false;
+    bool refused = false, passes_once = false;
     int state;
 
     while ((state = atomic_load_explicit(&gs_state, memory_order_acquire)) == GS_STATE_CLOSED &&
-           !refused && gs_gate_mark.passing == 0) {
+           !refused && !passes_once && gs_gate_mark.passing == 0) {
+        const bool held = gs_shim_still_holds();
         int error = 0;
 
         gs_gate_mark.call = 0;
-        if (wake_by_use) {
+        if (wake_by_use && !held) {
             until = until ? until : gs_now_ns() + USE_NS;
             error = wake_by_use(until);
             refused = error && error != EBUSY && error != EALREADY && may_refuse(call);
         }
-        if (!refused && (error || !wake_by_use))
-            await_change(error ? AGAIN_NS : 0);
+        if (!refused && (error || held || !wake_by_use))
+            await_pass(error || held ? AGAIN_NS : 0);
         gs_gate_mark.call = call;
         __asm__ volatile("" ::: "memory");
+        passes_once = may_pass();
     }
     if (state == GS_STATE_WATCHED)
         note_use();
@@ -251,11 +291,6 @@ static enum look look_at_all(const struct finder *finder, struct seen *ret)
 
 /* ---- Closing and opening --------------------------------------------------------------------- */
 
-static void wake_all(void)
-{
-    syscall(SYS_futex, &gs_state, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
-}
-
 static void set_state(int state)
 {
     atomic_store(&gs_state, state);
@@ -278,9 +313,9 @@ static const char *name_of(uint32_t call)
     return call <= GS_ROWS ? gs_row_names[call - 1] : "a function of gpushim.h";
 }
 
-/* Until no thread is marked. */
-static bool await_marked(uint64_t until_ns, struct gs_sleep_why *ret_why)
+bool gs_gate_await(uint64_t until_ns, struct gs_sleep_why *ret_why)
 {
+    GS_UNCANCELLED;
     struct finder finder;
     const bool found = finder_init(&finder);
     struct seen seen = {0};
@@ -311,23 +346,19 @@ static bool await_marked(uint64_t until_ns, struct gs_sleep_why *ret_why)
     }
 }
 
-bool gs_gate_close(uint64_t until_ns, struct gs_sleep_why *ret_why)
+bool gs_gate_close(struct gs_sleep_why *ret_why)
 {
-    GS_UNCANCELLED;
     const char *call = atomic_load(&unknown);
 
     if (call)
         return gs_sleep_refuse(
             ret_why, ENOTSUP,
             "the program uses %s, which is newer than this library: it would not stop", call);
-    gs_gate_pass(true);
     set_state(GS_STATE_CLOSED);
-    if (fence_all() ? await_marked(until_ns, ret_why)
-                    : gs_sleep_refuse(ret_why, ENOTSUP, "this kernel has no membarrier"))
+    if (fence_all())
         return true;
     gs_gate_open();
-    gs_gate_pass(false);
-    return false;
+    return gs_sleep_refuse(ret_why, ENOTSUP, "this kernel has no membarrier");
 }
 
 void gs_gate_open(void)

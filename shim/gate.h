@@ -160,12 +160,13 @@ static inline void gs_gate_leave_within(const uint32_t *call)
         gs_gate_enter_within()
 
 struct gs_sleep_why; /* core/process/sleep.h */
-/*
- * Closes it, and waits until no thread but this one is in a call that stops, at most until
- * `until_ns`; else it is open again. This thread passes from then on, until gs_gate_passed. False:
- * it did not close. One thread at a time.
- */
-bool gs_gate_close(uint64_t until_ns, struct gs_sleep_why *ret_why);
+/* Closes it. False: it is open. One thread at a time, as all of these. */
+bool gs_gate_close(struct gs_sleep_why *ret_why);
+/* Until no thread but this one is in a call that stops. False: EBUSY, there is one at that time
+ * still; ENOTSUP. */
+bool gs_gate_await(uint64_t until_ns, struct gs_sleep_why *ret_why);
+/* One call that waits at the closed gate goes on. False: none waits. */
+bool gs_gate_let_pass(void);
 void gs_gate_open(void);
 /* The process ends while it is closed: all calls are the driver's from now on. */
 void gs_gate_end(void);

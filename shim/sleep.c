@@ -2,6 +2,7 @@
  * gpushim_sleep and gpushim_wake: the gate (gate.h) around what core does (core/process/sleep.h).
  */
 #include <errno.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,11 +27,21 @@
 #define ENDS_NS \
     (3 * GS_NS_PER_S) /* an exit waits so long for who is at it just then: a copy takes that */
 
+#define HOLD_NS \
+    (10 * GS_NS_PER_S) /* a gate that is closed for the next order: whoever gives it may be gone */
+#define LONG_NS \
+    (100 *      \
+     GS_NS_PER_MS) /* for work that ends by itself, before calls pass; then four times as long */
+#define SOON_NS (2 * GS_NS_PER_MS) /* for what one call was waited for */
+#define PASSES  100
+
 /* By its own handle it can be taken back. */
 extern int __cxa_atexit(void (*function)(void *), void *arg, void *handle);
 extern void __cxa_finalize(void *handle);
 
-static atomic_bool busy; /* a thread is at it */
+static atomic_bool busy; /* a thread is at it; what is not atomic is its */
+static _Atomic uint64_t
+    held_ns;             /* until then the gate is closed, though it is awake; 0: it is not */
 static atomic_bool ends; /* the program does */
 
 static uint64_t until(uint64_t timeout_ns)
@@ -38,6 +49,14 @@ static uint64_t until(uint64_t timeout_ns)
     const uint64_t now = gs_now_ns();
 
     return timeout_ns < UINT64_MAX - now ? now + timeout_ns : UINT64_MAX;
+}
+
+static bool is_asleep(void)
+{
+    struct gs_asleep asleep;
+
+    gs_core_asleep(gs_core, &asleep);
+    return asleep.since_ns != 0;
 }
 
 /* The program ends. While its memory is away all that is called from here on is the driver's, which
@@ -54,6 +73,8 @@ static void at_exit(void *moves)
         gs_core_sleep_ends(gs_core);
     while (gs_gate_mark.passing == 0 && atomic_load(&busy) && gs_now_ns() < end)
         gs_rest_ns(GS_NS_PER_MS);
+    if (!atomic_load(&busy) && !is_asleep())
+        gs_gate_open();
     if (atomic_load(&gs_state) != GS_STATE_CLOSED)
         return;
     gs_shim_at_exit();
@@ -94,36 +115,76 @@ static bool take_step(const struct step *step, struct gs_sleep_why *why)
     }
 }
 
-static bool sleep_behind_gate(const struct step *step, struct gs_sleep_why *why)
+/* Nobody is in a call, and the GPU has nothing to do. */
+static bool stands_still(uint64_t until_ns, struct gs_sleep_why *why)
 {
-    const uint64_t began = gs_now_ns();
-
-    if (atomic_load(&ends) || !be_first_at_exit())
-        return gs_sleep_refuse(why, ESHUTDOWN, "the program ends");
-    if (!gs_gate_close(step->until_ns, why))
-        return false;
-    gs_log(GS_LOG_DEBUG, "after %llu ms no call is under way any more that needs the GPU",
-           (unsigned long long)((gs_now_ns() - began) / GS_NS_PER_MS));
-    if (!take_step(step, why)) {
-        gs_gate_open();
-        gs_gate_pass(false);
-        return false;
-    }
-    gs_gate_pass(false);
-    return true;
+    return gs_gate_await(until_ns, why) && gs_core_await_work(gs_core, until_ns, why);
 }
 
-/* It is closed, and stays so unless it wakes. */
-static bool step_behind_gate(const struct step *step, struct gs_sleep_why *why)
+static uint64_t earlier(uint64_t a, uint64_t b)
 {
-    bool done;
+    return a < b ? a : b;
+}
 
-    gs_gate_pass(true);
-    done = take_step(step, why);
-    if (done && step->verb == GS_SLEEP_WAKES)
+/* One call after the other, each once what the ones before do is done. */
+static bool let_pass(unsigned most, uint64_t until_ns, bool while_still, struct gs_sleep_why *why)
+{
+    bool still = while_still;
+
+    for (unsigned i = 0; i < most && still == while_still && gs_gate_let_pass(); i++) {
+        still = stands_still(gs_now_ns() + SOON_NS, why);
+        if (gs_now_ns() >= until_ns)
+            break;
+    }
+    return still;
+}
+
+/*
+ * What stopped at the gate may be what the GPU's work waits for: the launch that another thread's
+ * all-reduce is for. Where that work does not end, calls pass until it does. They may as well be
+ * what keeps the GPU busy: so that is done rarely.
+ */
+static bool come_to_rest(uint64_t until_ns, struct gs_sleep_why *why)
+{
+    for (uint64_t patience = LONG_NS;; patience *= 4) {
+        if (stands_still(earlier(until_ns, gs_now_ns() + patience), why))
+            return true;
+        if (why->error != EBUSY || gs_now_ns() >= until_ns)
+            return false;
+        if (let_pass(PASSES, until_ns, false, why))
+            return true;
+    }
+}
+
+static bool close_gate(struct gs_sleep_why *why)
+{
+    if (atomic_load(&ends) || !be_first_at_exit())
+        return gs_sleep_refuse(why, ESHUTDOWN, "the program ends");
+    return gs_gate_close(why);
+}
+
+/* For the next order, whatever the GPU is at: false, and it is at something. What sleeps already is
+ * at nothing. */
+static bool stop(const struct step *step, struct gs_sleep_why *why)
+{
+    if (is_asleep())
+        return true;
+    return step->verb == GS_SLEEP_PASSES ? let_pass(UINT_MAX, step->until_ns, true, why)
+                                         : stands_still(step->until_ns, why);
+}
+
+bool gs_shim_still_holds(void)
+{
+    const uint64_t until_ns = atomic_load(&held_ns);
+
+    if (until_ns == 0 || gs_now_ns() < until_ns || atomic_exchange(&busy, true))
+        return until_ns != 0;
+    if (atomic_load(&held_ns) == until_ns) {
+        atomic_store(&held_ns, 0);
         gs_gate_open();
-    gs_gate_pass(false);
-    return done;
+    }
+    atomic_store(&busy, false);
+    return false;
 }
 
 static bool begin(struct gs_sleep_why *why)
@@ -153,6 +214,33 @@ static void say(const char *what, const struct gs_sleep_why *why)
         gs_log(GS_LOG_INFO, "awake; %s", took);
 }
 
+static bool stops(const struct step *step)
+{
+    return step->verb == GS_SLEEP_STOPS || step->verb == GS_SLEEP_PASSES;
+}
+
+static bool is_kept(const struct step *step, const struct gs_sleep_why *why)
+{
+    return stops(step) && (why->error == 0 || why->error == EINPROGRESS);
+}
+
+/* Behind the closed gate. It stays closed while the process sleeps, and for the next order. */
+static void step_behind_gate(const struct step *step, struct gs_sleep_why *why)
+{
+    gs_gate_pass(true);
+    if (stops(step)) {
+        if (!stop(step, why) && why->error == EBUSY)
+            why->error = EINPROGRESS;
+    } else if (is_asleep() || come_to_rest(step->until_ns, why)) {
+        take_step(step, why);
+    }
+    gs_gate_pass(false);
+    if (is_kept(step, why))
+        atomic_store(&held_ns, gs_now_ns() + HOLD_NS);
+    else if (!is_asleep())
+        gs_gate_open();
+}
+
 /* `whole`: of a wake, the host has its memory back as well then. */
 static void take_whole_step(const struct step *step, bool whole, struct gs_sleep_why *ret_why)
 {
@@ -160,13 +248,13 @@ static void take_whole_step(const struct step *step, bool whole, struct gs_sleep
 
     if (!begin(ret_why))
         return;
-    if (atomic_load(&gs_state) == GS_STATE_CLOSED)
-        step_behind_gate(step, ret_why);
-    else if (wakes)
+    /* Before it closes: who waits then looks at it. */
+    atomic_store(&held_ns, stops(step) ? gs_now_ns() + HOLD_NS : 0);
+    if (wakes && atomic_load(&gs_state) != GS_STATE_CLOSED)
         gs_sleep_refuse(ret_why, EALREADY, "it is awake already");
-    else
-        sleep_behind_gate(step, ret_why);
-    if (ret_why->error != EALREADY)
+    else if (atomic_load(&gs_state) == GS_STATE_CLOSED || close_gate(ret_why))
+        step_behind_gate(step, ret_why);
+    if (ret_why->error != EALREADY && !is_kept(step, ret_why))
         say(wakes ? "not woken" : "not put to sleep", ret_why);
     if (whole)
         gs_core_await_freed(gs_core);

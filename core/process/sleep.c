@@ -119,7 +119,7 @@ static struct gs_context *next_context(struct gs_core *core, struct gs_context *
     return context;
 }
 
-static bool await_contexts(struct gs_core *core, uint64_t until_ns, struct gs_sleep_why *why)
+bool gs_core_await_work(struct gs_core *core, uint64_t until_ns, struct gs_sleep_why *why)
 {
     struct gs_context *context = NULL;
 
@@ -231,11 +231,11 @@ bool gs_core_sleep(struct gs_core *core, const char *directory, const char *disc
     start_watch(sleep);
     gs_core_await_freed(core);
     gs_sleep_was_at(sleep, GS_SLEEP_STORING);
-    if (!can_sleep(core, discard, ret_why) || !await_contexts(core, until_ns, ret_why))
+    if (!can_sleep(core, discard, ret_why) || !gs_core_await_work(core, until_ns, ret_why))
         return false;
     gs_share_end_graces(core->share, NULL, GS_GRACES_LONG);
     settle(core);
-    if (!await_contexts(core, until_ns, ret_why))
+    if (!gs_core_await_work(core, until_ns, ret_why))
         return false;
     gs_sleep_was_at(sleep, GS_SLEEP_WAITING);
     if (gs_share_recall_all(core->share))
@@ -257,7 +257,7 @@ bool gs_core_let_go(struct gs_core *core, const char *discard, uint64_t until_ns
                     struct gs_sleep_why *ret_why)
 {
     start_watch(&core->sleep);
-    if (!can_sleep(core, discard, ret_why) || !await_contexts(core, until_ns, ret_why))
+    if (!can_sleep(core, discard, ret_why) || !gs_core_await_work(core, until_ns, ret_why))
         return false;
     gs_sleep_was_at(&core->sleep, GS_SLEEP_WAITING);
     core->sleep.others_away |= gs_share_let_go(core->share) > 0;

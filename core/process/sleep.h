@@ -120,6 +120,8 @@ struct gs_sleep {
     size_t pieces_away[GS_DEVICES_MAX]; /* of these, of the arenas' pieces */
 };
 
+/* All that was submitted. False: EBUSY, it does not end before then; EIO. */
+bool gs_core_await_work(struct gs_core *core, uint64_t until_ns, struct gs_sleep_why *ret_why);
 /*
  * Off the GPU. `directory`: the contents go to a file there, which has no name; NULL: to memory of
  * this process. `discard`: what bears that tag comes back with contents that are anything; NULL:

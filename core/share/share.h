@@ -116,6 +116,11 @@ struct gs_sleep_order {
         GS_SLEEP_STATE,
         GS_SLEEP_GOES,
         GS_SLEEP_WAKES,
+        /* Of several, whose work may wait for each other's: nothing of it is submitted any more
+         * for some seconds, if nothing follows; and what it would submit is, call by call, until
+         * `timeout_ns` or until its work waits. EINPROGRESS: its work has not ended. */
+        GS_SLEEP_STOPS,
+        GS_SLEEP_PASSES,
         /* Of several that share among themselves, before any of them does the same to the end: */
         GS_SLEEP_LETS_GO, /* it has nothing of others' mapped, */
         GS_SLEEP_RETURNS, /* its own memory is back */

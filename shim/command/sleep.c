@@ -2,7 +2,8 @@
  * gpushim sleep, wake and swap: processes take their memory off the GPU, and get it back. Each
  * begins with it in a thread of its own when it is told so (core/share/order.c); from then on it is
  * asked whether it is at it still. Several take it in two steps (core/process/sleep.h), one after
- * the other in each: so what they share among themselves goes too.
+ * the other in each: so what they share among themselves goes too. Before that all of them stop, for
+ * the work of one may wait for what another would submit next.
  */
 #include <errno.h>
 #include <fts.h>
@@ -19,7 +20,11 @@
 
 #define TIMEOUT_NS     (30 * GS_NS_PER_S)
 #define MOVES_NS       (600 * GS_NS_PER_S) /* for the copies, beside that */
-#define ASKED_AGAIN_NS (20 * GS_NS_PER_MS)
+#define ASKED_FIRST_NS (GS_NS_PER_MS / 5)  /* what came of it, and then twice as late each time, */
+#define ASKED_LAST_NS  (20 * GS_NS_PER_MS)
+#define STOPS_NS       (5 * GS_NS_PER_MS)  /* for the work of one that stopped */
+#define PASSES_NS      (16 * GS_NS_PER_MS) /* calls of one pass for so long at first */
+#define STUCK_NS       (GS_NS_PER_S / 2)   /* then work ends in none, and calls of all pass */
 
 /* A process that is meant. */
 struct target {
@@ -28,6 +33,7 @@ struct target {
     bool in_group; /* a control group, in which it was found and may have no socket */
     size_t first;  /* the number of the target that is told: it was named before */
     bool found, goes_on;
+    bool works; /* it has stopped, and its work has not ended */
     uint64_t took_ns;
 };
 
@@ -62,12 +68,17 @@ static void have_it(int fd, const struct sleeping *sleeping, struct gs_wire_done
                     char *ret_reason, size_t size)
 {
     const uint64_t deadline = ask_deadline(sleeping->timeout_ns + MOVES_NS);
+    uint64_t rest = ASKED_FIRST_NS;
     bool told = ask_it(fd, sleeping, sleeping->verb, 0, ret, ret_reason, size);
 
     while (told && ret->more && gs_now_ns() < deadline) {
-        gs_rest_ns(ASKED_AGAIN_NS);
+        gs_rest_ns(rest);
+        rest = rest < ASKED_LAST_NS ? 2 * rest : rest;
         told = ask_it(fd, sleeping, GS_SLEEP_STATE, ret->more, ret, ret_reason, size);
     }
+    sleeping->target->works = told && !ret->more && ret->outcome == EINPROGRESS;
+    if (sleeping->target->works)
+        return;
     if (told && ret->more)
         snprintf(ret_reason, size, "is at it still");
     else if (told && ret->outcome)
@@ -115,7 +126,7 @@ static void put_sizes(const struct gs_asleep_for *asleep, char *ret_text, size_t
 /* There is more to come. */
 static bool is_half(enum gs_sleep_verb verb)
 {
-    return verb == GS_SLEEP_LETS_GO || verb == GS_SLEEP_RETURNS;
+    return verb != GS_SLEEP_GOES && verb != GS_SLEEP_WAKES;
 }
 
 static void tell_it(struct order *order, const struct who *who, int fd, const char *silent)
@@ -227,19 +238,82 @@ static bool is_group(const char *word)
     return word[0] == '/';
 }
 
-/* All of them do it, each once. One that fails at the first step takes no second. */
-static bool order_targets(struct sleeping *sleeping, enum gs_sleep_verb verb)
+/* Those that have not failed: all, or those whose work has ended, or has not. */
+enum those { ALL, AT_REST, AT_WORK };
+static bool order_those(struct sleeping *sleeping, enum those those, enum gs_sleep_verb verb)
 {
     bool well = true;
 
-    for (size_t i = 0; sleeping->count > 1 && i < sleeping->count; i++)
-        if (sleeping->targets[i].first == i)
-            well &= order_one(sleeping, &sleeping->targets[i],
-                              verb == GS_SLEEP_WAKES ? GS_SLEEP_RETURNS : GS_SLEEP_LETS_GO);
-    for (size_t i = 0; i < sleeping->count; i++)
-        if (sleeping->count == 1 || sleeping->targets[i].goes_on)
-            well &= order_one(sleeping, &sleeping->targets[i], verb);
+    for (size_t i = 0; i < sleeping->count; i++) {
+        struct target *target = &sleeping->targets[i];
+
+        if (target->first == i && target->goes_on &&
+            (those == ALL || target->works == (those == AT_WORK)))
+            well &= order_one(sleeping, target, verb);
+    }
     return well;
+}
+
+static size_t count_those(const struct sleeping *sleeping, bool at_work)
+{
+    size_t count = 0;
+
+    for (size_t i = 0; i < sleeping->count; i++)
+        count += sleeping->targets[i].first == i && sleeping->targets[i].goes_on &&
+                 sleeping->targets[i].works == at_work;
+    return count;
+}
+
+/*
+ * All stop. The work of one that does not end waits for what another would submit, who has nothing
+ * to do: that one's calls pass, until that work ends. By then that one may have gone further than
+ * the other, which then is the one to go on: so fewer pass each time, in the end one. Where time is
+ * over some work on.
+ */
+static bool stop_targets(struct sleeping *sleeping)
+{
+    const uint64_t timeout_ns = sleeping->timeout_ns, end = ask_deadline(timeout_ns);
+    uint64_t passes_ns = PASSES_NS, rested_ns = gs_now_ns();
+    bool well;
+
+    sleeping->timeout_ns = STOPS_NS;
+    well = order_those(sleeping, ALL, GS_SLEEP_STOPS);
+    while (count_those(sleeping, true) > 0 && gs_now_ns() < end) {
+        size_t works;
+
+        well &= order_those(sleeping, AT_WORK, GS_SLEEP_STOPS);
+        works = count_those(sleeping, true);
+        if (works == 0)
+            break;
+        sleeping->timeout_ns = passes_ns;
+        if (count_those(sleeping, false) > 0) {
+            well &= order_those(sleeping, AT_REST, GS_SLEEP_PASSES);
+            rested_ns = gs_now_ns();
+        } else if (gs_now_ns() - rested_ns > STUCK_NS) {
+            sleeping->timeout_ns = 0;
+            well &= order_those(sleeping, ALL, GS_SLEEP_PASSES);
+        }
+        if (count_those(sleeping, true) > works)
+            passes_ns /= 2;
+        sleeping->timeout_ns = STOPS_NS;
+    }
+    sleeping->timeout_ns = gs_now_ns() < end ? end - gs_now_ns() : 0;
+    return well;
+}
+
+/* All of them do it, each once. One that fails at the first step takes no second. */
+static bool order_targets(struct sleeping *sleeping, enum gs_sleep_verb verb)
+{
+    const bool wakes = verb == GS_SLEEP_WAKES;
+    bool well = true;
+
+    for (size_t i = 0; i < sleeping->count; i++)
+        sleeping->targets[i].goes_on = true;
+    if (sleeping->count > 1 && !wakes)
+        well &= stop_targets(sleeping);
+    if (sleeping->count > 1)
+        well &= order_those(sleeping, ALL, wakes ? GS_SLEEP_RETURNS : GS_SLEEP_LETS_GO);
+    return order_those(sleeping, ALL, verb) && well;
 }
 
 /* False: the word is a group in which there was none, which is said. */

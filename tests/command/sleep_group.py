@@ -4,8 +4,11 @@ comes back as one memory.
     sleep_group.py GPUSHIM SHIM LIBCUDA
 """
 import os
+import signal
+import subprocess
+import time
 
-from holder import GPUSHIM, MIB, Holder, await_that, check, gpushim, prove_each
+from holder import GPUSHIM, MIB, Holder, await_that, check, clean, gpushim, prove_each
 import sleepers
 from sleepers import READ, run
 
@@ -301,6 +304,117 @@ def prove_each_call_fails(folder):
     end(one, other)
 
 
+# What two ranks of a program that trains have the GPU do: an all-reduce ends when both have come to it. Neither rests.
+RANK = '''
+import mmap, os, threading, time
+words = (ctypes.c_uint64 * 512).from_buffer(mmap.mmap(os.open({path!r}, os.O_RDWR), 4096))
+context = ctypes.c_void_p()
+cuda.cuCtxGetCurrent(ctypes.byref(context))
+
+def train(rank, block):
+    @ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+    def reduce(unused):
+        words[rank] += 1
+        while words[1 - rank] < words[rank] and not words[2]:
+            time.sleep(0.0005)
+
+    stream = ctypes.c_void_p()
+    assert cuda.cuCtxSetCurrent(context) == 0 and cuda.cuStreamCreate(ctypes.byref(stream), 1) == 0
+    for step in range(1 << 30):
+        for _ in range(rank + 2):
+            assert cuda.cuMemsetD8Async(block, ctypes.c_ubyte(0x5a), ctypes.c_size_t(4096), stream) == 0
+        assert cuda.cuLaunchHostFunc(stream, reduce, None) == 0
+        if step % 20 == 19:
+            assert cuda.cuStreamSynchronize(stream) == 0
+            if words[2]:
+                break
+
+for rank in {ranks}:
+    threads.append(threading.Thread(target=train, args=(rank, held[0])))
+    threads[-1].start()
+'''
+
+
+def train(folder, *ranks):
+    path = os.path.join(folder, 'meeting')
+    with open(path, 'wb') as file:
+        file.truncate(4096)
+    for one, numbers in ranks:
+        one.run('threads = []')
+        run(one, RANK, path=path, ranks=numbers)
+    return path
+
+
+def steps(path):
+    with open(path, 'rb') as file:
+        return int.from_bytes(file.read(8), 'little')
+
+
+def sleeps_while_it_trains(folder, path, *ones):
+    for turn in range(5):
+        before = steps(path)
+        await_that(lambda before=before: steps(path) > before + 30, f'they train, before turn {turn}')
+        sleep_whole(folder, ones)
+        says(folder, 0, 'wake', ones, 'awake, in')
+    with open(path, 'r+b') as file:
+        file.seek(16)
+        file.write(b'\1')
+    for one in ones:
+        one.run('[thread.join() for thread in threads]')
+        check(has(one, 0x5a, 'held[0]', 4096), 'as it was')
+        one.end()
+
+
+def prove_ranks_at_work(folder):
+    """A sleep that finds one in an all-reduce which waits for the other."""
+    one, other = start(folder), start(folder)
+    sleeps_while_it_trains(folder, train(folder, (one, (0,)), (other, (1,))), one, other)
+
+
+def prove_ranks_of_one_process(folder):
+    one = start(folder)
+    sleeps_while_it_trains(folder, train(folder, (one, (0, 1))), one)
+
+
+CALLS = '''
+import threading
+calls = [0]
+context = ctypes.c_void_p()
+cuda.cuCtxGetCurrent(ctypes.byref(context))
+
+def work():
+    assert cuda.cuCtxSetCurrent(context) == 0
+    while True:
+        assert cuda.cuMemsetD8_v2(held[0], ctypes.c_ubyte(1), ctypes.c_size_t(1)) == 0
+        calls[0] += 1
+
+threading.Thread(target=work, daemon=True).start()
+'''
+
+
+def prove_a_command_that_is_killed(folder):
+    """While one of them stands still for the other, which is not done: it goes on by itself."""
+    one, other = start(folder), start(folder)
+    run(one, 'cuda.softcuda_hold(1); cuda.cuMemsetD8Async(held[0], ctypes.c_ubyte(1), ctypes.c_size_t(1), None)')
+    one.run('threads = []')
+    run(other, CALLS)
+    calls = lambda: int(other.run('print(calls[0])'))
+    await_that(lambda: calls() > 100, 'it works')
+    with subprocess.Popen([GPUSHIM, 'sleep', str(one.pid), str(other.pid)], env=clean(folder)) as command:
+        def stands_still():
+            """Nobody gives it an order now."""
+            command.send_signal(signal.SIGSTOP)
+            before = calls()
+            time.sleep(0.2)
+            still = calls() == before
+            command.send_signal(signal.SIGKILL if still else signal.SIGCONT)
+            return still
+        await_that(stands_still, 'it stands still')
+    before = calls()
+    await_that(lambda: calls() > before + 100, 'it goes on')
+    end(one, other)
+
+
 def prove_with_a_broker(folder):
     """What is left with a broker stays, and is right."""
     one, other = pair(folder, GPUSHIM_SHARE_STRATEGY='broker', GPUSHIM_SHARE_BROKER=GPUSHIM + '-broker')
@@ -314,4 +428,5 @@ def prove_with_a_broker(folder):
 prove_each(prove_they_go_and_come, prove_named_twice, prove_both_ways, prove_a_handle_on_its_way, prove_what_was_closed,
            prove_what_was_freed, prove_others_keep_it, prove_one_alone, prove_who_wakes_first, prove_half_a_wake,
            prove_a_tag_that_one_lacks, prove_an_end_of_who_shares, prove_an_end_of_who_opened, prove_a_step_that_fails,
-           prove_each_call_fails, prove_with_a_broker)
+           prove_each_call_fails, prove_ranks_at_work, prove_ranks_of_one_process,
+           prove_a_command_that_is_killed, prove_with_a_broker)

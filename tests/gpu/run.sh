@@ -8,7 +8,7 @@
 # the others run side by side, natively and under the shim at once:
 #
 #   conformance two_gpu cudart examples register torch_stats torch_graph_full torch_pool torch_memory programs
-#   two_programs stress single chaos differential numba asleep sleeps sleep_beside
+#   two_programs stress single chaos differential numba asleep asleep_ranks sleeps sleep_beside
 #   sanitizer cupy jax nccl peer command weights named pieces own_vmm torch_share torch_kill
 #   torch_steps torch_graph torch_compile torch_fork events sleep
 #
@@ -26,7 +26,7 @@
 set -u
 
 alone='conformance two_gpu cudart examples register torch_stats torch_graph_full torch_pool torch_memory programs'
-alone="$alone two_programs stress single chaos differential numba asleep sleeps sleep_beside"
+alone="$alone two_programs stress single chaos differential numba asleep asleep_ranks sleeps sleep_beside"
 beside='sanitizer cupy jax nccl peer command weights named pieces own_vmm torch_share torch_kill'
 beside="$beside torch_steps torch_graph torch_compile torch_fork events sleep"
 
@@ -707,6 +707,21 @@ part_asleep()
         name=asleep_$kind
         run native "$logs/$name.native" 90 python3 "$workloads/asleep.py" "$kind"
         run shim "$logs/$name.shim" 120 python3 "$workloads/asleep.py" "$kind" "$bundle/gpushim"
+        compare "$name"
+        grep '^PROBE' "$logs/$name.shim"
+    done
+}
+
+part_asleep_ranks()
+{
+    needs_two_gpus asleep_ranks || return 0
+    needs asleep_ranks torch pynvml || return 0
+    for cumem in 1 0; do
+        name=asleep_ranks_$cumem
+        mkdir -m 700 "$logs/$name.share"
+        run native "$logs/$name.native" 90 NCCL_CUMEM_ENABLE=$cumem python3 "$workloads/asleep_ranks.py"
+        run shim "$logs/$name.shim" 120 NCCL_CUMEM_ENABLE=$cumem GPUSHIM_SHARE_DIR="$logs/$name.share" \
+            python3 "$workloads/asleep_ranks.py" "$bundle/gpushim"
         compare "$name"
         grep '^PROBE' "$logs/$name.shim"
     done
