@@ -22,7 +22,9 @@ static void look_at(void *arg, int fd, const char *name, struct who *who)
         return;
     order->found = true;
     error = ask(fd, UINT32_MAX, 0, &answer, NULL);
-    if (error)
+    if (error == -ETIMEDOUT && who->stopped)
+        snprintf(silent, sizeof silent, "does not answer, as it is stopped");
+    else if (error)
         ask_order_silence(silent, sizeof silent, error, &answer);
     else
         who_fill(who, who->pid, answer.report.pid, answer.report.name);

@@ -223,6 +223,26 @@ def prove_who_asks_late(folder):
     one.end()
 
 
+def prove_a_stopped_process(folder):
+    """It is told in a moment that it does not answer, and does nothing when it goes on."""
+    one = start(folder)
+    one.stop()
+    begun = time.monotonic()
+    says(folder, 1, ('sleep', str(one.pid)), f'pid {one.pid} ', 'stopped')
+    check(time.monotonic() - begun < 20, f'which takes {time.monotonic() - begun} s')
+    os.kill(one.pid, signal.SIGCONT)
+    is_right(one, 'as it goes on')
+    check(state(folder, one) == 'running', 'it does not sleep')
+    says(folder, 0, ('sleep', str(one.pid)), 'asleep, in')
+    one.stop()
+    says(folder, 1, ('wake', str(one.pid)), f'pid {one.pid} ', 'stopped')
+    os.kill(one.pid, signal.SIGCONT)
+    check(state(folder, one) == 'asleep', 'it sleeps on')
+    says(folder, 0, ('wake', str(one.pid)), 'awake, in')
+    is_right(one, 'after the wake')
+    one.end()
+
+
 def prove_a_tag(folder):
     """What bears it is not kept."""
     one = start(folder)
@@ -368,5 +388,5 @@ def prove_what_is_wrong(folder):
 
 
 prove_each(prove_it, prove_it_of_own_memory, prove_it_is_told, prove_a_group, prove_a_file, prove_a_swap,
-           prove_one_order_at_a_time, prove_who_asks_late, prove_a_tag, prove_by_itself, prove_who_asked_has_it_first,
+           prove_one_order_at_a_time, prove_who_asks_late, prove_a_stopped_process, prove_a_tag, prove_by_itself, prove_who_asked_has_it_first,
            prove_who_does_not_sleep, prove_who_calls_is_not_idle, prove_what_stays, prove_what_is_wrong)

@@ -122,8 +122,8 @@ def prove_statuses(folder):
                       f'{arguments}: its version and the time: {run.stdout}')
                 if some is stopped and arguments[0] in ('trim', 'set'):
                     said = json.loads(run.stdout)['rows'] if form else []
-                    check([row['silent'] for row in said] == ['does not answer'] * len(form) and
-                          (form or 'does not answer' in run.stdout + run.stderr), f'{arguments} {form} says why: {run}')
+                    check([row['silent'] for row in said] == ['does not answer, as it is stopped'] * len(form) and
+                          (form or 'does not answer, as it is stopped' in run.stdout + run.stderr), f'{arguments} {form} says why: {run}')
         one.stop()
     one.end()
 
