@@ -8,7 +8,7 @@ import signal
 import subprocess
 import time
 
-from holder import GPUSHIM, MIB, Holder, await_that, check, clean, gpushim, prove_each
+from holder import GPUSHIM, MIB, PUBLISH, Holder, await_that, check, clean, gpushim, prove_each, rows
 import sleepers
 from sleepers import READ, run
 
@@ -123,6 +123,42 @@ def prove_a_handle_on_its_way(folder):
     check(run(other, TRY, handle=handle) != '0', 'not while it sleeps')
     says(folder, 0, 'wake', (one,))
     check(run(other, TRY, handle=handle) == '0' and has(other, 5), 'and then it does')
+    end(one, other)
+
+
+LOOK_UP = '''
+named = (480).to_bytes(8, 'little') + bytes(472)
+print(ctypes.CDLL(None).gpushim_lookup(b'weights', named), named[8:72].hex())
+'''
+
+
+def prove_a_name(folder):
+    """It stays while its process sleeps, and so does what it was found by before; both open after the wake."""
+    one, other = start(folder), start(folder, ())
+    run(one, PUBLISH + "assert publish(b'weights', held[0].value) == 0")
+    fill(one, 15)
+    before = run(other, LOOK_UP)
+    sleep_whole(folder, (one,))
+    check([row['name'] for row in rows(folder, 'ls')] == ['weights'], 'it is listed')
+    check(run(other, LOOK_UP) == before and before.startswith('0 '), f'and found: {before}')
+    says(folder, 0, 'wake', (one,))
+    check(run(other, TRY, handle=before.split()[1]) == '0' and has(other, 15), 'and opens what it named')
+    end(one, other)
+
+
+def prove_a_broker_that_is_killed(folder):
+    """While both sleep: what was left with it is as it was, and can be shared again."""
+    one, other = pair(folder, GPUSHIM_SHARE_STRATEGY='broker', GPUSHIM_SHARE_BROKER=GPUSHIM + '-broker')
+    broker, = (row['pid'] for row in rows(folder, 'who') if row['broker'])
+    for turn in range(2):
+        says(folder, 0, 'sleep', (one, other), 'shared stay' if turn == 0 else 'asleep, in')
+        if turn == 0:
+            os.kill(broker, signal.SIGKILL)
+        says(folder, 0, 'wake', (one, other))
+        fill(one, 12 + turn)
+        check(has(other, 12 + turn), f'one memory, in turn {turn}')
+    other.do('close 0')
+    check(run(other, TRY, handle=one.do('share 0')) == '0' and has(other, 13), 'and it opens anew')
     end(one, other)
 
 
@@ -425,8 +461,8 @@ def prove_with_a_broker(folder):
     end(one, other)
 
 
-prove_each(prove_they_go_and_come, prove_named_twice, prove_both_ways, prove_a_handle_on_its_way, prove_what_was_closed,
+prove_each(prove_they_go_and_come, prove_named_twice, prove_both_ways, prove_a_handle_on_its_way, prove_a_name, prove_what_was_closed,
            prove_what_was_freed, prove_others_keep_it, prove_one_alone, prove_who_wakes_first, prove_half_a_wake,
            prove_a_tag_that_one_lacks, prove_an_end_of_who_shares, prove_an_end_of_who_opened, prove_a_step_that_fails,
            prove_each_call_fails, prove_ranks_at_work, prove_ranks_of_one_process,
-           prove_a_command_that_is_killed, prove_with_a_broker)
+           prove_a_command_that_is_killed, prove_with_a_broker, prove_a_broker_that_is_killed)

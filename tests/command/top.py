@@ -16,7 +16,7 @@ import tempfile
 import termios
 import time
 
-from holder import GPUSHIM, MIB, PATIENT_S, Holder, await_that, check, clean, end_with_faults, rows
+from holder import GPUSHIM, MIB, PATIENT_S, Holder, await_that, check, clean, end_with_faults, gpushim, rows
 
 NVML = os.path.dirname(os.path.abspath(sys.argv[4]))
 
@@ -177,6 +177,17 @@ def prove_one(folder, pid):
     page.end()
 
 
+def prove_who_sleeps(folder, pid):
+    """With what is off the GPU, and for how long."""
+    ran = gpushim(folder, 'sleep', str(pid))
+    check(ran.returncode == 0, f'it sleeps: {ran}')
+    page = Page(folder, 80, 24, str(pid))
+    check(any(re.search(r'^ +asleep: \d+\.0 MiB off the GPU for ', line) for line in page.frame()), f'it is told: {page.got}')
+    page.end()
+    ran = gpushim(folder, 'wake', str(pid))
+    check(ran.returncode == 0, f'it wakes: {ran}')
+
+
 def main():
     with tempfile.TemporaryDirectory(prefix='gpushim-top-') as folder:
         holders = [Holder(folder) for _ in range(9)]
@@ -197,6 +208,7 @@ def main():
         prove_filters(folder, order)
         prove_plain(folder)
         prove_one(folder, order[3])
+        prove_who_sleeps(folder, order[3])
         prove_refusal(folder)
         for holder in (*holders, importer):
             holder.end()
