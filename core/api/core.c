@@ -122,7 +122,7 @@ void gs_core_destroy(struct gs_core *core)
             core->driver.ctx_push_current(context->handle) != CUDA_SUCCESS)
             continue;
         core->driver.ctx_synchronize();
-        for (unsigned at = 0; (arena = gs_context_next_pool(context, &at));) {
+        for (unsigned at = 0; (arena = gs_context_next_arena(context, &at));) {
             gs_latch_take(&arena->lock);
             gs_arena_collect_locked(arena);
             gs_fence_pool_destroy(&arena->events);
@@ -141,10 +141,12 @@ void gs_core_destroy(struct gs_core *core)
     gs_share_destroy(core->share);
     gs_own_free(core->programs.own);
     gs_regcache_destroy(core->regcache);
-    while ((context = core->spare_contexts)) {
-        core->spare_contexts = context->next;
-        for (unsigned i = 0; i < GS_CONTEXT_ARENAS; i++)
-            free(context->arenas[i]);
+    while ((arena = core->arenas)) {
+        core->arenas = arena->next;
+        free(arena);
+    }
+    while ((context = core->contexts)) {
+        core->contexts = context->next;
         free(context);
     }
     gs_core_await_freed(core);

@@ -58,9 +58,9 @@ void gs_core_mempool_reset_used_high(struct gs_core *core, CUdevice device)
 /* No more than that many free bytes stay in each arena. */
 static void trim_arenas(struct gs_core *core, CUdevice device, uint64_t keep)
 {
-    struct gs_arena *arena;
+    struct gs_arena *arena = NULL;
 
-    for (unsigned at = 0; (arena = gs_next_pool(core, &core->device[device], &at));) {
+    while ((arena = gs_next_arena(core, &core->device[device], arena))) {
         struct gs_piece *released;
 
         gs_latch_take(&arena->lock);

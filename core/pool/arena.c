@@ -4,29 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-void gs_arena_init(struct gs_arena *arena, struct gs_arena_shared *shared,
-                   const struct gs_device *device, CUcontext context,
-                   const struct gs_fence_pool *events, unsigned tag)
-{
-    /* The lock of a recycled record stays: a late reader may be waiting for it, and so it is held.
-     */
-    gs_latch_take(&arena->lock);
-    memset((char *)arena + sizeof arena->lock, 0, sizeof *arena - sizeof arena->lock);
-    arena->shared = shared;
-    arena->device = device;
-    arena->context = context;
-    arena->first = !events;
-    arena->tag = (unsigned char)tag;
-    gs_fence_pool_init(shared->fences, &arena->events, context, events);
-    gs_bins_init(&arena->small.free, GS_UNIT_SHIFT);
-    gs_bins_init(&arena->large.free, GS_LARGE_SHIFT);
-    arena->small.arena = arena->large.arena = arena;
-    gs_epoch_choose_limits_locked(arena);
-    arena->made_ns = gs_now_ns();
-    gs_latch_release(&arena->lock);
-}
-
-struct gs_arena *gs_arena_new(void)
+struct gs_arena *gs_arena_new(struct gs_arena_shared *shared, const struct gs_device *device,
+                              bool first, unsigned tag)
 {
     struct gs_arena *arena = aligned_alloc(_Alignof(struct gs_arena), sizeof *arena);
 
@@ -34,7 +13,28 @@ struct gs_arena *gs_arena_new(void)
         return NULL;
     memset(arena, 0, sizeof *arena);
     gs_latch_init(&arena->lock, GS_RANK_ARENA);
+    arena->shared = shared;
+    arena->device = device;
+    arena->first = first;
+    arena->tag = (unsigned char)tag;
     return arena;
+}
+
+void gs_arena_init(struct gs_arena *arena, CUcontext context, const struct gs_fence_pool *events)
+{
+    const size_t from = offsetof(struct gs_arena, context), to = offsetof(struct gs_arena, counts);
+
+    gs_latch_take(&arena->lock); /* a late reader of a recycled record may be waiting for it */
+    arena->dead = arena->leaving = false;
+    memset((char *)arena + from, 0, to - from);
+    arena->context = context;
+    gs_fence_pool_init(arena->shared->fences, &arena->events, context, events);
+    gs_bins_init(&arena->small.free, GS_UNIT_SHIFT);
+    gs_bins_init(&arena->large.free, GS_LARGE_SHIFT);
+    arena->small.arena = arena->large.arena = arena;
+    gs_epoch_choose_limits_locked(arena);
+    arena->made_ns = gs_now_ns();
+    gs_latch_release(&arena->lock);
 }
 
 static void region_end(struct gs_arena *arena, struct gs_region *region)

@@ -162,11 +162,12 @@ struct gs_arena {
     struct gs_arena_guarded guarded;
     struct gs_arena_kept kept;
     struct gs_arena_epochs epochs;
-    struct gs_arena_counts counts;
     struct gs_arena_order order;
     struct gs_arena_free free;
     struct gs_region small, large;
-} __attribute__((aligned(128))); /* arenas of several threads share no cache line */
+    struct gs_arena_counts counts; /* of all contexts that had the record */
+    struct gs_arena *next;         /* of the process's; set once */
+} __attribute__((aligned(128)));   /* arenas of several threads share no cache line */
 #define GS_LINE_OF(type, field) (offsetof(type, field) / 64)
 _Static_assert(offsetof(struct gs_arena, async) <= 128, "every call reads what is before that");
 _Static_assert(GS_LINE_OF(struct gs_arena, live) == GS_LINE_OF(struct gs_arena, lock) &&
@@ -177,16 +178,14 @@ _Static_assert(offsetof(struct gs_arena_epochs, oldest) < 64,
                "a free looks at what is before that");
 _Static_assert(offsetof(struct gs_arena_free, quick) < 64, "so do both at this");
 
-/* A record with its lock, zero otherwise; NULL: no host memory. */
-struct gs_arena *gs_arena_new(void);
-/* Everything but the lock, which is made once for a record and kept when it is recycled. `events`:
- * those of the context's first arena, or NULL for that one. Another one is there because threads
- * met, or for a tag: it closes fewer epochs, since those are where threads meet next, and holds
- * more memory for it. */
-void gs_arena_init(struct gs_arena *arena, struct gs_arena_shared *shared,
-                   const struct gs_device *device, CUcontext context,
-                   const struct gs_fence_pool *events, unsigned tag);
-/* The arena has no pieces. Lock not held. */
+/* A record, of no context yet; NULL: no host memory. It stays the device's, for one context after
+ * the other. Another one than a context's `first` is there because threads met, or for a tag: it
+ * closes fewer epochs, since those are where threads meet next, and holds more memory for it. */
+struct gs_arena *gs_arena_new(struct gs_arena_shared *shared, const struct gs_device *device,
+                              bool first, unsigned tag);
+/* It is the context's. `events`: those of the context's first arena, or NULL for that one. */
+void gs_arena_init(struct gs_arena *arena, CUcontext context, const struct gs_fence_pool *events);
+/* It is no context's. It has no pieces. Lock not held. */
 void gs_arena_fini(struct gs_arena *arena);
 
 /* ---- Blocks (block.c) ------------------------------------------------------------------- */

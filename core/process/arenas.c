@@ -4,12 +4,10 @@
 void gs_context_pass_arenas(void *arg, bool closes)
 {
     struct gs_core *core = arg;
+    struct gs_arena *arena = NULL;
 
-    struct gs_arena_walk walk = {0};
-    struct gs_arena *arena;
-
-    gs_lock_take(&core->lock);
-    while ((arena = gs_next_pool_locked(core, &walk))) {
+    gs_lock_take(&core->lock); /* none begins meanwhile, and goes by what ends here */
+    while ((arena = gs_next_arena(core, NULL, arena))) {
         gs_latch_take(&arena->lock);
         if (closes)
             gs_arena_close_locked(arena);
@@ -20,39 +18,32 @@ void gs_context_pass_arenas(void *arg, bool closes)
 
 void gs_context_before_capture(struct gs_core *core)
 {
-    struct gs_arena_walk walk = {0};
-    struct gs_arena *arena;
+    struct gs_arena *arena = NULL;
 
-    gs_lock_take(&core->lock);
-    while (!gs_fences_capturing(&core->fences) && (arena = gs_next_pool_locked(core, &walk))) {
+    while (!gs_fences_capturing(&core->fences) && (arena = gs_next_arena(core, NULL, arena))) {
         gs_latch_take(&arena->lock);
         gs_arena_before_capture_locked(arena);
         gs_latch_release(&arena->lock);
     }
-    gs_lock_release(&core->lock);
 }
 
 void gs_core_stream_gone(struct gs_core *core, CUstream stream)
 {
-    struct gs_arena_walk walk = {0};
-    struct gs_arena *arena;
+    struct gs_arena *arena = NULL;
 
     gs_single_stream_gone(&core->single, stream);
-    gs_lock_take(&core->lock);
     gs_context_handles_changed(core);
-    while ((arena = gs_next_pool_locked(core, &walk))) {
+    while ((arena = gs_next_arena(core, NULL, arena))) {
         gs_latch_take(&arena->lock);
         gs_arena_flush_stream_locked(arena, gs_stream_key(stream));
         gs_latch_release(&arena->lock);
     }
-    gs_lock_release(&core->lock);
 }
 
 size_t gs_core_cached(struct gs_core *core)
 {
-    struct gs_arena_walk walk = {0};
     struct gs_context *current;
-    struct gs_arena *arena;
+    struct gs_arena *arena = NULL;
     size_t cached_bytes;
 
     /* Who only asks has no memory taken: not that of a trial, nor what is kept of it. */
@@ -61,47 +52,40 @@ size_t gs_core_cached(struct gs_core *core)
     gs_context_purge_dead(core);
     cached_bytes = __atomic_load_n(&core->figures.leaving[current->ordinal], __ATOMIC_SEQ_CST);
     cached_bytes += gs_share_would_go(core->share, (unsigned)current->ordinal);
-    gs_lock_take(&core->lock);
-    while ((arena = gs_next_pool_locked(core, &walk))) {
-        if (arena->device != current->device || arena->dead)
-            continue;
+    while ((arena = gs_next_arena(core, current->device, arena))) {
         gs_latch_take(&arena->lock);
         gs_arena_collect_locked(arena);
         /* What was freed and another process holds is not free: such blocks show as held, as does
          * what waits for one to come and goes as soon as it is needed, which is free. */
-        cached_bytes += arena->reserved - arena->live - arena->guarded.held;
+        if (!arena->dead)
+            cached_bytes += arena->reserved - arena->live - arena->guarded.held;
         gs_latch_release(&arena->lock);
     }
-    gs_lock_release(&core->lock);
     return cached_bytes;
 }
 
-struct gs_arena *gs_next_pool(struct gs_core *core, const struct gs_device *device, unsigned *at)
+struct gs_arena *gs_next_arena(const struct gs_core *core, const struct gs_device *device,
+                               const struct gs_arena *arena)
 {
-    struct gs_arena_walk walk = {0};
-    struct gs_arena *arena;
-    unsigned left = *at;
+    struct gs_arena *next = arena ? arena->next : __atomic_load_n(&core->arenas, __ATOMIC_ACQUIRE);
 
-    gs_lock_take(&core->lock);
-    while ((arena = gs_next_pool_locked(core, &walk)) &&
-           ((device && arena->device != device) || left-- > 0))
-        continue;
-    gs_lock_release(&core->lock);
-    ++*at;
-    return arena;
+    while (next && device && next->device != device)
+        next = next->next;
+    return next;
 }
 
-struct gs_arena *gs_next_alive(struct gs_core *core, const struct gs_device *device, unsigned *at)
+struct gs_arena *gs_next_alive(const struct gs_core *core, const struct gs_device *device,
+                               const struct gs_arena *arena)
 {
-    struct gs_arena *arena;
+    struct gs_arena *next = gs_next_arena(core, device, arena);
 
-    while ((arena = gs_next_pool(core, device, at))) {
-        gs_latch_take(&arena->lock);
-        if (!arena->dead && !arena->leaving)
+    for (; next; next = gs_next_arena(core, device, next)) {
+        gs_latch_take(&next->lock);
+        if (!next->dead && !next->leaving)
             break;
-        gs_latch_release(&arena->lock);
+        gs_latch_release(&next->lock);
     }
-    return arena;
+    return next;
 }
 
 void gs_core_mempool_set(struct gs_core *core, CUdevice device, CUmemoryPool pool)

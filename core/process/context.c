@@ -56,42 +56,60 @@ static unsigned tag_of(unsigned arena)
     return arena < GS_THREAD_ARENAS ? 0 : arena - GS_THREAD_ARENAS + 1;
 }
 
+/* That of a context; NULL: no host memory. The contexts' lock is held. */
+static struct gs_arena *arena_new_locked(struct gs_core *core, const struct gs_context *context,
+                                         unsigned i)
+{
+    struct gs_arena *arena = gs_arena_new(&core->shared, context->device, i == 0, tag_of(i));
+
+    gs_lock_assert_held(&core->lock);
+    if (!arena)
+        return NULL;
+    arena->next = core->arenas;
+    __atomic_store_n(&core->arenas, arena, __ATOMIC_RELEASE);
+    return arena;
+}
+
+/* A record with its first arena; NULL: no host memory. The contexts' lock is held. */
+static struct gs_context *context_new_locked(struct gs_core *core, CUdevice ordinal)
+{
+    struct gs_context *context = aligned_alloc(_Alignof(struct gs_context), sizeof *context);
+
+    if (!context)
+        return NULL;
+    memset(context, 0, sizeof *context);
+    context->ordinal = ordinal;
+    context->device = &core->device[ordinal];
+    context->arenas[0] = arena_new_locked(core, context, 0);
+    if (!context->arenas[0]) {
+        free(context);
+        return NULL;
+    }
+    context->next = core->contexts;
+    core->contexts = context;
+    return context;
+}
+
 /* Called with the contexts' lock held; the handle's device is in `ordinal`. */
 static gs_status context_make_locked(struct gs_core *core, CUcontext handle, CUdevice ordinal,
                                      struct gs_context **ret)
 {
-    struct gs_context *context = core->spare_contexts;
-    struct gs_device *device;
+    struct gs_context *context = core->contexts;
 
     gs_lock_assert_held(&core->lock);
     if (!gs_is_device(ordinal))
         return GS_NOT_OFFERED;
-    device = &core->device[ordinal];
-    if (device->ordinal != ordinal) /* later it is read without the lock */
-        device->ordinal = ordinal;
-    if (context) {
-        core->spare_contexts = context->next;
-    } else {
-        context = aligned_alloc(_Alignof(struct gs_context), sizeof *context);
-        if (context) {
-            memset(context, 0, sizeof *context);
-            context->arenas[0] = gs_arena_new();
-        }
-        if (!context || !context->arenas[0]) {
-            free(context);
-            return GS_NO_HOST_MEMORY;
-        }
-    }
+    if (core->device[ordinal].ordinal != ordinal) /* later it is read without the lock */
+        core->device[ordinal].ordinal = ordinal;
+    while (context && (!context->spare || context->ordinal != ordinal))
+        context = context->next;
+    if (!context && !(context = context_new_locked(core, ordinal)))
+        return GS_NO_HOST_MEMORY;
     for (unsigned i = 0; i < GS_CONTEXT_ARENAS; i++)
         if (context->arenas[i])
-            gs_arena_init(context->arenas[i], &core->shared, device, handle,
-                          i == 0 ? NULL : &context->arenas[0]->events, tag_of(i));
+            gs_arena_init(context->arenas[i], handle, i == 0 ? NULL : &context->arenas[0]->events);
     context->handle = handle;
-    context->ordinal = ordinal;
-    context->device = device;
-    context->detached = false;
-    context->next = core->contexts;
-    core->contexts = context;
+    context->detached = context->spare = false;
     *ret = context;
     return GS_OK;
 }
@@ -385,10 +403,9 @@ static struct gs_arena *arena_locked(struct gs_core *core, struct gs_context *co
     struct gs_arena *arena = context->arenas[i];
 
     gs_lock_assert_held(&core->lock);
-    if (arena || !(arena = gs_arena_new()))
+    if (arena || !(arena = arena_new_locked(core, context, i)))
         return arena;
-    gs_arena_init(arena, &core->shared, context->device, context->handle,
-                  &context->arenas[0]->events, tag_of(i));
+    gs_arena_init(arena, context->handle, &context->arenas[0]->events);
     arena->dead = context->arenas[0]->dead;
     arena->leaving = context->arenas[0]->leaving;
     __atomic_store_n(&context->arenas[i], arena, __ATOMIC_RELEASE);

@@ -3,7 +3,8 @@
  *
  * A record is found by the handle of the current context. Handles are reused by the driver after
  * a context's end, so a context that is about to go is detached first: from then on its handle
- * means a new record. Records are recycled, not freed, as piece records are.
+ * means a new record. Records are recycled, not freed, as piece records are: they stay in their
+ * lists, and their device's, so that who goes through those needs no lock and passes none over.
  *
  * A green context is a part of a primary one, in which its memory is: an event of the primary one
  * covers the work of all its green ones, and one of theirs covers their own alone. So their handles
@@ -37,10 +38,11 @@ unsigned gs_tag_find(const char *label, bool makes);
 unsigned gs_tag_here(void);
 
 struct gs_context {
-    struct gs_context *next; /* in core->contexts, or in core->spare_contexts */
+    struct gs_context *next; /* in core->contexts */
     CUcontext handle;
     CUdevice ordinal;
     bool detached;                  /* its handle is not looked up any more */
+    bool spare;                     /* it is no context's; for the next one of its device */
     const struct gs_device *device; /* asked here: an arena's line is written by its threads */
     /* The first always exists and has all large blocks; the others are made for threads that wait
      * for each other there, and for tags. Atomic: set once, under the contexts' lock. */
@@ -81,7 +83,6 @@ struct gs_programs {
 
 /* Contexts that are gone. */
 struct gs_gone {
-    struct gs_arena_counts counts[GS_DEVICES_MAX];
     unsigned dead; /* those that have memory still; atomic for readers */
     bool ever;     /* atomic: some context has ended, of ours or not, a green one too */
 };
@@ -95,7 +96,8 @@ struct gs_core {
     struct gs_regcache *regcache;
     struct gs_arena_shared shared;
     struct gs_lock lock; /* rank CONTEXTS; protects all below but `generation` */
-    struct gs_context *contexts, *spare_contexts;
+    struct gs_context *contexts;
+    struct gs_arena *arenas; /* all that there are, and were; atomic for readers */
     struct gs_purge purge;
     struct gs_neighbour neighbour;
     struct gs_releases releases;
@@ -118,7 +120,7 @@ struct gs_core {
 };
 
 /* The arenas of a context, one after the other; *at is 0 at first. NULL: those were all. */
-static inline struct gs_arena *gs_context_next_pool(const struct gs_context *context, unsigned *at)
+static inline struct gs_arena *gs_context_next_arena(const struct gs_context *context, unsigned *at)
 {
     struct gs_arena *arena = NULL;
 
@@ -127,33 +129,14 @@ static inline struct gs_arena *gs_context_next_pool(const struct gs_context *con
     return arena;
 }
 
-/* The same of all contexts; begins with {0}. The contexts' lock is held. */
-struct gs_arena_walk {
-    struct gs_context *context; /* that of the last one */
-    unsigned at;
-};
-static inline struct gs_arena *gs_next_pool_locked(const struct gs_core *core,
-                                                   struct gs_arena_walk *walk)
-{
-    struct gs_arena *arena = NULL;
-
-    if (!walk->context)
-        walk->context = core->contexts;
-    while (walk->context && !(arena = gs_context_next_pool(walk->context, &walk->at))) {
-        walk->context = walk->context->next;
-        walk->at = 0;
-    }
-    return arena;
-}
-
-/* The next of those of a device (NULL: any), for who takes their locks one by one: a record that is
- * an arena stays one (they are recycled, not freed), and one that dies meanwhile has nothing to
- * give. Begins with 0; NULL: there are no more. No lock is held, and no list made: stacks are
- * small. */
-struct gs_arena *gs_next_pool(struct gs_core *core, const struct gs_device *device, unsigned *at);
+/* Behind one (NULL: the first) the next of all arenas of a device (NULL: any); NULL: there are no
+ * more. One that is dead, or no context's, has nothing to give. Needs no lock. */
+struct gs_arena *gs_next_arena(const struct gs_core *core, const struct gs_device *device,
+                               const struct gs_arena *arena);
 /* The same of those whose context is there, and not about to go: its lock is taken, for the caller
  * to release. */
-struct gs_arena *gs_next_alive(struct gs_core *core, const struct gs_device *device, unsigned *at);
+struct gs_arena *gs_next_alive(const struct gs_core *core, const struct gs_device *device,
+                               const struct gs_arena *arena);
 
 /* What a device can, found out here if it was not before; it needs no context, but a driver that is
  * initialised. GS_MODE_UNKNOWN: it could not be tried. */

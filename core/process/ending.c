@@ -13,7 +13,7 @@ static void set_leaving_locked(struct gs_context *context, bool leaving)
 {
     struct gs_arena *arena;
 
-    for (unsigned at = 0; (arena = gs_context_next_pool(context, &at));) {
+    for (unsigned at = 0; (arena = gs_context_next_arena(context, &at));) {
         gs_latch_take(&arena->lock);
         arena->leaving = leaving;
         if (leaving) /* where it stays, a green one may go, and its streams with it */
@@ -71,22 +71,15 @@ static void free_all_locked(struct gs_arena *arena)
     }
 }
 
-/* Takes a dead context whose memory is all gone out of the list. The contexts' lock is held. */
+/* The memory of a dead context is all gone. The contexts' lock is held. */
 static void recycle_locked(struct gs_core *core, struct gs_context *context)
 {
-    struct gs_context **link = &core->contexts;
     struct gs_arena *arena;
 
     gs_lock_assert_held(&core->lock);
-    while (*link != context)
-        link = &(*link)->next;
-    *link = context->next;
-    for (unsigned at = 0; (arena = gs_context_next_pool(context, &at));) {
-        gs_counts_add(&core->gone.counts[context->ordinal], &arena->counts);
+    for (unsigned at = 0; (arena = gs_context_next_arena(context, &at));)
         gs_arena_fini(arena);
-    }
-    context->next = core->spare_contexts;
-    core->spare_contexts = context;
+    context->spare = true;
     __atomic_store_n(&core->gone.dead, core->gone.dead - 1, __ATOMIC_RELAXED);
 }
 
@@ -120,19 +113,17 @@ static bool detach_dead(struct gs_arena *arena, struct gs_piece **released)
 void gs_context_purge_dead(struct gs_core *core)
 {
     struct gs_piece *released = NULL;
-    struct gs_context *next;
     struct gs_arena *arena;
 
     if (__atomic_load_n(&core->gone.dead, __ATOMIC_RELAXED) == 0)
         return;
     gs_lock_take(&core->lock);
-    for (struct gs_context *context = core->contexts; context; context = next) {
+    for (struct gs_context *context = core->contexts; context; context = context->next) {
         bool empty = true;
 
-        next = context->next;
-        if (!context->arenas[0]->dead)
+        if (!context->arenas[0]->dead || context->spare)
             continue;
-        for (unsigned at = 0; (arena = gs_context_next_pool(context, &at));)
+        for (unsigned at = 0; (arena = gs_context_next_arena(context, &at));)
             empty &= detach_dead(arena, &released);
         if (empty)
             recycle_locked(core, context);
@@ -200,7 +191,7 @@ void gs_core_context_gone(struct gs_core *core, CUcontext handle, struct gs_cont
         return;
     gs_async_read(core, context->ordinal, &live, &high); /* the most is remembered */
     gs_lock_take(&core->lock);
-    for (unsigned at = 0; (arena = gs_context_next_pool(context, &at));) {
+    for (unsigned at = 0; (arena = gs_context_next_arena(context, &at));) {
         gs_latch_take(&arena->lock);
         arena->dead = true;
         arena->leaving = false; /* it has gone */

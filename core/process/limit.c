@@ -94,7 +94,7 @@ CUdevice gs_core_device_of_uuid(struct gs_core *core, const unsigned char uuid[1
     gs_lock_take(&core->lock);
     for (const struct gs_context *context = core->contexts; context && found == GS_NO_DEVICE;
          context = context->next)
-        if (memcmp(core->device[context->ordinal].uuid, uuid, 16) == 0)
+        if (!context->spare && memcmp(context->device->uuid, uuid, 16) == 0)
             found = context->ordinal;
     gs_lock_release(&core->lock);
     return found;

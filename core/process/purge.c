@@ -77,12 +77,12 @@ bool gs_purge_is_ending(const struct gs_core *core)
 
 void gs_purge_surplus(struct gs_core *core)
 {
-    struct gs_arena *arena;
+    struct gs_arena *arena = NULL;
     struct gs_piece *piece;
 
     if (!__atomic_exchange_n(&core->purge.surplus, false, __ATOMIC_SEQ_CST))
         return;
-    for (unsigned at = 0; (arena = gs_next_pool(core, NULL, &at));)
+    while ((arena = gs_next_arena(core, NULL, arena)))
         while (!gs_purge_is_ending(core) && (piece = detach_surplus(arena)))
             gs_pieces_unmap(core, piece);
 }
@@ -195,11 +195,11 @@ static bool look_at(struct gs_core *core, struct gs_arena *arena)
 
 static bool look(struct gs_core *core)
 {
-    struct gs_arena *arena;
+    struct gs_arena *arena = NULL;
     bool used = false;
 
     gs_context_purge_dead(core);
-    for (unsigned at = 0; (arena = gs_next_pool(core, NULL, &at));) {
+    while ((arena = gs_next_arena(core, NULL, arena))) {
         if (gs_purge_is_ending(core))
             return false;
         used |= look_at(core, arena);

@@ -101,11 +101,11 @@ static void end_limbo(struct gs_core *core, const struct gs_device *device, bool
 size_t gs_device_purge(struct gs_core *core, const struct gs_device *device,
                        const struct gs_patience *patience, size_t bytes)
 {
-    struct gs_arena *arena;
+    struct gs_arena *arena = NULL;
     size_t released = 0;
 
     end_limbo(core, device, patience != NULL);
-    for (unsigned at = 0; released < bytes && (arena = gs_next_pool(core, device, &at));)
+    while (released < bytes && (arena = gs_next_arena(core, device, arena)))
         released += purge_arena(core, arena, patience, bytes - released);
     if (released < bytes)
         released += gs_device_end_warm_up(&core->device[device->ordinal]);
@@ -156,10 +156,10 @@ static gs_status found(struct request *r, const struct gs_block *block)
  * too. */
 static gs_status take_anywhere(struct request *r, bool any)
 {
-    struct gs_arena *arena;
+    struct gs_arena *arena = NULL;
     gs_status status = GS_NO_MEMORY;
 
-    for (unsigned at = 0; status != GS_OK && (arena = gs_next_alive(r->core, r->device, &at));) {
+    while (status != GS_OK && (arena = gs_next_alive(r->core, r->device, arena))) {
         if (arena->context == r->context && arena->tag == r->tag) {
             gs_arena_settle_locked(arena);
             status = found(r, any ? gs_arena_take_any_locked(arena, r->size)
@@ -188,10 +188,10 @@ static gs_status take_any(struct request *r)
  */
 static gs_status take_returned(struct request *r, const struct gs_patience *patience)
 {
-    struct gs_arena *arena;
+    struct gs_arena *arena = NULL;
 
     end_limbo(r->core, r->device, patience != NULL);
-    for (unsigned at = 0; (arena = gs_next_alive(r->core, r->device, &at));) {
+    while ((arena = gs_next_alive(r->core, r->device, arena))) {
         collect_locked(r->core, arena, patience);
         gs_latch_release(&arena->lock);
     }

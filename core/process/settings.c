@@ -30,7 +30,7 @@ static uint64_t set_cache(struct gs_core *core, uint64_t value)
 {
     struct gs_arena_shared *shared = &core->shared;
     const bool by_percent = value >= PERCENT && value <= PERCENT + 100;
-    struct gs_arena *arena;
+    struct gs_arena *arena = NULL;
     uint64_t before, percent;
 
     before = __atomic_exchange_n(&shared->cache_limit,
@@ -40,7 +40,7 @@ static uint64_t set_cache(struct gs_core *core, uint64_t value)
                                   by_percent ? (unsigned)(value - PERCENT) : 0, __ATOMIC_RELAXED);
     if (percent)
         before = PERCENT + percent;
-    for (unsigned at = 0; (arena = gs_next_pool(core, NULL, &at));) {
+    while ((arena = gs_next_arena(core, NULL, arena))) {
         gs_latch_take(&arena->lock);
         gs_arena_limit_locked(arena);
         gs_latch_release(&arena->lock);

@@ -42,9 +42,9 @@ static size_t largest_of_locked(const struct gs_arena *arena)
 static size_t find_largest(struct gs_core *core, const struct gs_device *device)
 {
     size_t largest = 0, one;
-    struct gs_arena *arena;
+    struct gs_arena *arena = NULL;
 
-    for (unsigned at = 0; (arena = gs_next_alive(core, &core->device[device->ordinal], &at));) {
+    while ((arena = gs_next_alive(core, &core->device[device->ordinal], arena))) {
         gs_arena_settle_locked(arena);
         one = largest_of_locked(arena);
         gs_latch_release(&arena->lock);

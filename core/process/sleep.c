@@ -97,41 +97,34 @@ void gs_core_sleep_took(const struct gs_core *core, char *ret_text, size_t size)
 
 /* ---- Waiting --------------------------------------------------------------------------------- */
 
-/* All that was submitted to one. */
-static gs_status await_context(struct gs_context *context, uint64_t until_ns)
+/* All that was submitted to an arena's context; the lock is held, and let go here. */
+static gs_status await_context_locked(struct gs_arena *arena, uint64_t until_ns)
 {
-    struct gs_arena *arena = context->arenas[0];
     struct gs_fence fence = {0};
-    gs_status status;
+    gs_status status = gs_fence_mark(&arena->events, &fence);
 
-    gs_latch_take(&arena->lock);
-    status = arena->dead || arena->leaving ? GS_OK : gs_fence_mark(&arena->events, &fence);
     gs_latch_release(&arena->lock);
     return status == GS_OK ? gs_fence_wait(&fence, until_ns) : status;
 }
 
-/* The records of contexts are recycled, not freed, and nobody ends one now. */
-static struct gs_context *next_context(struct gs_core *core, struct gs_context *context)
-{
-    gs_lock_take(&core->lock);
-    context = context ? context->next : core->contexts;
-    gs_lock_release(&core->lock);
-    return context;
-}
-
 bool gs_core_await_work(struct gs_core *core, uint64_t until_ns, struct gs_sleep_why *why)
 {
-    struct gs_context *context = NULL;
+    struct gs_arena *arena = NULL;
 
-    while ((context = next_context(core, context))) {
-        const gs_status status = await_context(context, until_ns);
+    while ((arena = gs_next_alive(core, NULL, arena))) {
+        gs_status status;
 
+        if (!arena->first) { /* of a context */
+            gs_latch_release(&arena->lock);
+            continue;
+        }
+        status = await_context_locked(arena, until_ns);
         if (status == (gs_status)CUDA_ERROR_NOT_READY)
             return gs_sleep_refuse(
                 why, EBUSY,
                 "work of a context of GPU %d does not end: a kernel, or a stream that waits for "
                 "a host function, an event or a value",
-                (int)context->ordinal);
+                (int)arena->device->ordinal);
         if (status != GS_OK)
             return gs_sleep_refused_by_driver(why, "waiting for a context", status);
     }
@@ -141,9 +134,9 @@ bool gs_core_await_work(struct gs_core *core, uint64_t until_ns, struct gs_sleep
 /* Once the GPU is done, all that was freed is free. */
 static void settle(struct gs_core *core)
 {
-    struct gs_arena *arena;
+    struct gs_arena *arena = NULL;
 
-    for (unsigned at = 0; (arena = gs_next_alive(core, NULL, &at));) {
+    while ((arena = gs_next_alive(core, NULL, arena))) {
         gs_arena_flush_streams_locked(arena, 0);
         gs_arena_collect_locked(arena);
         gs_latch_release(&arena->lock);
@@ -153,9 +146,9 @@ static void settle(struct gs_core *core)
 /* What is free goes for good. */
 static void give_back_free(struct gs_core *core)
 {
-    struct gs_arena *arena;
+    struct gs_arena *arena = NULL;
 
-    for (unsigned at = 0; (arena = gs_next_alive(core, NULL, &at));) {
+    while ((arena = gs_next_alive(core, NULL, arena))) {
         struct gs_piece *pieces;
 
         gs_arena_collect_locked(arena);

@@ -157,10 +157,10 @@ static bool add_region_locked(struct gs_core *core, struct gs_region *region)
 
 static bool add_all(struct gs_core *core)
 {
-    struct gs_arena *arena;
+    struct gs_arena *arena = NULL;
     bool added = true;
 
-    for (unsigned at = 0; added && (arena = gs_next_pool(core, NULL, &at));) {
+    while (added && (arena = gs_next_arena(core, NULL, arena))) {
         gs_latch_take(&arena->lock);
         added = add_region_locked(core, &arena->small) && add_region_locked(core, &arena->large);
         gs_latch_release(&arena->lock);

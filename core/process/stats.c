@@ -10,7 +10,7 @@
 #define LOAD(field) __atomic_load_n(&(field), __ATOMIC_RELAXED)
 #define MIB(bytes)  ((bytes) >> 20)
 
-void gs_counts_add(struct gs_arena_counts *sum, const struct gs_arena_counts *counts)
+static void add_counts(struct gs_arena_counts *sum, const struct gs_arena_counts *counts)
 {
     const uint64_t *from = (const uint64_t *)counts;
     uint64_t *to = (uint64_t *)sum;
@@ -41,30 +41,24 @@ static void add_arena(struct gs_stats *stats, const struct gs_arena *arena)
     stats->ordered += ordered;
     stats->limbo += limbo;
     stats->retired += reserved > rest ? reserved - rest : 0;
-    gs_counts_add(&stats->counts, &arena->counts);
+    add_counts(&stats->counts, &arena->counts);
 }
 
 /* What the arenas of the device have live, and had at most; with `forget`, that begins again. */
 static void sum_async(struct gs_core *core, CUdevice device, bool forget, uint64_t *ret_live,
                       uint64_t *ret_high)
 {
-    struct gs_arena_walk walk = {0};
-    struct gs_arena *arena;
+    struct gs_arena *arena = NULL;
 
     *ret_live = *ret_high = 0;
-    gs_lock_take(&core->lock);
-    while ((arena = gs_next_pool_locked(core, &walk))) {
-        if (arena->device->ordinal != device)
-            continue;
-        if (forget) {
-            gs_latch_take(&arena->lock);
+    while ((arena = gs_next_arena(core, &core->device[device], arena))) {
+        gs_latch_take(&arena->lock);
+        if (forget)
             __atomic_store_n(&arena->async.high, arena->async.live, __ATOMIC_RELAXED);
-            gs_latch_release(&arena->lock);
-        }
-        *ret_live += LOAD(arena->async.live);
-        *ret_high += LOAD(arena->async.high);
+        *ret_live += arena->async.live;
+        *ret_high += arena->async.high;
+        gs_latch_release(&arena->lock);
     }
-    gs_lock_release(&core->lock);
 }
 
 void gs_async_read(struct gs_core *core, CUdevice device, uint64_t *ret_live, uint64_t *ret_high)
@@ -87,17 +81,14 @@ void gs_async_forget_high(struct gs_core *core, CUdevice device)
 
 static void read_device_locked(struct gs_core *core, CUdevice device, struct gs_stats *stats)
 {
-    struct gs_arena_walk walk = {0};
-    const struct gs_arena *arena;
+    const struct gs_arena *arena = NULL;
 
     gs_lock_assert_held(&core->lock);
     *stats = (struct gs_stats){0};
     if (!gs_is_device(device))
         return;
-    stats->counts = core->gone.counts[device];
-    while ((arena = gs_next_pool_locked(core, &walk)))
-        if (arena->device->ordinal == device)
-            add_arena(stats, arena);
+    while ((arena = gs_next_arena(core, &core->device[device], arena)))
+        add_arena(stats, arena);
     stats->reserved -= LOAD(core->sleep.pieces_away[device]);
     for (unsigned i = 0; i < GS_TOOK; i++)
         stats->took[i] = LOAD(core->figures.took[device][i]);
@@ -122,17 +113,12 @@ bool gs_stats_try_read(struct gs_core *core, CUdevice device, struct gs_stats *r
 #define SLOW 11 /* of GS_TOOK: from here on they took 1,024 us or more */
 
 /* The last device that there is or was an arena of; -1: none. */
-static int last_device_locked(const struct gs_core *core)
+static int last_device(const struct gs_core *core)
 {
-    struct gs_arena_walk walk = {0};
-    const struct gs_arena *arena;
+    const struct gs_arena *arena = NULL;
     int last = -1;
 
-    gs_lock_assert_held(&core->lock);
-    for (int device = 0; device < GS_DEVICES_MAX; device++)
-        if (core->gone.counts[device].reserved_peak)
-            last = device;
-    while ((arena = gs_next_pool_locked(core, &walk)))
+    while ((arena = gs_next_arena(core, NULL, arena)))
         if (arena->device->ordinal > last)
             last = arena->device->ordinal;
     return last;
@@ -142,7 +128,7 @@ static bool tell_locked(struct gs_core *core, unsigned device, struct gs_figures
 {
     const struct gs_arena_counts *counts;
     struct gs_stats stats;
-    int last = last_device_locked(core);
+    int last = last_device(core);
 
     if (last < 0 || device > (unsigned)last)
         return false;

@@ -22,8 +22,9 @@ struct gs_figures;
 
 struct gs_stats {
     size_t reserved, live, cached, ordered, limbo, retired; /* bytes now; cached: free for any */
-    struct gs_arena_counts counts; /* of all arenas, those of contexts that are gone included; the
-                                     peaks are sums of the arenas' own */
+    struct gs_arena_counts
+        counts;             /* of all arenas, in all contexts that had their records; the peaks
+                                     are sums of the arenas' own */
     uint64_t took[GS_TOOK]; /* calls that did more than take or put a block, by how long they took:
                                below 1 us, 2, 4, ... */
 };
@@ -31,9 +32,6 @@ struct gs_stats {
 /* A call to an arena of the device that began then (gs_now_ns) and did more is done. No lock is
  * needed. */
 void gs_stats_took(struct gs_core *core, CUdevice device, uint64_t began_ns);
-
-/* Adds what one arena counted. */
-void gs_counts_add(struct gs_arena_counts *sum, const struct gs_arena_counts *counts);
 
 /* Stream-ordered bytes of one device, live and at most at a time: where threads have arenas of
  * their own, or there are several contexts, the sum of what each had. No lock is held. */

@@ -86,6 +86,33 @@ Test(listeners, one_that_asks_what_is_free_does_not_wait_for_its_own_release)
     fixture_end(&f);
 }
 
+/* Its record is the next one's from then on. */
+static CUcontext ending;
+
+static void end_context(void)
+{
+    CUcontext context = ending;
+
+    ending = NULL;
+    if (context)
+        fixture_context_end(&f, context);
+}
+
+/* Who goes through the contexts' memory has seen the last one then, which had none. */
+Test(listeners, one_that_ends_a_context_hides_no_other_from_who_gives_back)
+{
+    start(end_context);
+    must_free(must_alloc(&f, 16 * MIB));
+    fixture_context_new();
+    must_free(must_alloc(&f, 16 * MIB));
+    ending = fixture_context_new();
+    gs_core_cached(f.core);
+    cr_assert_eq(fixture_release(&f, false), 32 * MIB);
+    cr_assert_null(ending);
+    MUST(cuCtxSetCurrent(f.context));
+    fixture_end(&f);
+}
+
 Test(listeners, one_that_needs_memory_does_not_wait_for_its_own_release)
 {
     CUdeviceptr block[3];

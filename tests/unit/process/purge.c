@@ -59,15 +59,15 @@ Test(purge, what_all_arenas_hold_together_is_worth_a_thread)
 static bool looks_wait;
 static unsigned looks_come, looks_go;
 
-struct gs_arena *__real_gs_next_pool(struct gs_core *core, const struct gs_device *device,
-                                     unsigned *at);
-struct gs_arena *__wrap_gs_next_pool(struct gs_core *core, const struct gs_device *device,
-                                     unsigned *at);
+struct gs_arena *__real_gs_next_arena(const struct gs_core *core, const struct gs_device *device,
+                                      const struct gs_arena *last);
+struct gs_arena *__wrap_gs_next_arena(const struct gs_core *core, const struct gs_device *device,
+                                      const struct gs_arena *last);
 
-struct gs_arena *__wrap_gs_next_pool(struct gs_core *core, const struct gs_device *device,
-                                     unsigned *at)
+struct gs_arena *__wrap_gs_next_arena(const struct gs_core *core, const struct gs_device *device,
+                                      const struct gs_arena *last)
 {
-    struct gs_arena *arena = __real_gs_next_pool(core, device, at);
+    struct gs_arena *arena = __real_gs_next_arena(core, device, last);
     char name[16] = "";
     unsigned number;
 

@@ -172,8 +172,8 @@ static void arena_adds_up(const struct fixture *f, struct gs_arena *arena)
 
 void must_add_up(struct fixture *f)
 {
-    struct gs_arena *arena;
+    struct gs_arena *arena = NULL;
 
-    for (unsigned at = 0; (arena = gs_next_pool(f->core, NULL, &at));)
+    while ((arena = gs_next_arena(f->core, NULL, arena)))
         arena_adds_up(f, arena);
 }
