@@ -87,8 +87,7 @@ static gs_status allocate_slowly_locked(struct gs_core *core, struct gs_arena *a
         return GS_OK;
     GS_UNCANCELLED;
     gs_context_purge_dead(core);
-    if (core->shared.isolates)
-        gs_arena_give_spent(core, arena);
+    gs_spent_unmap(core);
     status = gs_arena_grow(core, arena, life, size, ret_address);
     if (gs_is_out(status))
         status = gs_arena_reclaim(core, arena, life, size, ret_address);

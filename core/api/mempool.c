@@ -60,16 +60,8 @@ static void trim_arenas(struct gs_core *core, CUdevice device, uint64_t keep)
 {
     struct gs_arena *arena = NULL;
 
-    while ((arena = gs_next_arena(core, &core->device[device], arena))) {
-        struct gs_piece *released;
-
-        gs_latch_take(&arena->lock);
-        gs_arena_flush_streams_locked(arena, 0);
-        gs_arena_collect_locked(arena);
-        released = gs_arena_detach_ready_locked(arena, keep);
-        gs_latch_release(&arena->lock);
-        gs_pieces_unmap(core, released);
-    }
+    while ((arena = gs_next_arena(core, &core->device[device], arena)))
+        gs_arena_purge(core, arena, NULL, keep, SIZE_MAX);
 }
 
 void gs_core_mempool_trim(struct gs_core *core, CUdevice device, uint64_t keep)

@@ -84,6 +84,7 @@ struct gs_arena_shared { /* what all arenas of a process use */
     size_t *left; /* what a device had left when an arena last looked, and 1; 0: unknown; atomic */
     uint64_t detached; /* atomic: pieces that were detached; core/process counts those that went, */
     size_t *leaving;   /* and takes their bytes from these, by device; atomic */
+    struct gs_piece *spent; /* atomic: of them, those that nobody is at yet (gs_spent_unmap) */
     size_t small_limit, epoch_bytes;
     unsigned retiring_percent;
     size_t cache_limit; /* atomic, as cache_percent: they may change (gs_arena_limit_locked) */
@@ -125,12 +126,6 @@ struct gs_arena_order {
     struct gs_stream_list *streams[GS_STREAM_BUCKETS];
 };
 
-/* Blocks that somebody else has, or had. Those held are in no list: their guard knows them. */
-struct gs_arena_guarded {
-    size_t held;            /* bytes */
-    struct gs_piece *spent; /* detached, for the driver */
-};
-
 /* How much an arena keeps, and what it goes by. */
 struct gs_arena_kept {
     size_t limit;                /* free bytes beyond which a free has some given back */
@@ -159,7 +154,7 @@ struct gs_arena {
     struct gs_fence freed;             /* of the last of cuMemFree's that was free at once */
     struct gs_fence_pool events;
     struct gs_arena_async async;
-    struct gs_arena_guarded guarded;
+    size_t held; /* bytes of blocks that somebody else has: in no list, their guard knows them */
     struct gs_arena_kept kept;
     struct gs_arena_epochs epochs;
     struct gs_arena_order order;
@@ -288,8 +283,8 @@ struct gs_piece *gs_arena_detach_ready_locked(struct gs_arena *arena, size_t kee
 /* Free bytes beyond the target: what was live lately, and a slack that is smaller where the device
  * has less left. */
 size_t gs_arena_excess_locked(const struct gs_arena *arena);
-/* Detaches a piece that is free from end to end onto arena->guarded.spent. One that is guarded, or
- * not free, stays. */
+/* Detaches a piece that is free from end to end for who unmaps next. One that is guarded, or not
+ * free, stays. */
 void gs_arena_spend_locked(struct gs_arena *arena, struct gs_piece *piece);
 
 /* ---- The way back (retire.c) ------------------------------------------------------------ */
@@ -317,8 +312,7 @@ bool gs_arena_poll_locked(struct gs_arena *arena);
 /* Bytes that retire. */
 static inline size_t gs_arena_behind_bytes_locked(const struct gs_arena *arena)
 {
-    return arena->reserved - arena->live - arena->free_bytes - arena->guarded.held -
-           arena->order.bytes;
+    return arena->reserved - arena->live - arena->free_bytes - arena->held - arena->order.bytes;
 }
 /* What held a range, or some of it, may do so no more: what is held there goes, unless something
  * else holds it. It begins in the piece, which may be spent afterwards; returns where it ends, or

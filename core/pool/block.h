@@ -72,7 +72,6 @@ struct gs_piece {
     struct gs_piece *prev, *next; /* in the region, by address, until its memory is unmapped */
     struct gs_piece *after;       /* in a list of detached ones, or of spare records */
     uint64_t peer_access;         /* devices besides its own that have access, one bit each */
-    bool releasing;               /* it was detached, and is counted so (struct gs_arena_shared) */
     bool mapped; /* false: it is being made, or was detached, and only its place is taken */
     bool
         asleep; /* its memory is away, or about to go or come (core/process/sleep.h): it stays where it is */

@@ -60,7 +60,7 @@ static void passed_locked(struct gs_arena *arena, struct gs_block *block)
     gs_latch_assert_held(&arena->lock);
     if (!gs_block_may_go_locked(&arena->shared->guard, block)) {
         block->state = GS_BLOCK_HELD;
-        GS_ADD(arena->guarded.held, block->entry.size);
+        GS_ADD(arena->held, block->entry.size);
     } else if (shared && arena->shared->isolates && !arena->dead) {
         gs_arena_give_locked(arena, block);
         gs_arena_spend_locked(arena, piece);
@@ -393,7 +393,7 @@ uint64_t gs_arena_unguard_locked(struct gs_arena *arena, struct gs_piece *piece,
         piece = behind_locked(block);
         if (block->state != GS_BLOCK_HELD)
             continue;
-        GS_SUB(arena->guarded.held, block->entry.size);
+        GS_SUB(arena->held, block->entry.size);
         passed_locked(arena, block); /* or it is held on */
     }
     return base;

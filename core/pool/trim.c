@@ -58,9 +58,9 @@ static bool take_out_locked(struct gs_arena *arena, struct gs_block *block,
     return true;
 }
 
-/* `block` is free, and all of the piece. False: no host memory. */
-static bool detach_locked(struct gs_arena *arena, struct gs_block *block, struct gs_piece *piece,
-                          struct gs_piece **list)
+/* `block` is free, and all of the piece. From now on until its end others may wait for it. False: no
+ * host memory. */
+static bool detach_locked(struct gs_arena *arena, struct gs_block *block, struct gs_piece *piece)
 {
     if (!take_out_locked(arena, block, piece))
         return false;
@@ -69,8 +69,8 @@ static bool detach_locked(struct gs_arena *arena, struct gs_block *block, struct
     __atomic_store_n(&piece->arena, NULL, __ATOMIC_RELAXED);
     GS_SUB(arena->reserved, piece->span.size);
     GS_COUNT(arena->counts.trims);
-    piece->after = *list;
-    *list = piece;
+    __atomic_add_fetch(&arena->shared->leaving[piece->device], piece->span.size, __ATOMIC_SEQ_CST);
+    __atomic_add_fetch(&arena->shared->detached, 1, __ATOMIC_SEQ_CST);
     return true;
 }
 
@@ -115,16 +115,14 @@ static void detach_from_locked(struct gs_arena *arena, struct gs_region *region,
         if (!block || !has_passed_locked(arena, piece, &stuck) || !may_unmap_locked(arena, piece))
             continue;
         more = block->base < piece->span.base;
-        detached = detach_locked(arena, block, piece, list);
+        detached = detach_locked(arena, block, piece);
         if (!more)
             block = NULL; /* nothing is left of it; else it is what lies below */
         if (!detached)
             continue;
+        piece->after = *list;
+        *list = piece;
         wish->bytes -= size < wish->bytes ? size : wish->bytes;
-        /* From now on until its end others may wait for it. */
-        piece->releasing = true;
-        __atomic_add_fetch(&arena->shared->leaving[piece->device], size, __ATOMIC_SEQ_CST);
-        __atomic_add_fetch(&arena->shared->detached, 1, __ATOMIC_SEQ_CST);
     }
 }
 
@@ -164,10 +162,15 @@ struct gs_piece *gs_arena_detach_ready_locked(struct gs_arena *arena, size_t kee
 void gs_arena_spend_locked(struct gs_arena *arena, struct gs_piece *piece)
 {
     struct gs_block *block = wholly_free_locked(piece);
+    struct gs_piece **spent = &arena->shared->spent;
 
     gs_latch_assert_held(&arena->lock);
-    if (block && may_unmap_locked(arena, piece))
-        detach_locked(arena, block, piece, &arena->guarded.spent);
+    if (!block || !may_unmap_locked(arena, piece) || !detach_locked(arena, block, piece))
+        return;
+    piece->after = __atomic_load_n(spent, __ATOMIC_RELAXED);
+    while (!__atomic_compare_exchange_n(spent, &piece->after, piece, true, __ATOMIC_RELEASE,
+                                        __ATOMIC_RELAXED))
+        continue;
 }
 
 static unsigned slack_percent(const struct gs_arena *arena)

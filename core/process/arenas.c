@@ -58,7 +58,7 @@ size_t gs_core_cached(struct gs_core *core)
         /* What was freed and another process holds is not free: such blocks show as held, as does
          * what waits for one to come and goes as soon as it is needed, which is free. */
         if (!arena->dead)
-            cached_bytes += arena->reserved - arena->live - arena->guarded.held;
+            cached_bytes += arena->reserved - arena->live - arena->held;
         gs_latch_release(&arena->lock);
     }
     return cached_bytes;

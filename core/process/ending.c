@@ -83,56 +83,44 @@ static void recycle_locked(struct gs_core *core, struct gs_context *context)
     __atomic_store_n(&core->gone.dead, core->gone.dead - 1, __ATOMIC_RELAXED);
 }
 
-static void push_all(struct gs_piece **list, struct gs_piece *pieces)
+/* What a dead arena has free, all of it. */
+static void purge_dead(struct gs_core *core, struct gs_arena *arena)
 {
-    while (pieces) {
-        struct gs_piece *next = pieces->after;
-
-        pieces->after = *list;
-        *list = pieces;
-        pieces = next;
-    }
-}
-
-/* Detaches onto a list what a dead arena can give; true: nothing is left. */
-static bool detach_dead(struct gs_arena *arena, struct gs_piece **released)
-{
-    bool empty;
+    struct gs_piece *pieces = NULL;
 
     gs_latch_take(&arena->lock);
-    push_all(released, gs_arena_detach_ready_locked(arena, 0));
-    push_all(released, arena->guarded.spent);
-    arena->guarded.spent = NULL;
-    empty = __atomic_load_n(&arena->large.pieces, __ATOMIC_SEQ_CST) == 0 &&
-            __atomic_load_n(&arena->small.pieces, __ATOMIC_SEQ_CST) == 0;
+    if (arena->dead)
+        pieces = gs_arena_detach_ready_locked(arena, 0);
     gs_latch_release(&arena->lock);
-    return empty;
+    gs_pieces_unmap(core, pieces);
+}
+
+static bool has_pieces(const struct gs_context *context)
+{
+    const struct gs_arena *arena;
+
+    for (unsigned at = 0; (arena = gs_context_next_arena(context, &at));)
+        if (__atomic_load_n(&arena->large.pieces, __ATOMIC_SEQ_CST) > 0 ||
+            __atomic_load_n(&arena->small.pieces, __ATOMIC_SEQ_CST) > 0)
+            return true;
+    return false;
 }
 
 /* A record is free for the next context once all its pieces are unmapped. */
 void gs_context_purge_dead(struct gs_core *core)
 {
-    struct gs_piece *released = NULL;
-    struct gs_arena *arena;
+    struct gs_arena *arena = NULL;
 
     if (__atomic_load_n(&core->gone.dead, __ATOMIC_RELAXED) == 0)
         return;
+    gs_spent_unmap(core);
+    while ((arena = gs_next_arena(core, NULL, arena)))
+        purge_dead(core, arena);
     gs_lock_take(&core->lock);
-    for (struct gs_context *context = core->contexts; context; context = context->next) {
-        bool empty = true;
-
-        if (!context->arenas[0]->dead || context->spare)
-            continue;
-        for (unsigned at = 0; (arena = gs_context_next_arena(context, &at));)
-            empty &= detach_dead(arena, &released);
-        if (empty)
+    for (struct gs_context *context = core->contexts; context; context = context->next)
+        if (context->arenas[0]->dead && !context->spare && !has_pieces(context))
             recycle_locked(core, context);
-    }
     gs_lock_release(&core->lock);
-    if (released) {
-        gs_pieces_unmap(core, released);
-        gs_context_purge_dead(core);
-    }
 }
 
 /* Whether no other context of its device has memory of ours. The contexts' lock is held. */

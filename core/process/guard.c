@@ -44,17 +44,14 @@ static uint64_t unguard(struct gs_core *core, uint64_t base, uint64_t end, bool 
     struct gs_piece *piece;
     struct gs_arena *arena;
     uint64_t done;
-    bool spent;
 
     if (gs_context_lock_piece(core, base, &piece) != GS_OK)
         return (base / GS_PAGE_SIZE + 1) * GS_PAGE_SIZE;
     *ret_any = true;
     arena = piece->arena;
     done = gs_arena_unguard_locked(arena, piece, base, end - base);
-    spent = arena->guarded.spent != NULL;
     gs_latch_release(&arena->lock);
-    if (spent)
-        gs_arena_give_spent(core, arena);
+    gs_spent_unmap(core);
     return done;
 }
 

@@ -188,8 +188,7 @@ static bool look_at(struct gs_core *core, struct gs_arena *arena)
     used |= arena->free_bytes != arena->kept.free_low;
     arena->kept.free_low = arena->free_bytes;
     gs_latch_release(&arena->lock);
-    if (core->shared.isolates)
-        gs_arena_give_spent(core, arena);
+    gs_spent_unmap(core);
     return give_idle(core, arena, idle) || used;
 }
 

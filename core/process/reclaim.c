@@ -72,21 +72,18 @@ static void collect_locked(struct gs_core *core, struct gs_arena *arena,
         wait_without_events_locked(core, arena);
 }
 
-/* What one arena can give up of `bytes`. */
-static size_t purge_arena(struct gs_core *core, struct gs_arena *arena,
-                          const struct gs_patience *patience, size_t bytes)
+size_t gs_arena_purge(struct gs_core *core, struct gs_arena *arena,
+                      const struct gs_patience *patience, size_t keep, size_t most)
 {
     struct gs_piece *pieces;
-    size_t released;
 
     gs_latch_take(&arena->lock);
     collect_locked(core, arena, patience);
-    pieces =
-        gs_arena_detach_ready_locked(arena,
-                                     arena->free_bytes > bytes ? arena->free_bytes - bytes : 0);
+    if (arena->free_bytes > most && arena->free_bytes - most > keep)
+        keep = arena->free_bytes - most;
+    pieces = gs_arena_detach_ready_locked(arena, keep);
     gs_latch_release(&arena->lock);
-    released = gs_pieces_unmap(core, pieces);
-    return released + (core->shared.isolates ? gs_arena_give_spent(core, arena) : 0);
+    return gs_pieces_unmap(core, pieces) + gs_spent_unmap(core);
 }
 
 /* What others hold no more, or with `graces` never came for, is held no more. */
@@ -106,7 +103,7 @@ size_t gs_device_purge(struct gs_core *core, const struct gs_device *device,
 
     end_limbo(core, device, patience != NULL);
     while (released < bytes && (arena = gs_next_arena(core, device, arena)))
-        released += purge_arena(core, arena, patience, bytes - released);
+        released += gs_arena_purge(core, arena, patience, 0, bytes - released);
     if (released < bytes)
         released += gs_device_end_warm_up(&core->device[device->ordinal]);
     gs_context_purge_dead(core);

@@ -10,12 +10,14 @@
 
 /* Unmaps detached pieces and gives their memory to the driver; returns bytes. */
 size_t gs_pieces_unmap(struct gs_core *core, struct gs_piece *pieces);
+/* The same with what other processes had (share.isolate). */
+size_t gs_spent_unmap(struct gs_core *core);
 
 /* Waits for pieces that other threads have taken out of the arenas and are giving back; whether
  * there were any. They end it, after calls of the driver and of the program's listeners; one of
  * those may wait for this thread, so `limit_ns` is the most. Pauses count, not the clock: where all
  * stood still, so did they. */
-bool gs_releases_await(const struct gs_core *core, uint64_t limit_ns);
+bool gs_releases_await(struct gs_core *core, uint64_t limit_ns);
 /* Between these what is free beside the place of a growth is nobody's. */
 void gs_growth_begins(struct gs_core *core);
 void gs_growth_ends(struct gs_core *core);
@@ -24,9 +26,6 @@ void gs_growth_ends(struct gs_core *core);
 bool gs_growths_await(const struct gs_core *core, uint64_t limit_ns);
 /* When the driver last got a piece; 0: never. */
 uint64_t gs_released_ns(const struct gs_core *core);
-
-/* Gives to the driver what other processes had (share.isolate); returns bytes. No lock is held. */
-size_t gs_arena_give_spent(struct gs_core *core, struct gs_arena *arena);
 
 static inline bool gs_is_out(gs_status status)
 {
@@ -55,8 +54,11 @@ gs_status gs_arena_grow(struct gs_core *core, struct gs_arena *arena, uint64_t l
 gs_status gs_arena_reclaim(struct gs_core *core, struct gs_arena *arena, uint64_t life, size_t size,
                            CUdeviceptr *ret_address);
 
-/* The arenas of the device give up what they can, until it is `bytes`; with `patience` (NULL: none)
- * what they have to wait for as well. Returns bytes given to the driver. */
+/* An arena gives up all but `keep` of what it has free, and no more than `most` or a piece beyond; with
+ * `patience` (NULL: none) also what it has to wait for. Returns bytes given to the driver. */
+size_t gs_arena_purge(struct gs_core *core, struct gs_arena *arena,
+                      const struct gs_patience *patience, size_t keep, size_t most);
+/* The same of all arenas of the device, until it is `bytes`, and of what else it has. */
 size_t gs_device_purge(struct gs_core *core, const struct gs_device *device,
                        const struct gs_patience *patience, size_t bytes);
 

@@ -148,15 +148,8 @@ static void give_back_free(struct gs_core *core)
 {
     struct gs_arena *arena = NULL;
 
-    while ((arena = gs_next_alive(core, NULL, arena))) {
-        struct gs_piece *pieces;
-
-        gs_arena_collect_locked(arena);
-        pieces = gs_arena_detach_ready_locked(arena, 0);
-        gs_latch_release(&arena->lock);
-        gs_pieces_unmap(core, pieces);
-        gs_arena_give_spent(core, arena); /* what others had */
-    }
+    while ((arena = gs_next_arena(core, NULL, arena)))
+        gs_arena_purge(core, arena, NULL, 0, SIZE_MAX);
     for (unsigned i = 0; i < GS_DEVICES_MAX; i++)
         gs_device_end_warm_up(&core->device[i]);
 }

@@ -32,7 +32,7 @@ static void add_arena(struct gs_stats *stats, const struct gs_arena *arena)
 {
     size_t reserved = LOAD(arena->reserved), live = LOAD(arena->live),
            free_bytes = LOAD(arena->free_bytes);
-    size_t ordered = LOAD(arena->order.bytes), limbo = LOAD(arena->guarded.held);
+    size_t ordered = LOAD(arena->order.bytes), limbo = LOAD(arena->held);
     size_t rest = live + free_bytes + ordered + limbo;
 
     stats->reserved += reserved;

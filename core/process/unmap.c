@@ -36,6 +36,11 @@ static void let_growths_go_first(const struct gs_core *core)
         gs_growths_await(core, GROWTHS_NS);
 }
 
+static void leaves_no_more(struct gs_core *core, const struct gs_piece *piece)
+{
+    __atomic_sub_fetch(&core->figures.leaving[piece->device], piece->span.size, __ATOMIC_SEQ_CST);
+}
+
 /* Who counts what is free counts it as leaving until then, and as the driver's from then on. */
 static void release(struct gs_core *core, const struct gs_piece *piece)
 {
@@ -43,9 +48,7 @@ static void release(struct gs_core *core, const struct gs_piece *piece)
     let_growths_go_first(core);
     core->driver.mem_release(piece->handle);
     gs_limit_give(core, piece->device, piece->span.size);
-    if (piece->releasing)
-        __atomic_sub_fetch(&core->figures.leaving[piece->device], piece->span.size,
-                           __ATOMIC_SEQ_CST);
+    leaves_no_more(core, piece);
     __atomic_store_n(&core->releases.last_ns, gs_now_ns(), __ATOMIC_SEQ_CST);
     __atomic_add_fetch(&core->releases.done, 1, __ATOMIC_SEQ_CST);
 }
@@ -71,12 +74,9 @@ static size_t unmap_piece(struct gs_core *core, struct gs_piece *piece)
                 gs_record_gone(core, &mark, piece->device, piece->span.base, bytes);
         }
     }
-    if (piece->releasing && bytes == 0)
-        __atomic_sub_fetch(&core->figures.leaving[piece->device], piece->span.size,
-                           __ATOMIC_SEQ_CST);
-    if (piece->releasing)
-        __atomic_add_fetch(&core->releases.gone, 1, __ATOMIC_SEQ_CST);
-    piece->releasing = false;
+    if (bytes == 0)
+        leaves_no_more(core, piece);
+    __atomic_add_fetch(&core->releases.gone, 1, __ATOMIC_SEQ_CST);
     /* What could not be unpinned, or unmapped, keeps its memory and its addresses: they are lost,
      * but nobody else's. */
     if (bytes > 0)
@@ -120,12 +120,23 @@ static bool await(const uint64_t *count, uint64_t least, uint64_t limit_ns)
     return any;
 }
 
+size_t gs_spent_unmap(struct gs_core *core)
+{
+    if (!__atomic_load_n(&core->shared.spent, __ATOMIC_RELAXED))
+        return 0;
+    return gs_pieces_unmap(core, __atomic_exchange_n(&core->shared.spent, NULL, __ATOMIC_ACQUIRE));
+}
+
 /* As many as were detached until now; others that come meanwhile are not waited for. From within a
  * release nothing is waited for: it may be this thread's. */
-bool gs_releases_await(const struct gs_core *core, uint64_t limit_ns)
+bool gs_releases_await(struct gs_core *core, uint64_t limit_ns)
 {
-    return !is_releasing_here() &&
-           await(&core->releases.gone, load(&core->shared.detached), limit_ns);
+    bool any;
+
+    if (is_releasing_here())
+        return false;
+    any = gs_spent_unmap(core) > 0; /* nobody else is at those */
+    return await(&core->releases.gone, load(&core->shared.detached), limit_ns) || any;
 }
 
 void gs_growth_begins(struct gs_core *core)
@@ -164,15 +175,4 @@ bool gs_core_count_is_right(const struct gs_core *core, uint64_t begun)
 {
     return load(&core->releases.begun) + load(&core->shared.detached) == begun &&
            load(&core->releases.begun) == load(&core->releases.done);
-}
-
-size_t gs_arena_give_spent(struct gs_core *core, struct gs_arena *arena)
-{
-    struct gs_piece *spent;
-
-    gs_latch_take(&arena->lock);
-    spent = arena->guarded.spent;
-    arena->guarded.spent = NULL;
-    gs_latch_release(&arena->lock);
-    return gs_pieces_unmap(core, spent);
 }

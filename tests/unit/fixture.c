@@ -209,7 +209,7 @@ struct fixture_arena fixture_arena(struct fixture *fixture)
         figures.reserved += arena->reserved;
         figures.live += arena->live;
         figures.free_bytes += arena->free_bytes;
-        figures.limbo += arena->guarded.held;
+        figures.limbo += arena->held;
         gs_latch_release(&arena->lock);
     }
     figures.retired = figures.reserved - figures.live - figures.free_bytes - figures.limbo;

@@ -111,7 +111,7 @@ static size_t limbo(void)
         if (!context->arenas[i])
             continue;
         gs_latch_take(&context->arenas[i]->lock);
-        bytes += context->arenas[i]->guarded.held;
+        bytes += context->arenas[i]->held;
         gs_latch_release(&context->arenas[i]->lock);
     }
     return bytes;

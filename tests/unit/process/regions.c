@@ -523,6 +523,23 @@ Test(regions, what_the_driver_does_not_unmap_is_no_place_to_grow)
     cr_assert_eq(must_alloc(&f, 64 * MIB), block[3] + 64 * MIB);
 }
 
+/* The next context gets other addresses: these are mapped still. */
+Test(regions, of_a_context_whose_memory_the_driver_does_not_unmap_are_nobodys)
+{
+    struct gs_context *record;
+    CUcontext context;
+
+    start("512M");
+    context = fixture_context_new();
+    must_alloc(&f, 4 * MIB);
+    MUST(gs_context_current(f.core, &record));
+    real_unmap = fixture_driver(&f)->mem_unmap;
+    fixture_driver(&f)->mem_unmap = no_unmap;
+    fixture_context_end(&f, context);
+    fixture_driver(&f)->mem_unmap = real_unmap;
+    cr_assert_gt(record->arenas[0]->large.size, 0);
+}
+
 /* ---- How much is kept ---------------------------------------------------------------------- */
 
 /* With so much of the device left. */

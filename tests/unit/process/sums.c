@@ -164,7 +164,7 @@ static void arena_adds_up(const struct fixture *f, struct gs_arena *arena)
     cr_assert_eq(arena->free.quick_bytes + (arena->free.last ? arena->free.last->entry.size : 0),
                  sums.of[GS_BLOCK_QUICK]);
     cr_assert_eq(arena->order.bytes, sums.of[GS_BLOCK_ORDERED] + sums.of[GS_BLOCK_LAST_FREED]);
-    cr_assert_eq(arena->guarded.held, sums.of[GS_BLOCK_HELD]);
+    cr_assert_eq(arena->held, sums.of[GS_BLOCK_HELD]);
     cr_assert_eq(retired_of(arena), sums.of[GS_BLOCK_RETIRED], "a block is in no list");
     cr_assert_eq(gs_arena_behind_bytes_locked(arena), sums.of[GS_BLOCK_RETIRED]);
     gs_latch_release(&arena->lock);
