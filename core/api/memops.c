@@ -21,14 +21,14 @@ static gs_status synchronise(struct gs_core *core, CUcontext context)
 
 void gs_core_sync_memops_due(struct gs_core *core)
 {
-    CUcontext contexts[GS_CONTEXTS_SEEN];
+    struct gs_context *context = NULL;
     gs_status status = GS_OK, one;
 
     if (gs_core_capturing(core) || !__atomic_load_n(&core->programs.memops_due, __ATOMIC_SEQ_CST) ||
         !__atomic_exchange_n(&core->programs.memops_due, false, __ATOMIC_SEQ_CST))
         return;
-    for (unsigned count = gs_contexts_alive(core, contexts); count-- > 0;)
-        if ((one = synchronise(core, contexts[count])) != GS_OK)
+    while ((context = gs_context_next(core, context)))
+        if ((one = synchronise(core, context->handle)) != GS_OK)
             status = one;
     if (status != GS_OK)
         gs_log_line(

@@ -109,7 +109,7 @@ static gs_status context_make_locked(struct gs_core *core, CUcontext handle, CUd
         if (context->arenas[i])
             gs_arena_init(context->arenas[i], handle, i == 0 ? NULL : &context->arenas[0]->events);
     context->handle = handle;
-    context->detached = context->spare = false;
+    context->detached = context->spare = context->stack.low = false;
     *ret = context;
     return GS_OK;
 }

@@ -44,6 +44,7 @@ struct gs_context {
     bool detached;                  /* its handle is not looked up any more */
     bool spare;                     /* it is no context's; for the next one of its device */
     const struct gs_device *device; /* asked here: an arena's line is written by its threads */
+    struct gs_low_stack stack;
     /* The first always exists and has all large blocks; the others are made for threads that wait
      * for each other there, and for tags. Atomic: set once, under the contexts' lock. */
     struct gs_arena *arenas[GS_CONTEXT_ARENAS];
@@ -196,7 +197,10 @@ void gs_context_before_capture(struct gs_core *core);
  * held any more. Takes all locks it needs; none is held. */
 void gs_context_purge_dead(struct gs_core *core);
 
-/* Those that are not about to go; so many at most. Returns how many. */
+/* The next of those that are not about to go, behind one (NULL: the first); NULL: there are no
+ * more. */
+struct gs_context *gs_context_next(struct gs_core *core, const struct gs_context *context);
+/* Their handles; so many at most. Returns how many. */
 #define GS_CONTEXTS_SEEN 64
 unsigned gs_contexts_alive(struct gs_core *core, CUcontext ret_contexts[GS_CONTEXTS_SEEN]);
 

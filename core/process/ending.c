@@ -134,16 +134,25 @@ static bool is_last_locked(const struct gs_core *core, const struct gs_context *
     return !other;
 }
 
-unsigned gs_contexts_alive(struct gs_core *core, CUcontext ret_contexts[GS_CONTEXTS_SEEN])
+struct gs_context *gs_context_next(struct gs_core *core, const struct gs_context *context)
 {
-    unsigned count = 0;
+    struct gs_context *next;
 
     gs_lock_take(&core->lock);
-    for (struct gs_context *context = core->contexts; context && count < GS_CONTEXTS_SEEN;
-         context = context->next)
-        if (!context->detached && !context->arenas[0]->dead)
-            ret_contexts[count++] = context->handle;
+    next = context ? context->next : core->contexts;
+    while (next && next->detached)
+        next = next->next;
     gs_lock_release(&core->lock);
+    return next;
+}
+
+unsigned gs_contexts_alive(struct gs_core *core, CUcontext ret_contexts[GS_CONTEXTS_SEEN])
+{
+    struct gs_context *context = NULL;
+    unsigned count = 0;
+
+    while (count < GS_CONTEXTS_SEEN && (context = gs_context_next(core, context)))
+        ret_contexts[count++] = context->handle;
     return count;
 }
 

@@ -97,34 +97,31 @@ void gs_core_sleep_took(const struct gs_core *core, char *ret_text, size_t size)
 
 /* ---- Waiting --------------------------------------------------------------------------------- */
 
-/* All that was submitted to an arena's context; the lock is held, and let go here. */
-static gs_status await_context_locked(struct gs_arena *arena, uint64_t until_ns)
+/* All that was submitted to one. */
+static gs_status await_context(struct gs_context *context, uint64_t until_ns)
 {
+    struct gs_arena *arena = context->arenas[0];
     struct gs_fence fence = {0};
-    gs_status status = gs_fence_mark(&arena->events, &fence);
+    gs_status status;
 
+    gs_latch_take(&arena->lock);
+    status = arena->dead || arena->leaving ? GS_OK : gs_fence_mark(&arena->events, &fence);
     gs_latch_release(&arena->lock);
     return status == GS_OK ? gs_fence_wait(&fence, until_ns) : status;
 }
 
 bool gs_core_await_work(struct gs_core *core, uint64_t until_ns, struct gs_sleep_why *why)
 {
-    struct gs_arena *arena = NULL;
+    struct gs_context *context = NULL;
 
-    while ((arena = gs_next_alive(core, NULL, arena))) {
-        gs_status status;
-
-        if (!arena->first) { /* of a context */
-            gs_latch_release(&arena->lock);
-            continue;
-        }
-        status = await_context_locked(arena, until_ns);
+    while ((context = gs_context_next(core, context))) {
+        const gs_status status = await_context(context, until_ns);
         if (status == (gs_status)CUDA_ERROR_NOT_READY)
             return gs_sleep_refuse(
                 why, EBUSY,
                 "work of a context of GPU %d does not end: a kernel, or a stream that waits for "
                 "a host function, an event or a value",
-                (int)arena->device->ordinal);
+                (int)context->ordinal);
         if (status != GS_OK)
             return gs_sleep_refused_by_driver(why, "waiting for a context", status);
     }

@@ -90,8 +90,14 @@ struct gs_sleep_watch {
     uint64_t looked_ns, took_ns[GS_SLEEP_PHASES];
 };
 
-struct gs_away;      /* memory that is away: a piece's, or the program's own */
-struct gs_low_stack; /* a context whose stack limit was lowered */
+struct gs_away; /* memory that is away: a piece's, or the program's own */
+
+/* Of a context's stacks while the process is asleep. */
+struct gs_low_stack {
+    bool low;
+    size_t limit; /* what it was; */
+    size_t freed; /* and of the device by that, as the driver tells it */
+};
 
 /* The host's copy of what is back goes while the program goes on already. */
 struct gs_sleep_freeing {
@@ -103,8 +109,6 @@ struct gs_sleep_freeing {
 /* Of a process. One thread at a time is at it; the figures are read by any. */
 struct gs_sleep {
     struct gs_away *pieces; /* all of a context one after the other */
-    struct gs_low_stack *stacks;
-    unsigned stack_count;
     struct gs_sleep_store store;
     struct gs_sleep_freeing freeing;
     unsigned discards;    /* a tag; 0: none */

@@ -2,7 +2,6 @@
 #include "core/process/sleep_parts.h"
 
 #include <errno.h>
-#include <stdlib.h>
 
 #include "core/base/clock.h"
 #include "core/process/limit.h"
@@ -28,17 +27,6 @@ static void count_away(struct gs_core *core, const struct gs_away *away, bool go
 
 /* ---- The stacks of contexts ------------------------------------------------------------------ */
 
-/* The context is the current one from then on, until it is popped. */
-static gs_status enter(const struct gs_driver *driver, struct gs_low_stack *stack)
-{
-    gs_status status = driver->ctx_push_current(stack->context);
-    CUcontext popped;
-
-    if (status == GS_OK && (status = driver->ctx_get_device(&stack->device)) != GS_OK)
-        driver->ctx_pop_current(&popped);
-    return status;
-}
-
 static size_t free_here(const struct gs_driver *driver)
 {
     size_t left, total;
@@ -46,15 +34,17 @@ static size_t free_here(const struct gs_driver *driver)
     return driver->mem_get_info && driver->mem_get_info(&left, &total) == CUDA_SUCCESS ? left : 0;
 }
 
-static gs_status lower_stack(struct gs_core *core, struct gs_low_stack *stack)
+/* One that refuses keeps what it has. */
+static void lower_stack(struct gs_core *core, struct gs_context *context)
 {
     const struct gs_driver *driver = &core->driver;
-    gs_status status = enter(driver, stack);
+    struct gs_low_stack *stack = &context->stack;
+    gs_status status = driver->ctx_push_current(context->handle);
     CUcontext popped;
     size_t before, after;
 
     if (status != GS_OK)
-        return status;
+        return;
     before = free_here(driver);
     status = driver->ctx_get_limit(&stack->limit, CU_LIMIT_STACK_SIZE);
     if (status == GS_OK)
@@ -63,16 +53,16 @@ static gs_status lower_stack(struct gs_core *core, struct gs_low_stack *stack)
         after = free_here(driver);
         stack->low = true;
         stack->freed = before && after > before ? after - before : 0;
-        __atomic_add_fetch(&core->sleep.away[stack->device], stack->freed, __ATOMIC_RELAXED);
+        __atomic_add_fetch(&core->sleep.away[context->ordinal], stack->freed, __ATOMIC_RELAXED);
     }
     driver->ctx_pop_current(&popped);
-    return status;
 }
 
-static gs_status raise_stack(struct gs_core *core, struct gs_low_stack *stack)
+static gs_status raise_stack(struct gs_core *core, struct gs_context *context)
 {
     const struct gs_driver *driver = &core->driver;
-    gs_status status = enter(driver, stack);
+    struct gs_low_stack *stack = &context->stack;
+    gs_status status = driver->ctx_push_current(context->handle);
     CUcontext popped;
 
     if (status != GS_OK)
@@ -80,39 +70,32 @@ static gs_status raise_stack(struct gs_core *core, struct gs_low_stack *stack)
     status = driver->ctx_set_limit(CU_LIMIT_STACK_SIZE, stack->limit);
     if (status == GS_OK) {
         stack->low = false;
-        __atomic_sub_fetch(&core->sleep.away[stack->device], stack->freed, __ATOMIC_RELAXED);
+        __atomic_sub_fetch(&core->sleep.away[context->ordinal], stack->freed, __ATOMIC_RELAXED);
     }
     driver->ctx_pop_current(&popped);
     return status;
 }
 
-/* One that refuses keeps what it has. */
 static void lower_stacks(struct gs_core *core)
 {
-    struct gs_sleep *sleep = &core->sleep;
-    CUcontext contexts[GS_CONTEXTS_SEEN];
-    const unsigned count = gs_contexts_alive(core, contexts);
+    struct gs_context *context = NULL;
 
     if (!core->driver.ctx_get_limit || !core->driver.ctx_set_limit)
         return;
-    if (!sleep->stacks) {
-        sleep->stacks = calloc(count ? count : 1, sizeof *sleep->stacks);
-        for (unsigned i = 0; sleep->stacks && i < count; i++)
-            sleep->stacks[sleep->stack_count++].context = contexts[i];
-    }
-    for (unsigned i = 0; i < sleep->stack_count; i++)
-        if (!sleep->stacks[i].low)
-            lower_stack(core, &sleep->stacks[i]);
+    while ((context = gs_context_next(core, context)))
+        if (!context->stack.low)
+            lower_stack(core, context);
 }
 
 /* GS_OK: all have what they had. */
 static gs_status raise_stacks(struct gs_core *core)
 {
+    struct gs_context *context = NULL;
     gs_status status = GS_OK;
 
-    for (unsigned i = 0; status == GS_OK && i < core->sleep.stack_count; i++)
-        if (core->sleep.stacks[i].low)
-            status = raise_stack(core, &core->sleep.stacks[i]);
+    while (status == GS_OK && (context = gs_context_next(core, context)))
+        if (context->stack.low)
+            status = raise_stack(core, context);
     return status;
 }
 

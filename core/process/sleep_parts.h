@@ -42,15 +42,6 @@ struct gs_away {
     struct gs_away_place *place;
 };
 
-/* A context whose stack limit was lowered. */
-struct gs_low_stack {
-    CUcontext context;
-    size_t limit;
-    bool low;
-    CUdevice device;
-    size_t freed; /* of the device by that, as the driver tells it */
-};
-
 /* False, and why. */
 bool gs_sleep_refused_by_driver(struct gs_sleep_why *why, const char *call, gs_status status);
 

@@ -248,9 +248,6 @@ void gs_sleep_plan_none(struct gs_core *core)
         free(away);
     }
     sleep->pieces = NULL;
-    free(sleep->stacks);
-    sleep->stacks = NULL;
-    sleep->stack_count = 0;
     __atomic_store_n(&sleep->figures.copied, 0, __ATOMIC_RELAXED);
     for (int i = 0; i < GS_STAYS_REASONS; i++)
         __atomic_store_n(&sleep->figures.stays[i], 0, __ATOMIC_RELAXED);
