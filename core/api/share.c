@@ -60,17 +60,16 @@ static gs_status source_of(const struct gs_block *block, struct gs_share_source 
     return GS_OK;
 }
 
-gs_status gs_core_ipc_handle(struct gs_core *core, CUdeviceptr address,
-                             unsigned char ret_ipc_handle[GS_IPC_HANDLE_SIZE])
+/* The handle of what is there, or, where that has none yet, what it is to be of: *ret_exported tells.
+ * The source's strip, or NULL, is the caller's. */
+static gs_status look_for(struct gs_core *core, CUdeviceptr address, bool *ret_exported,
+                          unsigned char ret_ipc_handle[GS_IPC_HANDLE_SIZE],
+                          struct gs_share_source *ret_source)
 {
-    struct gs_share_source source;
-    struct gs_export *export;
     struct gs_block *block;
-    bool entered = false;
-    gs_status status;
+    gs_status status = gs_context_lock_around(core, address, &block);
 
-    gs_single_drain(&core->single, "memory is shared");
-    status = gs_context_lock_around(core, address, &block);
+    *ret_exported = true;
     if (status == GS_NOT_LIVE) {
         gs_status passed = gs_share_pass_on(core->share, address, ret_ipc_handle);
 
@@ -82,35 +81,54 @@ gs_status gs_core_ipc_handle(struct gs_core *core, CUdeviceptr address,
                     (unsigned long long)address);
     if (status != GS_OK)
         return status == GS_NOT_LIVE ? GS_INVALID : status;
-    export = block->export;
-    if (export)
-        gs_export_handle(export, ret_ipc_handle);
+    *ret_exported = block->export != NULL;
+    if (block->export)
+        gs_export_handle(block->export, ret_ipc_handle);
     else
-        status = source_of(block, &source);
+        status = source_of(block, ret_source);
     gs_latch_release(&block->piece->arena->lock);
-    if (export || status != GS_OK)
-        return status;
+    return status;
+}
 
-    /* The first export of a process starts a thread and a socket: not under the arena's lock. */
-    status = gs_share_export(core->share, &source, &export);
-    gs_share_strip_unref(source.strip);
-    if (status != GS_OK)
-        return status;
-    status = gs_context_lock_around(core, address, &block);
-    if (status == GS_OK) {
-        entered = block->id == source.block_id && !block->export;
-        if (entered) {
-            block->export = export;
-            gs_export_handle(export, ret_ipc_handle);
-            gs_share_given_out(core->share, export);
-        }
-        gs_latch_release(&block->piece->arena->lock);
+/* From now on the export is the block's. False: another thread was first, or freed the block. */
+static bool enter(struct gs_core *core, const struct gs_share_source *source,
+                  struct gs_export *export, unsigned char ret_ipc_handle[GS_IPC_HANDLE_SIZE])
+{
+    struct gs_block *block;
+    bool entered;
+
+    if (gs_context_lock_around(core, source->address, &block) != GS_OK)
+        return false;
+    entered = block->id == source->block_id && !block->export;
+    if (entered) {
+        block->export = export;
+        gs_export_handle(export, ret_ipc_handle);
+        gs_share_given_out(core->share, export);
     }
-    if (entered)
-        return GS_OK;
-    /* Another thread was first, or freed the block meanwhile. */
-    gs_share_withdraw(core->share, export);
-    return gs_core_ipc_handle(core, address, ret_ipc_handle);
+    gs_latch_release(&block->piece->arena->lock);
+    return entered;
+}
+
+gs_status gs_core_ipc_handle(struct gs_core *core, CUdeviceptr address,
+                             unsigned char ret_ipc_handle[GS_IPC_HANDLE_SIZE])
+{
+    struct gs_share_source source;
+    struct gs_export *export;
+    gs_status status;
+    bool exported;
+
+    gs_single_drain(&core->single, "memory is shared");
+    for (;;) {
+        status = look_for(core, address, &exported, ret_ipc_handle, &source);
+        if (status != GS_OK || exported)
+            return status;
+        /* The first of a process starts a thread and a socket: not under the arena's lock. */
+        status = gs_share_export(core->share, &source, &export);
+        gs_share_strip_unref(source.strip);
+        if (status != GS_OK || enter(core, &source, export, ret_ipc_handle))
+            return status;
+        gs_share_withdraw(core->share, export);
+    }
 }
 
 static gs_status publish(struct gs_core *core, CUdeviceptr address, const struct gs_naming *naming)
