@@ -244,8 +244,7 @@ void gs_block_record_free_locked(struct gs_arena *arena, struct gs_block *block)
 struct gs_growth {
     struct gs_piece
         *place; /* takes the addresses of those that are not made yet; `span` is of them */
-    struct gs_piece *piece; /* the one that is being made, */
-    struct gs_block *fresh; /* and the record of what it becomes; or NULL */
+    struct gs_piece *piece; /* the one that is being made, or NULL */
     size_t least;           /* bytes that are missing still */
     struct gs_block *block; /* what is there of it, and nobody else's meanwhile; or NULL */
     struct gs_block *above; /* the same behind the place */
@@ -257,12 +256,12 @@ struct gs_growth {
 gs_status gs_arena_grow_locked(struct gs_arena *arena, size_t size, struct gs_growth *ret);
 /* The next piece to map, at its span; `scarce`: of no more than what is missing. GS_NO_HOST_MEMORY.
  * Then it was mapped: it is in the map, and nobody's until it has joined, under the same hold of
- * the lock. Else, and after GS_NO_HOST_MEMORY, it leaves the map; when it is not mapped any more
- * its addresses are the place's again. */
+ * the lock. Else, and after GS_NO_HOST_MEMORY of either, it leaves the map; when it is not mapped any
+ * more its addresses are the place's again. */
 gs_status gs_growth_next_locked(struct gs_arena *arena, struct gs_growth *growth, bool scarce);
 gs_status gs_growth_mapped_locked(struct gs_arena *arena, struct gs_growth *growth,
                                   CUmemGenericAllocationHandle handle);
-void gs_growth_joined_locked(struct gs_arena *arena, struct gs_growth *growth);
+gs_status gs_growth_join_locked(struct gs_arena *arena, struct gs_growth *growth);
 void gs_growth_leaves_locked(struct gs_arena *arena, struct gs_growth *growth);
 void gs_growth_not_mapped_locked(struct gs_growth *growth);
 /* No more are made: what there is is free, and around it this block, or NULL. */

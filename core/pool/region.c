@@ -196,9 +196,6 @@ void gs_growth_leaves_locked(struct gs_arena *arena, struct gs_growth *growth)
         gs_map_remove(arena->shared->map, &piece->span);
     piece->mapped = false;
     __atomic_store_n(&piece->arena, NULL, __ATOMIC_RELAXED);
-    if (growth->fresh)
-        gs_block_record_free_locked(arena, growth->fresh);
-    growth->fresh = NULL;
 }
 
 void gs_growth_not_mapped_locked(struct gs_growth *growth)
@@ -227,11 +224,11 @@ static void link_block_locked(struct gs_block *block)
         block->above->below = block;
 }
 
-/* The memory that is wanted is one block more of it. */
-static void add_block_locked(struct gs_arena *arena, struct gs_growth *growth)
+/* What is wanted has one block more, all of the new piece. */
+static void add_block_locked(struct gs_arena *arena, struct gs_growth *growth,
+                             struct gs_block *block)
 {
     struct gs_piece *piece = growth->piece;
-    struct gs_block *block = growth->fresh;
 
     block->piece = piece;
     block->base = piece->span.base;
@@ -244,7 +241,6 @@ static void add_block_locked(struct gs_arena *arena, struct gs_growth *growth)
         gs_block_merge_locked(arena, growth->block, block);
     else
         growth->block = block;
-    growth->fresh = NULL;
 }
 
 gs_status gs_growth_mapped_locked(struct gs_arena *arena, struct gs_growth *growth,
@@ -253,8 +249,7 @@ gs_status gs_growth_mapped_locked(struct gs_arena *arena, struct gs_growth *grow
     struct gs_piece *piece = growth->piece;
 
     gs_latch_assert_held(&arena->lock);
-    growth->fresh = gs_block_record_new_locked(arena);
-    if (!growth->fresh || !gs_index_make(piece))
+    if (!gs_index_make(piece))
         return GS_NO_HOST_MEMORY;
     __atomic_store_n(&piece->arena, arena, __ATOMIC_RELAXED);
     __atomic_store_n(&piece->device, (unsigned char)arena->device->ordinal, __ATOMIC_RELAXED);
@@ -266,19 +261,23 @@ gs_status gs_growth_mapped_locked(struct gs_arena *arena, struct gs_growth *grow
     return piece->mapped ? GS_OK : GS_NO_HOST_MEMORY;
 }
 
-void gs_growth_joined_locked(struct gs_arena *arena, struct gs_growth *growth)
+gs_status gs_growth_join_locked(struct gs_arena *arena, struct gs_growth *growth)
 {
+    struct gs_block *block = gs_block_record_new_locked(arena);
     struct gs_piece *piece = growth->piece;
 
     gs_latch_assert_held(&arena->lock);
+    if (!block)
+        return GS_NO_HOST_MEMORY;
     piece->id = gs_arena_next_id_locked(arena);
     GS_ADD(arena->reserved, piece->span.size);
     if (arena->reserved > arena->counts.reserved_peak)
         __atomic_store_n(&arena->counts.reserved_peak, arena->reserved, __ATOMIC_RELAXED);
     GS_COUNT(arena->counts.grown);
     growth->least -= piece->span.size < growth->least ? piece->span.size : growth->least;
-    add_block_locked(arena, growth);
+    add_block_locked(arena, growth, block);
     gs_arena_limit_locked(arena);
+    return GS_OK;
 }
 
 struct gs_block *gs_arena_grown_locked(struct gs_arena *arena, struct gs_growth *growth)

@@ -88,27 +88,23 @@ static struct gs_block *wholly_free_locked(const struct gs_piece *piece)
     return has_all_of(block, piece) ? block : NULL;
 }
 
-/* So many bytes together, in pieces of at most `largest`. */
-struct wish {
-    size_t bytes, largest;
-};
-
-/* A block is found by looking through all pieces below: the one of the piece above may be known. */
-static void detach_from_locked(struct gs_arena *arena, struct gs_region *region, struct wish *wish,
-                               struct gs_piece **list)
+/* Onto the list, of `bytes` together, each of `largest` at most; returns what is still wanted. A block
+ * is found by looking through all pieces below: the one of the piece above may be known. */
+static size_t detach_from_locked(struct gs_arena *arena, struct gs_region *region, size_t bytes,
+                                 size_t largest, struct gs_piece **list)
 {
     struct gs_piece *piece = region->highest, *lower;
     struct gs_block *block = NULL;
     struct gs_fence stuck = {0};
 
     if (!gs_bins_find(&region->free, GS_PAGE_SIZE, SIZE_MAX)) /* none is; there may be many */
-        return;
-    for (; piece && wish->bytes > 0; piece = lower) {
+        return bytes;
+    for (; piece && bytes > 0; piece = lower) {
         size_t size = piece->span.size;
         bool detached, more;
 
         lower = piece->prev;
-        if (!piece->mapped || piece->asleep || size > wish->largest)
+        if (!piece->mapped || piece->asleep || size > largest)
             continue;
         if (!has_all_of(block, piece))
             block = wholly_free_locked(piece);
@@ -122,28 +118,29 @@ static void detach_from_locked(struct gs_arena *arena, struct gs_region *region,
             continue;
         piece->after = *list;
         *list = piece;
-        wish->bytes -= size < wish->bytes ? size : wish->bytes;
+        bytes -= size < bytes ? size : bytes;
     }
+    return bytes;
 }
 
-static struct gs_piece *detach_wish_locked(struct gs_arena *arena, struct wish wish)
+static struct gs_piece *detach_any_locked(struct gs_arena *arena, size_t bytes, size_t largest)
 {
     struct gs_piece *detached = NULL;
 
     gs_latch_assert_held(&arena->lock);
-    detach_from_locked(arena, &arena->large, &wish, &detached);
-    detach_from_locked(arena, &arena->small, &wish, &detached);
+    bytes = detach_from_locked(arena, &arena->large, bytes, largest, &detached);
+    detach_from_locked(arena, &arena->small, bytes, largest, &detached);
     return detached;
 }
 
 struct gs_piece *gs_arena_detach_bytes_locked(struct gs_arena *arena, size_t bytes)
 {
-    return detach_wish_locked(arena, (struct wish){bytes, SIZE_MAX});
+    return detach_any_locked(arena, bytes, SIZE_MAX);
 }
 
 struct gs_piece *gs_arena_detach_one_locked(struct gs_arena *arena, size_t most)
 {
-    struct gs_piece *piece = detach_wish_locked(arena, (struct wish){1, most});
+    struct gs_piece *piece = detach_any_locked(arena, 1, most);
 
     if (piece)
         GS_COUNT(arena->counts.later);

@@ -151,8 +151,9 @@ static gs_status make_locked(struct gs_core *core, struct gs_arena *arena, uint6
     if (status == GS_OK)
         status = gs_arena_is_over_locked(arena, life) ? GS_NO_CONTEXT
                                                       : gs_peers_admit_locked(core, growth->piece);
+    if (status == GS_OK)
+        status = gs_growth_join_locked(arena, growth);
     if (status == GS_OK) {
-        gs_growth_joined_locked(arena, growth);
         __atomic_add_fetch(&core->figures.grown[device->ordinal], span.size, __ATOMIC_RELAXED);
         return GS_OK;
     }
