@@ -214,13 +214,13 @@ static void *run(void *arg)
 
     pthread_setname_np(pthread_self(), "gpushim-purge");
     gs_releasing_goes_after(true);
-    if (begin(purge))
-        gs_neighbour_join(core);
-    end(purge);
     while (state != PURGE_STOP) {
         uint64_t decay = decay_of(core), pause = decay / 2;
         bool used;
 
+        if (begin(purge))
+            gs_neighbour_join(core); /* again where it could not be before */
+        end(purge);
         if (decay == 0) {
             state = sleep_in(core, PURGE_AWAKE, decay, UINT64_MAX);
             continue;
@@ -228,8 +228,6 @@ static void *run(void *arg)
         sleep_in(core, PURGE_AWAKE, decay, pause ? pause : 1);
         if (decay_of(core) != decay)
             continue;
-        if (begin(purge))
-            gs_neighbour_join(core); /* where it could not be before */
         used = begin(purge) && look(core);
         end(purge);
         state = PURGE_AWAKE;

@@ -23,11 +23,6 @@ void gs_releasing_goes_after(bool after)
     goes_after = after;
 }
 
-static bool is_releasing_here(void)
-{
-    return releasing_here > 0;
-}
-
 /* The driver does one thing at a time, and gives who calls again its turn before one that sleeps for
  * it. */
 static void let_growths_go_first(const struct gs_core *core)
@@ -133,7 +128,7 @@ bool gs_releases_await(struct gs_core *core, uint64_t limit_ns)
 {
     bool any;
 
-    if (is_releasing_here())
+    if (releasing_here)
         return false;
     any = gs_spent_unmap(core) > 0; /* nobody else is at those */
     return await(&core->releases.gone, load(&core->shared.detached), limit_ns) || any;
@@ -166,7 +161,7 @@ uint64_t gs_core_begin_count(const struct gs_core *core)
 {
     uint64_t begun = load(&core->releases.begun);
 
-    if (!is_releasing_here())
+    if (!releasing_here)
         await(&core->releases.done, begun, COUNTED_NS);
     return load(&core->releases.begun) + load(&core->shared.detached);
 }
