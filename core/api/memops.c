@@ -23,12 +23,13 @@ void gs_core_sync_memops_due(struct gs_core *core)
 {
     struct gs_context *context = NULL;
     gs_status status = GS_OK, one;
+    CUcontext handle;
 
     if (gs_core_capturing(core) || !__atomic_load_n(&core->programs.memops_due, __ATOMIC_SEQ_CST) ||
         !__atomic_exchange_n(&core->programs.memops_due, false, __ATOMIC_SEQ_CST))
         return;
-    while ((context = gs_context_next(core, context)))
-        if ((one = synchronise(core, context->handle)) != GS_OK)
+    while ((context = gs_context_next(core, context, &handle)))
+        if ((one = synchronise(core, handle)) != GS_OK)
             status = one;
     if (status != GS_OK)
         gs_log_line(

@@ -197,9 +197,10 @@ void gs_context_before_capture(struct gs_core *core);
  * held any more. Takes all locks it needs; none is held. */
 void gs_context_purge_dead(struct gs_core *core);
 
-/* The next of those that are not about to go, behind one (NULL: the first); NULL: there are no
- * more. */
-struct gs_context *gs_context_next(struct gs_core *core, const struct gs_context *context);
+/* The next of those that are not about to go, behind one (NULL: the first), and its handle; NULL:
+ * there are no more. Its record may be another one's at any time. */
+struct gs_context *gs_context_next(struct gs_core *core, const struct gs_context *context,
+                                   CUcontext *ret_handle);
 /* Their handles; so many at most. Returns how many. */
 #define GS_CONTEXTS_SEEN 64
 unsigned gs_contexts_alive(struct gs_core *core, CUcontext ret_contexts[GS_CONTEXTS_SEEN]);

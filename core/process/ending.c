@@ -134,7 +134,8 @@ static bool is_last_locked(const struct gs_core *core, const struct gs_context *
     return !other;
 }
 
-struct gs_context *gs_context_next(struct gs_core *core, const struct gs_context *context)
+struct gs_context *gs_context_next(struct gs_core *core, const struct gs_context *context,
+                                   CUcontext *ret_handle)
 {
     struct gs_context *next;
 
@@ -142,6 +143,8 @@ struct gs_context *gs_context_next(struct gs_core *core, const struct gs_context
     next = context ? context->next : core->contexts;
     while (next && next->detached)
         next = next->next;
+    if (next)
+        *ret_handle = next->handle;
     gs_lock_release(&core->lock);
     return next;
 }
@@ -151,8 +154,9 @@ unsigned gs_contexts_alive(struct gs_core *core, CUcontext ret_contexts[GS_CONTE
     struct gs_context *context = NULL;
     unsigned count = 0;
 
-    while (count < GS_CONTEXTS_SEEN && (context = gs_context_next(core, context)))
-        ret_contexts[count++] = context->handle;
+    while (count < GS_CONTEXTS_SEEN &&
+           (context = gs_context_next(core, context, &ret_contexts[count])))
+        count++;
     return count;
 }
 

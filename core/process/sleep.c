@@ -113,8 +113,9 @@ static gs_status await_context(struct gs_context *context, uint64_t until_ns)
 bool gs_core_await_work(struct gs_core *core, uint64_t until_ns, struct gs_sleep_why *why)
 {
     struct gs_context *context = NULL;
+    CUcontext handle;
 
-    while ((context = gs_context_next(core, context))) {
+    while ((context = gs_context_next(core, context, &handle))) {
         const gs_status status = await_context(context, until_ns);
         if (status == (gs_status)CUDA_ERROR_NOT_READY)
             return gs_sleep_refuse(

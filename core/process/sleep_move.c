@@ -35,11 +35,11 @@ static size_t free_here(const struct gs_driver *driver)
 }
 
 /* One that refuses keeps what it has. */
-static void lower_stack(struct gs_core *core, struct gs_context *context)
+static void lower_stack(struct gs_core *core, struct gs_context *context, CUcontext handle)
 {
     const struct gs_driver *driver = &core->driver;
     struct gs_low_stack *stack = &context->stack;
-    gs_status status = driver->ctx_push_current(context->handle);
+    gs_status status = driver->ctx_push_current(handle);
     CUcontext popped;
     size_t before, after;
 
@@ -58,11 +58,11 @@ static void lower_stack(struct gs_core *core, struct gs_context *context)
     driver->ctx_pop_current(&popped);
 }
 
-static gs_status raise_stack(struct gs_core *core, struct gs_context *context)
+static gs_status raise_stack(struct gs_core *core, struct gs_context *context, CUcontext handle)
 {
     const struct gs_driver *driver = &core->driver;
     struct gs_low_stack *stack = &context->stack;
-    gs_status status = driver->ctx_push_current(context->handle);
+    gs_status status = driver->ctx_push_current(handle);
     CUcontext popped;
 
     if (status != GS_OK)
@@ -79,12 +79,13 @@ static gs_status raise_stack(struct gs_core *core, struct gs_context *context)
 static void lower_stacks(struct gs_core *core)
 {
     struct gs_context *context = NULL;
+    CUcontext handle;
 
     if (!core->driver.ctx_get_limit || !core->driver.ctx_set_limit)
         return;
-    while ((context = gs_context_next(core, context)))
+    while ((context = gs_context_next(core, context, &handle)))
         if (!context->stack.low)
-            lower_stack(core, context);
+            lower_stack(core, context, handle);
 }
 
 /* GS_OK: all have what they had. */
@@ -92,10 +93,11 @@ static gs_status raise_stacks(struct gs_core *core)
 {
     struct gs_context *context = NULL;
     gs_status status = GS_OK;
+    CUcontext handle;
 
-    while (status == GS_OK && (context = gs_context_next(core, context)))
+    while (status == GS_OK && (context = gs_context_next(core, context, &handle)))
         if (context->stack.low)
-            status = raise_stack(core, context);
+            status = raise_stack(core, context, handle);
     return status;
 }
 
