@@ -13,7 +13,6 @@
 #include "core/share/importer.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #define POLL_FIRST_NS   GS_NS_PER_MS
 #define POLL_LONGEST_NS (16 * GS_NS_PER_MS)
@@ -224,10 +223,7 @@ static void give_back_locked(struct gs_share *share, struct gs_opened *opened)
     gs_lock_take(&share->importer.lock);
     if (last)
         gs_import_recycle_locked(share, import);
-    if (opened->replaced)
-        share->importer.replaced--;
-    else
-        HASH_DEL(share->importer.opened, opened);
+    HASH_DEL(share->importer.opened, opened);
     remote->opened_count--;
     free(opened->uses);
     opened->uses = NULL;
@@ -236,32 +232,14 @@ static void give_back_locked(struct gs_share *share, struct gs_opened *opened)
     gs_remote_release_locked(share, remote);
 }
 
-/* What the block had been opened as before its exporter was given up: both have one lease. */
-static const struct gs_opened *before_locked(const struct gs_share *share,
-                                             const struct gs_opened *opened)
-{
-    const struct gs_opened *before =
-        share->importer.replaced > 0 && !opened->replaced ? share->importer.closing : NULL;
-
-    while (before &&
-           (!before->replaced || memcmp(&before->key, &opened->key, sizeof before->key) != 0))
-        before = before->next;
-    return before;
-}
-
-/* A device may reach it still, or another process what is external here; or what it was opened as
- * before. */
+/* A device may reach it still, or another process what is external here. */
 static bool is_held(struct gs_share *share, struct gs_opened *opened)
 {
-    const struct gs_opened *before = before_locked(share, opened);
-
     opened->held = share->events.in_use &&
                    share->events.in_use(share->events.arg, opened->address, opened->size, false);
     if (opened->external && gs_external_is_held_locked(share, opened->external))
         opened->held = true;
-    if (before)
-        opened->held |= before->held;
-    return opened->held || before;
+    return opened->held;
 }
 
 void gs_share_look_again(struct gs_share *share)
@@ -404,8 +382,6 @@ void gs_share_context_gone(struct gs_share *share, CUcontext context)
         opened->count = 0;
         gs_closing_start_locked(share, opened);
     }
-    for (opened = share->importer.closing; opened; opened = opened->next)
-        leave_context(opened, context); /* also those that the table has not any more */
     gs_externals_context_gone_locked(share, context);
     if (gone) {
         HASH_DEL(share->importer.contexts, gone);

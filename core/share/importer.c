@@ -86,18 +86,9 @@ static gs_status ask(struct gs_share *share, struct gs_remote *remote,
     return status;
 }
 
-/* Its block has another record from now on; the thread finishes this one. */
-static void replace_locked(struct gs_share *share, struct gs_opened *before)
-{
-    HASH_DEL(share->importer.opened, before);
-    before->replaced = before->leaving = true;
-    share->importer.replaced++;
-}
-
-/* Enters what was granted everywhere, or nowhere; in place of `before`, if that is not NULL. */
+/* Enters what was granted everywhere, or nowhere. */
 static gs_status enter_locked(struct gs_share *share, struct gs_remote *remote,
-                              const struct granted *granted, struct gs_opened *opened,
-                              struct gs_opened *before)
+                              const struct granted *granted, struct gs_opened *opened)
 {
     gs_status status = GS_OK;
 
@@ -120,8 +111,6 @@ static gs_status enter_locked(struct gs_share *share, struct gs_remote *remote,
     if (status == GS_OK) {
         HASH_ADD(hh, share->importer.opened, key, sizeof opened->key, opened);
         if (opened->hh.tbl) {
-            if (before)
-                replace_locked(share, before);
             remote->opened_count++;
             return GS_OK;
         }
@@ -140,12 +129,10 @@ static void opened_free(struct gs_opened *opened)
     free(opened);
 }
 
-/* Called with the lock held and the remote busy; lets go of the lock meanwhile. `before`: as
- * enter_locked. */
+/* Called with the lock held and the remote busy; lets go of the lock meanwhile. */
 static gs_status open_new_locked(struct gs_share *share, struct gs_remote *remote,
-                                 struct gs_opened *before, const struct gs_ipc_handle *ipc_handle,
-                                 const unsigned char *bytes, CUcontext context, CUdevice device,
-                                 CUdeviceptr *ret_address)
+                                 const struct gs_ipc_handle *ipc_handle, const unsigned char *bytes,
+                                 CUcontext context, CUdevice device, CUdeviceptr *ret_address)
 {
     struct gs_opened *opened = calloc(1, sizeof *opened);
     struct granted granted = {.fresh = false};
@@ -164,7 +151,7 @@ static gs_status open_new_locked(struct gs_share *share, struct gs_remote *remot
             opened_free(opened);
             return status;
         }
-        status = enter_locked(share, remote, &granted, opened, before);
+        status = enter_locked(share, remote, &granted, opened);
         if (status == GS_OK) {
             *ret_address = opened->start;
             return GS_OK;
@@ -225,16 +212,20 @@ static gs_status open_step_locked(struct gs_share *share, struct gs_remote *remo
                                   const unsigned char *bytes, CUcontext context, CUdevice device,
                                   CUdeviceptr *ret_address, bool *ret_done)
 {
-    const bool is_lost = opened && opened->count == 0 && opened->orphan;
-
     *ret_done = true;
-    if (!opened || is_lost)
-        return open_new_locked(share, remote, opened, ipc_handle, bytes, context, device,
-                               ret_address);
+    if (!opened)
+        return open_new_locked(share, remote, ipc_handle, bytes, context, device, ret_address);
     if (is_home(opened->import, device))
         return count_locked(share, opened, context, ret_address);
     *ret_done = false;
     return allow_locked(share, opened, device);
+}
+
+/* It cannot be opened before it is back: the thread gives it back shortly, and what was closed and
+ * whose exporter was given up since as soon as its GPU work has ended; or it sleeps. */
+static bool is_going(const struct gs_opened *opened)
+{
+    return opened->leaving || opened->import->away || (opened->count == 0 && opened->orphan);
 }
 
 static gs_status open_locked(struct gs_share *share, const struct gs_ipc_handle *ipc_handle,
@@ -268,9 +259,7 @@ static gs_status open_locked(struct gs_share *share, const struct gs_ipc_handle 
             remote = gs_remote_new_locked(share, ipc_handle->instance);
         if (!remote)
             return GS_NO_HOST_MEMORY;
-        if (remote->busy ||
-            (opened &&
-             (opened->leaving || opened->import->away))) { /* the thread gives it back shortly */
+        if (remote->busy || (opened && is_going(opened))) {
             if (gs_remote_await_locked(share, deadline))
                 continue;
             gs_say_unreachable(share, "other threads wait for the process that shared it");

@@ -118,9 +118,8 @@ struct gs_opened {
     struct gs_opened *older, *newer; /* in the list of those */
     bool recalled;                   /* the exporter wants it back */
     bool orphan; /* the exporter was given up since: it is asked before the block is opened again */
-    bool leaving;  /* its fences have passed, it cannot be revived */
-    bool held;     /* a registration of it was in use when it was to be given back */
-    bool replaced; /* not in the table any more, but its block, which goes back after this */
+    bool leaving; /* its fences have passed, it cannot be revived */
+    bool held;    /* a registration of it was in use when it was to be given back */
     struct gs_use *uses;
     unsigned use_count;
     struct gs_external *external; /* that it is, of this process's; NULL: of another's */

@@ -225,8 +225,7 @@ struct gs_importer {
     struct gs_cond changed; /* a remote is no longer busy; external memory is over */
     struct gs_remote *remotes;
     struct gs_opened *opened;
-    struct gs_opened *closing; /* list of opened blocks whose last count is gone, */
-    unsigned replaced;         /* and how many of them have another record in `opened` */
+    struct gs_opened *closing; /* list of opened blocks whose last count is gone */
     struct gs_opened *kept;    /* what stays for the next open, the oldest first (cache.c) */
     unsigned kept_count;
     bool kept_armed; /* the thread comes by itself when the oldest one's time is over */

@@ -75,16 +75,20 @@ static void nothing_is_held(void)
 }
 
 /* Work of the context that had it open before runs on over the mapping of then. */
-Test(share_absent, what_is_opened_again_does_not_go_back_before_work_on_the_first_mapping_has_ended)
+Test(share_absent, what_was_closed_is_opened_again_when_work_on_the_first_mapping_has_ended)
 {
-    CUdeviceptr address = scene_open(ipc_handle);
+    CUdeviceptr address = scene_open(ipc_handle), again;
+    uint64_t timeout_ns = side.share->options.timeout_ns;
 
     memdriver_busy(SIDE_CONTEXT);
     cr_assert_eq(gs_share_close(side.share, address), GS_OK);
     give_up();
-    cr_assert_eq(gs_share_close(side.share, open_elsewhere(ipc_handle)), GS_OK);
+    side.share->options.timeout_ns = 100 * MS;
+    cr_assert_eq(gs_share_open(side.share, ipc_handle, OTHER_CONTEXT, 0, &again), GS_UNREACHABLE);
+    side.share->options.timeout_ns = timeout_ns;
     only_it_is_held();
     memdriver_busy(NULL);
+    cr_assert_eq(gs_share_close(side.share, open_elsewhere(ipc_handle)), GS_OK);
     nothing_is_held();
 }
 
