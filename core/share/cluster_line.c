@@ -45,14 +45,17 @@ static bool enqueue(struct gs_share *share, struct gs_client *client,
                     const union gs_wire_message *message, int fd)
 {
     struct gs_cluster *cluster = &share->store.cluster;
-    struct gs_agent_line *line = NULL;
+    struct gs_agent_line *line;
 
     if (client->over.shut)
         return false;
-    if (cluster->waiting < LINE_MAX + HASH_COUNT(share->exporter.exports))
-        line = malloc(offsetof(struct gs_agent_line, message) + message->head.size);
-    if (!line) {
+    if (cluster->waiting >= LINE_MAX + HASH_COUNT(share->exporter.exports)) {
         hang_up(share, client, "it does not read what it is told");
+        return false;
+    }
+    line = malloc(offsetof(struct gs_agent_line, message) + message->head.size);
+    if (!line) {
+        hang_up(share, client, "no host memory is left for what it is to be told");
         return false;
     }
     line->next = NULL;
