@@ -262,7 +262,8 @@ static gs_status open_locked(struct gs_share *share, const struct gs_ipc_handle 
         if (remote->busy || (opened && is_going(opened))) {
             if (gs_remote_await_locked(share, deadline))
                 continue;
-            gs_say_unreachable(share, "other threads wait for the process that shared it");
+            gs_say_unreachable(share, "other threads wait for the process that shared it, or GPU "
+                                      "work uses what was open of it before");
             return GS_UNREACHABLE;
         }
         remote->busy = true;
