@@ -1,6 +1,8 @@
 """The driver, called by ctypes in the process itself: what the programs here begin with."""
 import ctypes
+import os
 import struct
+import sys
 
 
 class Missing(Exception):
@@ -24,6 +26,8 @@ class Driver:
     """The first device's primary context is current. Numbers are passed in 64 bits."""
 
     def __init__(self):
+        if 'libgpushim' in os.environ.get('LD_PRELOAD', '') and not hasattr(ctypes.CDLL(None), 'gpushim_version'):
+            sys.exit('the library is not there')
         try:
             self.library = ctypes.CDLL('libcuda.so.1')
         except OSError as error:

@@ -365,8 +365,9 @@ class Asked:
 
 def driver():
     """Natively, and under the library where this program is started with it."""
-    need_containers()
     set_for_all(LD_PRELOAD=os.environ.get('LD_PRELOAD'))
+    check('LD_PRELOAD' not in os.environ or Puppet(begin=False).has('gpushim_version'), 'the library is not there')
+    need_containers()
     for asked in (Asked('same'), Asked('ipc', ('unshare', '--ipc')), Asked('shm', ('unshare', '--mount', *OWN_SHM), is_gain=True),
                   Asked('pid', OTHER_PIDS, is_gain=True), Asked('container', APART, is_gain=True),
                   Asked('twins', APART, APART, is_gain=True)):  # each is pid 1
