@@ -205,23 +205,6 @@ Test(share_hostile, another_users_connection_is_refused_by_its_credentials)
     assert_serves();
 }
 
-Test(share_hostile, a_user_that_is_named_gets_through)
-{
-    unsigned long address;
-
-    need_root();
-    other_stop(&other);
-    scene_stop();
-    options.uids[options.uid_count++] = 65534;
-    scene_block(&export, ipc_handle);
-    chmod(dir, 0711);
-    other_start(&other, dir, "uid=65534");
-    cr_assert_eq(other_open(&other, ipc_handle, &address), GS_UNREACHABLE, "he does not name us");
-    other_stop(&other);
-    other_start(&other, dir, "trust=0");
-    cr_assert_eq(other_open(&other, ipc_handle, &address), GS_OK);
-}
-
 /* ---- Full tables of descriptors ------------------------------------------------------------- */
 
 static pid_t flier; /* has descriptors under way; 0: none are */
