@@ -185,42 +185,6 @@ Test(config_origin, each_option_tells_the_strongest_source_that_names_it)
     EXPECT_ONE(&complaints, "etc:5: debug.grace");
 }
 
-Test(config_origin, files_tell_whether_they_were_read_and_why_not)
-{
-    place_write("gpushim.conf", "", 0666);
-    place_write("etc", "", 0644);
-    EXPLAIN(home_entry);
-    cr_assert_eq(origins.file_count, 3);
-    cr_assert_str_eq(origins.files[0].path, place_path("gpushim.conf"));
-    cr_assert_not(origins.files[0].read);
-    cr_assert_not_null(strstr(origins.files[0].why_not, "others may write to it (mode 666)"));
-    EXPECT_ONE(&complaints, origins.files[0].why_not);
-    cr_assert_str_eq(origins.files[1].path, place_system);
-    cr_assert_not(origins.files[1].read);
-    cr_assert_str_eq(origins.files[1].why_not, "absent");
-    cr_assert_str_eq(origins.files[2].path, place_etc);
-    cr_assert(origins.files[2].read);
-    cr_assert_str_eq(origins.files[2].why_not, "");
-}
-
-Test(config_origin, a_named_file_is_the_only_one)
-{
-    char named[256];
-    place_write("named", "\nlog = info", 0644);
-    snprintf(named, sizeof named, "GPUSHIM_CONFIG=%s", place_path("named"));
-    EXPLAIN(home_entry, named);
-    cr_assert_eq(origins.file_count, 1);
-    cr_assert(origins.files[0].read);
-    origin_expect("log", (struct gs_config_origin){GS_CONFIG_FILE, false, 0, 2});
-    cr_assert_eq(unlink(place_path("named")), 0);
-    EXPLAIN(home_entry, named);
-    cr_assert_eq(origins.file_count, 1);
-    cr_assert_str_eq(origins.files[0].why_not,
-                     "No such file or directory; correct GPUSHIM_CONFIG or unset it");
-    EXPLAIN(home_entry, "GPUSHIM_CONFIG=");
-    cr_assert_eq(origins.file_count, 0);
-}
-
 static void count_complaints(void *arg, const char *line)
 {
     ++*(unsigned *)arg;

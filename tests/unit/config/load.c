@@ -251,24 +251,6 @@ Test(config_load, etc_is_read_too_after_the_builds_own_file)
     cr_assert_eq(config.debug.epoch_bytes, 4096);
 }
 
-Test(config_load, the_files_that_were_read_are_named)
-{
-    char expected[400];
-
-    LOAD_FILES(place_home);
-    cr_assert_str_empty(config.read_files);
-    user_file_write("log = debug\n");
-    place_write("system", "log = info\n", 0644);
-    place_write("etc", "", 0644);
-    LOAD_FILES(place_home);
-    snprintf(expected, sizeof expected, "%s/.config/gpushim.conf, %s, %s", place, place_system,
-             place_etc);
-    cr_assert_str_eq(config.read_files, expected);
-    cr_assert_eq(chmod(place_system, 0666), 0);
-    LOAD_FILES("GPUSHIM_LOG=info");
-    cr_assert_str_eq(config.read_files, place_etc);
-}
-
 Test(config_load, a_file_that_others_may_write_to_is_refused)
 {
     static const mode_t writable[] = {0664, 0646, 0666, 0620};
