@@ -27,8 +27,6 @@
 #define MESSAGES_MAX 16   /* of one client in one round */
 #define SEND_BUFFER  4096 /* a client that does not read holds up this much, and then itself */
 #define LATE_NS      (5 * GS_NS_PER_S) /* one that nobody waits for is looked at again after this */
-#define LOST_NS      GS_NS_PER_S /* whether the program has closed connections is looked at after this */
-#define PAUSE_NS     (50 * GS_NS_PER_MS)
 
 static struct gs_client *client_find(struct gs_share *share, uint64_t id)
 {
@@ -421,7 +419,7 @@ static void listen_for(struct gs_share *share, unsigned events)
 static void listener_rest(struct gs_share *share)
 {
     listen_for(share, 0);
-    share->clients.listener_pause = gs_now_ns() + PAUSE_NS;
+    share->clients.listener_pause = gs_now_ns() + GS_ROOM_NS;
 }
 
 void gs_clients_accept(struct gs_share *share)
@@ -459,7 +457,7 @@ static void look_for_lost(struct gs_share *share, uint64_t now)
         return;
     HASH_ITER(hh, share->clients.first, client, next)
         gs_client_is_lost(client);
-    share->clients.lost_look_ns = now + LOST_NS;
+    share->clients.lost_look_ns = now + GS_LOOK_NS;
 }
 
 uint64_t gs_clients_tick(struct gs_share *share, uint64_t now)

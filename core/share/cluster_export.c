@@ -12,8 +12,6 @@
 
 #include <stdlib.h>
 
-#define RETRY_NS (10 * GS_NS_PER_MS)
-
 /* ---- What its process is told ---------------------------------------------------------------- */
 
 static struct gs_client *owner_of(struct gs_share *share, const struct gs_export *export)
@@ -59,7 +57,7 @@ uint64_t gs_cluster_export_tick(struct gs_share *share, uint64_t now)
         if (export->far)
             tell_owner(share, export);
     }
-    return share->store.cluster.holds_due ? now + RETRY_NS : GS_NEVER;
+    return share->store.cluster.holds_due ? now + GS_ROOM_NS : GS_NEVER;
 }
 
 static void set_lent(struct gs_share *share, struct gs_export *export, bool lent)

@@ -212,7 +212,6 @@ void gs_clients_part(struct gs_share *share);
 void gs_clients_free(struct gs_share *share);
 
 #define GS_IDLE_NS (30 * GS_NS_PER_S) /* then a client without references is hung up on */
-#define GS_LOOK_NS GS_NS_PER_S        /* one that has hung up is looked at after this */
 
 struct gs_reference {
     uint64_t block_id;

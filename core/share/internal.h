@@ -32,6 +32,12 @@
 
 #define GS_NEVER UINT64_MAX
 
+/* What nobody announces is looked at again after this: who has hung up, whether the program has
+ * closed a connection, whether the socket is there. */
+#define GS_LOOK_NS GS_NS_PER_S
+/* What there was no room for, among descriptors or in a socket, is tried again after this. */
+#define GS_ROOM_NS (20 * GS_NS_PER_MS)
+
 /* What the share thread does about an export: asks its holders for it, makes a descriptor of its
  * chunk ahead. */
 enum gs_work { GS_WORK_RECALL, GS_WORK_CHUNK_FD, GS_WORKS };

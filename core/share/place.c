@@ -10,8 +10,6 @@
 #include <string.h>
 
 #define SWEEP_AFTER_NS (20 * GS_NS_PER_MS) /* the first importers are served before */
-#define AGAIN_NS \
-    GS_NS_PER_S /* it is looked at, and where it cannot be put up tried, again after this */
 
 /* ---- Once ----------------------------------------------------------------------------------- */
 
@@ -145,7 +143,7 @@ void gs_sweep(struct gs_share *share)
 void gs_socket_look(struct gs_share *share)
 {
     if (share->place.look_ns == GS_NEVER)
-        share->place.look_ns = gs_now_ns() + AGAIN_NS;
+        share->place.look_ns = gs_now_ns() + GS_LOOK_NS;
 }
 
 uint64_t gs_socket_tick(struct gs_share *share, uint64_t now)
@@ -169,7 +167,7 @@ uint64_t gs_socket_tick(struct gs_share *share, uint64_t now)
     if (now >= share->place.look_ns) {
         bool there = gs_socket_start(share) == GS_OK;
 
-        share->place.look_ns = there ? GS_NEVER : gs_now_ns() + AGAIN_NS;
+        share->place.look_ns = there ? GS_NEVER : gs_now_ns() + GS_LOOK_NS;
     }
     return due < share->place.look_ns ? due : share->place.look_ns;
 }

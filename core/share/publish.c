@@ -14,7 +14,6 @@
 #include <string.h>
 
 #define CONNECT_MS      500 /* for a broker that takes no connection: importers wait meanwhile */
-#define AGAIN_NS        (20 * GS_NS_PER_MS) /* where there was no descriptor, or too many are under way */
 #define START_WAIT_NS   (3 * GS_NS_PER_S)  /* for one that was started to listen, */
 #define START_LOOK_NS   (2 * GS_NS_PER_MS) /* looked for so often, and less often as that takes */
 #define START_LOOK_PART 8                  /* longer: after this part of the time */
@@ -251,7 +250,7 @@ static bool answer_locked(struct gs_share *share, union gs_wire_message *message
 {
     message->head.request = share->link.revoked;
     if (!gs_fd_is_there(&share->link.fd_is) || gs_wire_send(share->link.fd, message, fd) != 0) {
-        share->link.again_ns = gs_now_ns() + AGAIN_NS;
+        share->link.again_ns = gs_now_ns() + GS_ROOM_NS;
         return false;
     }
     share->link.asks = share->link.revoked = false;
@@ -291,7 +290,7 @@ static struct gs_export *next_locked(struct gs_share *share)
 static void pass_over(struct gs_share *share, struct gs_export *export, CUresult error)
 {
     if (error == CUDA_ERROR_OPERATING_SYSTEM) {
-        share->link.again_ns = gs_now_ns() + AGAIN_NS;
+        share->link.again_ns = gs_now_ns() + GS_ROOM_NS;
         return;
     }
     gs_log_line(
@@ -351,7 +350,7 @@ static void give(struct gs_share *share, struct gs_export *export)
     }
     gs_lock_take(&share->lock);
     if (!gs_fd_is_there(&fd)) /* the program may have closed it meanwhile */
-        share->link.again_ns = gs_now_ns() + AGAIN_NS;
+        share->link.again_ns = gs_now_ns() + GS_ROOM_NS;
     else
         give_locked(share, export, piece, fd.fd);
     gs_lock_release(&share->lock);

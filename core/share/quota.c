@@ -15,8 +15,7 @@
 
 #include <stdlib.h>
 
-#define UNREAD_PART    16 /* of the limit of descriptors: so many connections are kept for that */
-#define UNREAD_LOOK_NS GS_NS_PER_S
+#define UNREAD_PART 16 /* of the limit of descriptors: so many connections are kept for that */
 
 /* A connection that is over, and of which the other side has not read all. */
 struct gs_unread {
@@ -116,7 +115,7 @@ void gs_client_hang_up(struct gs_share *share, struct gs_client *client)
     if (unread) {
         *unread = (struct gs_unread){.fd = client->kept_fd};
         if (!share->clients.unread)
-            share->clients.unread_look_ns = gs_now_ns() + UNREAD_LOOK_NS;
+            share->clients.unread_look_ns = gs_now_ns() + GS_LOOK_NS;
         LL_PREPEND(share->clients.unread, unread);
         gs_conn_shut(client->fd);
     } else {
@@ -129,7 +128,7 @@ uint64_t gs_unread_tick(struct gs_share *share, uint64_t now)
 {
     if (share->clients.unread && share->clients.unread_look_ns <= now) {
         unread_drop(share, false);
-        share->clients.unread_look_ns = now + UNREAD_LOOK_NS;
+        share->clients.unread_look_ns = now + GS_LOOK_NS;
     }
     return share->clients.unread ? share->clients.unread_look_ns : GS_NEVER;
 }

@@ -16,11 +16,7 @@
 /* Who opens many blocks one after the other is not disturbed at each answer, which wakes the share
  * thread too: only this long after one it looks what else there is. */
 #define LOOK_NS        GS_NS_PER_MS
-#define ASTRAY_NS      GS_NS_PER_S /* connections are looked at, and tried again, after this; */
 #define ASTRAY_WAIT_NS (20 * GS_NS_PER_MS) /* the thread waits for so long, as others wait for it */
-#define FORK_AGAIN_NS \
-    (10 * GS_NS_PER_MS)             /* those who could not be told of a fork are told after this */
-#define ROOM_NS (50 * GS_NS_PER_MS) /* for a descriptor is looked for again after this */
 
 struct gs_remote *gs_remote_find_locked(struct gs_share *share, const unsigned char *instance)
 {
@@ -75,7 +71,7 @@ void gs_remote_reap_locked(struct gs_share *share, struct gs_remote *remote)
         if (has_heard(remote)) {
             gs_remote_disconnect(share, remote);
         } else {
-            look_later(share, remote, ROOM_NS);
+            look_later(share, remote, GS_ROOM_NS);
             gs_thread_wake(share);
         }
     }
@@ -249,7 +245,7 @@ static void look_locked(struct gs_share *share, struct gs_remote *remote)
         return;
     }
     if (!drain_locked(share, remote)) {
-        look_later(share, remote, ROOM_NS);
+        look_later(share, remote, GS_ROOM_NS);
         return;
     }
     watch(share, remote, GS_WATCH_CHANGE);
@@ -291,7 +287,7 @@ static struct gs_remote *next_astray_locked(struct gs_share *share, uint64_t now
             continue;
         gs_remote_look(remote);
         share->importer.astray |= remote->astray;
-        if (remote->astray && now - remote->astray_ns >= ASTRAY_NS)
+        if (remote->astray && now - remote->astray_ns >= GS_LOOK_NS)
             return remote;
     }
     return NULL;
@@ -317,7 +313,7 @@ static uint64_t astray_tick_locked(struct gs_share *share, uint64_t now)
         gs_lock_take(&share->importer.lock);
         gs_remote_release_locked(share, remote);
     }
-    share->importer.astray_ns = now + ASTRAY_NS;
+    share->importer.astray_ns = now + GS_LOOK_NS;
     return share->importer.astray ? share->importer.astray_ns : GS_NEVER;
 }
 
@@ -369,7 +365,7 @@ uint64_t gs_fork_tick_locked(struct gs_share *share, uint64_t now)
     HASH_ITER(hh, share->importer.remotes, remote, next)
         told = !remote->busy && tell_fork(remote) && told;
     share->importer.fork_told = told;
-    return told ? GS_NEVER : now + FORK_AGAIN_NS;
+    return told ? GS_NEVER : now + GS_ROOM_NS;
 }
 
 /* Where the lock is taken, maybe by this very thread below a handler of a signal, the share thread

@@ -448,7 +448,7 @@ static void as_to_clients(const struct gs_share *share, struct nap *nap)
                     "somebody has nothing");
     }
     at_most(nap, GS_NS_PER_S, clients->unread, "somebody has hung up and left descriptors unread");
-    at_most(nap, 50 * GS_NS_PER_MS, clients->listener_pause, "it does not listen");
+    at_most(nap, 20 * GS_NS_PER_MS, clients->listener_pause, "it does not listen");
 }
 
 static void as_exporter(const struct gs_share *share, struct nap *nap)
@@ -465,6 +465,8 @@ static void as_exporter(const struct gs_share *share, struct nap *nap)
             "a descriptor is to be made ahead");
     at_most(nap, GS_NS_PER_S, share->place.listener >= 0 && share->place.look_ns != NEVER,
             "its socket may have gone");
+    at_most(nap, 20 * GS_NS_PER_MS, share->place.sweep_ns != NEVER,
+            "its folder is not cleared yet");
 }
 
 static void as_to_brokers(const struct gs_share *share, struct nap *nap)
@@ -475,7 +477,7 @@ static void as_to_brokers(const struct gs_share *share, struct nap *nap)
             "its broker has no answer yet");
     at_most(nap, 96 * GS_NS_PER_S, share->options.broker && link->fd < 0 && share->exporter.offered,
             "it has no broker");
-    at_most(nap, 10 * GS_NS_PER_MS, share->store.cluster.holds_due,
+    at_most(nap, 20 * GS_NS_PER_MS, share->store.cluster.holds_due,
             "a process does not know what it is to hold");
     at_most(nap, share->options.keep_ns / 4,
             share->options.is_broker && share->store.published_due_ns != NEVER,
@@ -492,7 +494,7 @@ static void as_importer(const struct gs_share *share, struct nap *nap)
     }
     at_most(nap, 16 * GS_NS_PER_MS, importer->polling, "something is on its way back");
     at_most(nap, GS_NS_PER_S, importer->look_ns != NEVER, "somebody has said something");
-    at_most(nap, 10 * GS_NS_PER_MS, importer->forked && !importer->fork_told, "it has forked");
+    at_most(nap, 20 * GS_NS_PER_MS, importer->forked && !importer->fork_told, "it has forked");
     at_most(nap, share->options.idle_ns, importer->kept, "something is kept");
 }
 
@@ -518,5 +520,5 @@ void rule_sleeps_until(const struct process *process, uint64_t due_ns)
         look_at(process, due_ns, nap.most_ns, nap.why);
     look_at(process, share->clients.lost_look_ns, GS_NS_PER_S, "connections may be lost");
     if (share->importer.look_ns != NEVER)
-        look_at(process, share->importer.look_ns, 50 * GS_NS_PER_MS, "somebody has said something");
+        look_at(process, share->importer.look_ns, 20 * GS_NS_PER_MS, "somebody has said something");
 }
