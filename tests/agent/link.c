@@ -152,7 +152,12 @@ Test(agent_link, who_says_nothing_has_a_few_seconds)
 
     set_up();
     fd = plain_call();
-    until(&downs, 1);
+    while (!called)
+        step();
+    links_look(&ours, called->made_ns + 4 * GS_NS_PER_S);
+    cr_assert_eq(downs, 0);
+    links_look(&ours, called->made_ns + 6 * GS_NS_PER_S);
+    cr_assert_eq(downs, 1);
     cr_assert(strstr(why_down, "in time"), "%s", why_down);
     close(fd);
 }

@@ -1,0 +1,235 @@
+/* How long the agent puts off what it does again: no later than this, by what it notes or is given
+ * to a wait. No time passes. */
+#include "shim/agent/agent.h"
+
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "core/share/directory.h"
+#include "tests/folder.h"
+
+#define MS GS_NS_PER_MS
+#define S  GS_NS_PER_S
+
+TestSuite(agent_timers, .timeout = 60);
+
+static struct gs_share_options share;
+static struct agent agent = {.broker.fd = -1, .share = &share, .log.to.level = &(int){-1}};
+
+static void start_jobs(const char *at)
+{
+    static struct directory_options directory = {.prefix = "p/", .owner = "me", .lease_s = 60};
+    char reason[DIRECTORY_REASON];
+
+    directory.place = at;
+    agent.jobs = jobs_start(&directory, eventfd(0, EFD_CLOEXEC), reason);
+    cr_assert_not_null(agent.jobs, "%s", reason);
+}
+
+static void start_good_jobs(void)
+{
+    static char place[300];
+
+    snprintf(place, sizeof place, "folder:%s", folder_new("directory"));
+    start_jobs(place);
+    while (!jobs_is_good(agent.jobs))
+        gs_rest_ns(MS);
+}
+
+static void set_up(void)
+{
+    char reason[LEASES_REASON];
+    int folder = open(folder_new("timers"), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+    cr_assert(folder >= 0 && leases_open(&agent.leases, folder, agent.boot, reason), "%s", reason);
+    agent.epoll = epoll_create1(EPOLL_CLOEXEC);
+}
+
+/* It was noted since `began_ns`. */
+static void must_be_due(uint64_t due_ns, uint64_t began_ns, uint64_t least_ns, uint64_t most_ns)
+{
+    cr_assert_geq(due_ns, began_ns + least_ns);
+    cr_assert_leq(due_ns, gs_now_ns() + most_ns, "%llu ms later",
+                  (unsigned long long)((due_ns - began_ns) / MS));
+}
+
+/* ---- The broker ------------------------------------------------------------------------------ */
+
+static int broker = -ECONNREFUSED;
+static uint64_t waits_ns;
+
+int __wrap_gs_directory_connect(int directory, const struct gs_share_options *options,
+                                const char *name, uint64_t limit_ns);
+int __wrap_gs_directory_connect(int directory, const struct gs_share_options *options,
+                                const char *name, uint64_t limit_ns)
+{
+    waits_ns = limit_ns;
+    return broker;
+}
+
+Test(agent_timers, a_broker_is_looked_for_four_times_a_second)
+{
+    uint64_t began = gs_now_ns();
+
+    snprintf(share.dir, sizeof share.dir, "%s", folder_new("brokers"));
+    broker_look(&agent, began);
+    cr_assert(waits_ns > 0 && waits_ns <= 100 * MS, "while all others wait");
+    cr_assert_leq(agent.broker_retry_ns, began + 250 * MS);
+}
+
+Test(agent_timers, what_processes_hold_is_known_after_two_minutes)
+{
+    union gs_wire_message message;
+    uint64_t began = gs_now_ns();
+    int ends[2];
+
+    set_up();
+    snprintf(share.dir, sizeof share.dir, "%s", folder_new("brokers"));
+    cr_assert_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends), 0);
+    broker = ends[0];
+    broker_look(&agent, began);
+    gs_wire_start(&message, GS_WIRE_HELLO, 0);
+    message.hello.agent = 1;
+    cr_assert_eq(gs_wire_send(ends[1], &message, -1), 0);
+    agent.broker.ready(&agent.broker, EPOLLIN);
+    must_be_due(agent.know_ns, began, 0, 120 * S);
+}
+
+/* ---- Other machines -------------------------------------------------------------------------- */
+
+Test(agent_timers, who_is_not_reached_is_tried_again_within_four_seconds)
+{
+    const unsigned char one[GS_MACHINE_SIZE] = {1};
+    uint64_t began = gs_now_ns(), most = 100 * MS;
+    struct peer *peer;
+
+    set_up();
+    start_good_jobs();
+    agent.forget_ns = GS_NS_PER_S;
+    peer = peers_find(&agent, one, true);
+    peer->asked = true; /* and nobody knows where it is */
+    for (unsigned i = 0; i < 10; i++, most = most < 2 * S ? 2 * most : 4 * S) {
+        peers_look(&agent, gs_now_ns() + 3600 * S);
+        must_be_due(peer->retry_ns, began, 0, most);
+    }
+    cr_assert_leq(agent.forget_ns, gs_now_ns() + 3660 * S, "who has gone is forgotten");
+    jobs_end(agent.jobs);
+}
+
+static void see_option(int fd, int level, int name, int most)
+{
+    int value = 0;
+    socklen_t size = sizeof value;
+
+    cr_assert_eq(getsockopt(fd, level, name, &value, &size), 0);
+    cr_assert(value > 0 && value <= most, "%d", value);
+}
+
+Test(agent_timers, a_machine_that_is_not_there_is_noticed_in_15_seconds)
+{
+    static const struct link_events events;
+    static struct links links;
+    char reason[LINK_REASON];
+    struct link *link;
+    unsigned port = 0;
+
+    cr_assert(links_start(&links, epoll_create1(EPOLL_CLOEXEC), reason), "%s", reason);
+    cr_assert_geq(link_listen("127.0.0.1", &port, reason), 0);
+    link = link_connect(&links, "127.0.0.1", port, &events, NULL, reason);
+    cr_assert_not_null(link, "%s", reason);
+    see_option(link->source.fd, IPPROTO_TCP, TCP_USER_TIMEOUT, 15000);
+    see_option(link->source.fd, IPPROTO_TCP, TCP_KEEPIDLE, 5);
+    see_option(link->source.fd, IPPROTO_TCP, TCP_KEEPINTVL, 3);
+    see_option(link->source.fd, IPPROTO_TCP, TCP_KEEPCNT, 3);
+}
+
+/* ---- Opens ----------------------------------------------------------------------------------- */
+
+static void ask(void)
+{
+    const struct gs_ipc_handle handle = {.block_id = 1,
+                                         .chunk_id = 1,
+                                         .size = 4096,
+                                         .instance = {1}};
+    struct gs_wire_open open = {.lease = 7};
+
+    set_up();
+    start_good_jobs();
+    agent.broker.fd = 0; /* nothing is sent: it waits for the loop */
+    gs_ipc_handle_write(&handle, open.ipc_handle);
+    importer_ask(&agent, &open);
+    cr_assert(agent.opens && agent.opens->state == OPEN_LOOKS_UP);
+}
+
+static void find_nothing(void)
+{
+    struct jobs_event event = {.kind = JOBS_GOT, .found = DIRECTORY_NONE};
+
+    agent_key(JOBS_EXPORTS, agent.opens->id, event.key);
+    importer_found(&agent, &event);
+}
+
+Test(agent_timers, what_is_not_known_yet_is_looked_up_again_for_five_seconds)
+{
+    uint64_t most = 10 * MS;
+
+    ask();
+    for (unsigned i = 0; i < 8; i++, most = most < 160 * MS ? 2 * most : most) {
+        uint64_t began = gs_now_ns();
+
+        find_nothing();
+        must_be_due(agent.opens->again_ns, began, 0, most);
+        cr_assert(importer_look(&agent, agent.opens->again_ns), "it waits");
+    }
+    agent.opens->since_ns -= 5 * S;
+    find_nothing();
+    cr_assert(!agent.opens && agent.unsent, "it is refused");
+    jobs_end(agent.jobs);
+}
+
+Test(agent_timers, an_open_ends_in_20_seconds)
+{
+    ask();
+    importer_look(&agent, agent.opens->since_ns + 20 * S);
+    cr_assert(!agent.opens && agent.unsent, "it is refused");
+    jobs_end(agent.jobs);
+}
+
+/* ---- The directory --------------------------------------------------------------------------- */
+
+static uint64_t longest_ns;
+static unsigned waits;
+
+int __real_pthread_cond_timedwait(pthread_cond_t *cond, pthread_mutex_t *mutex,
+                                  const struct timespec *until);
+int __wrap_pthread_cond_timedwait(pthread_cond_t *cond, pthread_mutex_t *mutex,
+                                  const struct timespec *until);
+int __wrap_pthread_cond_timedwait(pthread_cond_t *cond, pthread_mutex_t *mutex,
+                                  const struct timespec *until)
+{
+    uint64_t end = (uint64_t)until->tv_sec * S + (uint64_t)until->tv_nsec, now = gs_now_ns();
+
+    if (end > now && end - now > longest_ns)
+        longest_ns = end - now;
+    __atomic_add_fetch(&waits, 1, __ATOMIC_SEQ_CST);
+    return __real_pthread_cond_timedwait(cond, mutex, until);
+}
+
+Test(agent_timers, a_directory_that_fails_is_tried_twice_a_second)
+{
+    start_jobs("http://127.0.0.1:1"); /* nobody listens there */
+    while (__atomic_load_n(&waits, __ATOMIC_SEQ_CST) == 0)
+        gs_rest_ns(MS);
+    jobs_end(agent.jobs);
+    cr_assert(longest_ns > 0 && longest_ns <= 500 * MS, "%llu ms",
+              (unsigned long long)(longest_ns / MS));
+}
