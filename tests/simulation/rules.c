@@ -518,6 +518,9 @@ void rule_sleeps_until(const struct process *process, uint64_t due_ns)
         as_importer(share, &nap);
     if (nap.why)
         look_at(process, due_ns, nap.most_ns, nap.why);
+    if (!share->clients.lost_look_ns)
+        sim_fail("a share thread comes by: process %u never looks for lost connections",
+                 number_of(process->image));
     look_at(process, share->clients.lost_look_ns, GS_NS_PER_S, "connections may be lost");
     if (share->importer.look_ns != NEVER)
         look_at(process, share->importer.look_ns, 20 * GS_NS_PER_MS, "somebody has said something");

@@ -201,13 +201,11 @@ static bool has_remote(void)
     return has;
 }
 
-/* A broker may refuse unread the connection over which it is told what is held. */
-Test(share_resume, with_a_broker_is_not_over_before_that_has_read_it)
+/* A connection to somebody, and the other end. */
+static struct gs_remote *connect_pair(bool by_broker, int ends[2])
 {
     static const unsigned char instance[GS_INSTANCE_SIZE] = {1};
     struct gs_remote *remote;
-    union gs_wire_message message;
-    int ends[2];
 
     cr_assert_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends), 0);
     cr_assert_eq(say(ends[0], message_hello(instance)), 0);
@@ -215,11 +213,39 @@ Test(share_resume, with_a_broker_is_not_over_before_that_has_read_it)
     remote = gs_remote_new_locked(side.share, instance);
     remote->conn.fd = ends[0];
     remote->conn.kept_fd = gs_fd_keep(ends[0]);
-    remote->conn.by_broker = remote->conn.resumed = true;
+    remote->conn.by_broker = remote->conn.resumed = by_broker;
+    gs_lock_release(&side.share->importer.lock);
+    return remote;
+}
+
+/* A broker may refuse unread the connection over which it is told what is held. */
+Test(share_resume, with_a_broker_is_not_over_before_that_has_read_it)
+{
+    union gs_wire_message message;
+    int ends[2];
+    struct gs_remote *remote = connect_pair(true, ends);
+
+    gs_lock_take(&side.share->importer.lock);
     gs_remote_reap_locked(side.share, remote);
     gs_lock_release(&side.share->importer.lock);
     cr_assert(has_remote());
     cr_assert_eq(hear(ends[1], &message), GS_WIRE_HELLO);
     cr_assert(SIDE_WAIT(!has_remote()));
+    close(ends[1]);
+}
+
+Test(share_resume, what_goes_back_over_a_full_connection_goes_later)
+{
+    union gs_wire_message message, grant = MESSAGE(GRANT, 4, .grant = {.block_id = 9});
+    int ends[2], type;
+    struct gs_remote *remote = connect_pair(false, ends);
+
+    while (say(ends[0], message_hello(remote->instance)) == 0)
+        continue;
+    gs_remote_return(side.share, remote, &grant.grant);
+    do
+        type = hear(ends[1], &message);
+    while (type == GS_WIRE_HELLO);
+    cr_assert(type == GS_WIRE_CLOSE && message.close.block_id == 9, "%d", type);
     close(ends[1]);
 }
