@@ -249,3 +249,25 @@ Test(share_resume, what_goes_back_over_a_full_connection_goes_later)
     cr_assert(type == GS_WIRE_CLOSE && message.close.block_id == 9, "%d", type);
     close(ends[1]);
 }
+
+/* It was given up, or is away: what is granted late is its own, and nobody has called it back. */
+Test(share_resume, of_what_is_granted_late_is_not_the_one_that_was_called_back)
+{
+    union gs_wire_message grant = MESSAGE(GRANT, 4, .grant = {.block_id = 9});
+    int ends[2];
+    struct gs_remote *remote = connect_pair(false, ends);
+    struct gs_importer *importer = &side.share->importer;
+    struct gs_opened opened = {
+        .key.id = 9, .remote = remote, .generation = 3, .recalled = true, .orphan = true};
+
+    memcpy(opened.key.instance, remote->instance, sizeof opened.key.instance);
+    gs_lock_take(&importer->lock);
+    HASH_ADD(hh, importer->opened, key, sizeof opened.key, &opened);
+    gs_lock_release(&importer->lock);
+    gs_remote_return(side.share, remote, &grant.grant);
+    gs_lock_take(&importer->lock);
+    HASH_DELETE(hh, importer->opened, &opened);
+    gs_lock_release(&importer->lock);
+    cr_assert(opened.generation == 4 && !opened.recalled);
+    close(ends[1]);
+}
