@@ -3,6 +3,7 @@
  */
 #include <errno.h>
 #include <limits.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,8 +33,10 @@
 #define LONG_NS \
     (100 *      \
      GS_NS_PER_MS) /* for work that ends by itself, before calls pass; then four times as long */
-#define SOON_NS (2 * GS_NS_PER_MS) /* for what one call was waited for */
-#define PASSES  100
+#define SOON_NS      (2 * GS_NS_PER_MS) /* for what one call was waited for */
+#define PASSES       100
+#define FORK_NS      GS_NS_PER_S     /* a fork waits for a handler to be registered, */
+#define FORK_REST_NS UINT64_C(20000) /* and looks again so often */
 
 /* By its own handle it can be taken back. */
 extern int __cxa_atexit(void (*function)(void *), void *arg, void *handle);
@@ -81,17 +84,54 @@ static void at_exit(void *moves)
     gs_gate_end();
 }
 
+/*
+ * While a thread registers a handler libc has a lock, of which nothing frees a child that is forked
+ * just then: it would never end. So a fork waits for that, which takes microseconds; not for ever,
+ * as it may be in a signal handler that has interrupted who has libc's lock itself. Recursive: so
+ * may whoever is at either.
+ */
+static pthread_mutex_t moving = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
+static __thread unsigned forks __attribute__((tls_model("initial-exec"))); /* that have it */
+
+void gs_shim_sleep_forking(void)
+{
+    GS_UNCANCELLED;
+    const uint64_t end = gs_now_ns() + FORK_NS;
+
+    while (pthread_mutex_trylock(&moving) != 0) {
+        if (gs_now_ns() >= end)
+            return;
+        gs_rest_ns(FORK_REST_NS);
+    }
+    forks++;
+}
+
+void gs_shim_sleep_forked(bool is_child)
+{
+    if (is_child) { /* which is another owner */
+        moving = (pthread_mutex_t)PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
+        forks = 0;
+    } else if (forks > 0) {
+        forks--;
+        pthread_mutex_unlock(&moving);
+    }
+}
+
 /* Each sleep moves it: the handlers that were registered since the last one may free what is
  * away. */
 static bool be_first_at_exit(void)
 {
     static atomic_bool moves;
     static char handle;
+    bool registered;
 
+    pthread_mutex_lock(&moving);
     atomic_store(&moves, true);
     __cxa_finalize(&handle);
     atomic_store(&moves, false);
-    return __cxa_atexit(at_exit, &moves, &handle) == 0;
+    registered = __cxa_atexit(at_exit, &moves, &handle) == 0;
+    pthread_mutex_unlock(&moving);
+    return registered;
 }
 
 /* What is done behind it: one of core's steps (core/process/sleep.h). */

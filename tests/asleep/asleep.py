@@ -485,6 +485,20 @@ def fork():
     one.must_be(block, 3)
 
 
+def fork_on_its_way():
+    """A child that is forked while the process goes to sleep can end: libc's lock of handlers for that is not held then."""
+    one = Sleeper(threads=2)
+    block = one.block(stamp=3)
+    one.pointer('linger_once')
+    one.thread(1).tell('gpushim_sleep', struct.pack('4Q', 32, LONG_NS, 0, 0), 0)
+    await_that(lambda: one.result('is_moving') & 1, 'it is about to sleep')
+    check(one.forked('end_in_child') == 7 << 8, 'none is forked just then')
+    check(one.thread(1).answer()[0] == 0, 'it sleeps')
+    check(one.forked('end_in_child') == 7 << 8, 'nor is one kept from it afterwards')
+    one.must_wake()
+    one.must_be(block, 3)
+
+
 def end_asleep():
     """It waits for no wake, though handlers free what is away, and other threads wait."""
     one = Sleeper(threads=2)
