@@ -31,10 +31,10 @@
 #define HOLD_NS \
     (10 * GS_NS_PER_S) /* a gate that is closed for the next order: whoever gives it may be gone */
 #define LONG_NS \
-    (100 *      \
-     GS_NS_PER_MS) /* for work that ends by itself, before calls pass; then four times as long */
-#define SOON_NS      (2 * GS_NS_PER_MS) /* for what one call was waited for */
-#define PASSES       100
+    (100 * GS_NS_PER_MS) /* for work that ends by itself, before calls pass; then twice as long */
+#define SOON_NS      (GS_NS_PER_MS / 2)  /* for what one call was waited for, */
+#define AGAIN_NS     (10 * GS_NS_PER_MS) /* or for what it submitted */
+#define PASSES       200
 #define FORK_NS      GS_NS_PER_S     /* a fork waits for a handler to be registered, */
 #define FORK_REST_NS UINT64_C(20000) /* and looks again so often */
 
@@ -166,13 +166,13 @@ static uint64_t earlier(uint64_t a, uint64_t b)
     return a < b ? a : b;
 }
 
-/* One call after the other, each once what the ones before do is done. */
+/* One call after the other, until the GPU stands still, or while it does after each. */
 static bool let_pass(unsigned most, uint64_t until_ns, bool while_still, struct gs_sleep_why *why)
 {
     bool still = while_still;
 
     for (unsigned i = 0; i < most && still == while_still && gs_gate_let_pass(); i++) {
-        still = stands_still(gs_now_ns() + SOON_NS, why);
+        still = stands_still(gs_now_ns() + (while_still ? AGAIN_NS : SOON_NS), why);
         if (gs_now_ns() >= until_ns)
             break;
     }
@@ -186,7 +186,7 @@ static bool let_pass(unsigned most, uint64_t until_ns, bool while_still, struct 
  */
 static bool come_to_rest(uint64_t until_ns, struct gs_sleep_why *why)
 {
-    for (uint64_t patience = LONG_NS;; patience *= 4) {
+    for (uint64_t patience = LONG_NS;; patience *= 2) {
         if (stands_still(earlier(until_ns, gs_now_ns() + patience), why))
             return true;
         if (why->error != EBUSY || gs_now_ns() >= until_ns)

@@ -47,8 +47,8 @@ def says(folder, status, command, ones, *words, options=()):
     return sleepers.says(folder, status, (command, *(str(one.pid) for one in ones), *options), *words).stdout
 
 
-def sleep_whole(folder, ones):
-    told = says(folder, 0, 'sleep', ones)
+def sleep_whole(folder, ones, **more):
+    told = says(folder, 0, 'sleep', ones, **more)
     check(told.count('asleep, in') == len(ones) and 'stay' not in told, f'all of them, and all that they have: {told}')
 
 
@@ -357,10 +357,10 @@ def train(rank, block):
     stream = ctypes.c_void_p()
     assert cuda.cuCtxSetCurrent(context) == 0 and cuda.cuStreamCreate(ctypes.byref(stream), 1) == 0
     for step in range(1 << 30):
-        for _ in range(rank + 2):
+        for _ in range(10 * rank + 30):
             assert cuda.cuMemsetD8Async(block, ctypes.c_ubyte(0x5a), ctypes.c_size_t(4096), stream) == 0
         assert cuda.cuLaunchHostFunc(stream, reduce, None) == 0
-        if step % 20 == 19:
+        if step % {often} == 0 or words[2]:
             assert cuda.cuStreamSynchronize(stream) == 0
             if words[2]:
                 break
@@ -371,13 +371,13 @@ for rank in {ranks}:
 '''
 
 
-def train(folder, *ranks):
+def train(folder, often, *ranks):
     path = os.path.join(folder, 'meeting')
     with open(path, 'wb') as file:
         file.truncate(4096)
     for one, numbers in ranks:
         one.run('threads = []')
-        run(one, RANK, path=path, ranks=numbers)
+        run(one, RANK, path=path, ranks=numbers, often=often)
     return path
 
 
@@ -390,7 +390,7 @@ def sleeps_while_it_trains(folder, path, *ones):
     for turn in range(5):
         before = steps(path)
         await_that(lambda before=before: steps(path) > before + 30, f'they train, before turn {turn}')
-        sleep_whole(folder, ones)
+        sleep_whole(folder, ones, options=('--timeout', '100s'))
         says(folder, 0, 'wake', ones, 'awake, in')
     with open(path, 'r+b') as file:
         file.seek(16)
@@ -404,12 +404,12 @@ def sleeps_while_it_trains(folder, path, *ones):
 def prove_ranks_at_work(folder):
     """A sleep that finds one in an all-reduce which waits for the other."""
     one, other = start(folder), start(folder)
-    sleeps_while_it_trains(folder, train(folder, (one, (0,)), (other, (1,))), one, other)
+    sleeps_while_it_trains(folder, train(folder, 200, (one, (0,)), (other, (1,))), one, other)
 
 
 def prove_ranks_of_one_process(folder):
     one = start(folder)
-    sleeps_while_it_trains(folder, train(folder, (one, (0, 1))), one)
+    sleeps_while_it_trains(folder, train(folder, 20, (one, (0, 1))), one)
 
 
 CALLS = '''
