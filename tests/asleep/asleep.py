@@ -298,7 +298,7 @@ def hidden():
     made = one.result('softcuda_calls', 'cuStreamCreate')
     one.pointer('make_stream_hidden')
     await_that(lambda: one.result('softcuda_calls', 'cuStreamCreate') > made, 'one is in the call')
-    error, state = one.try_sleep(SHORT_NS)
+    error, state = one.try_sleep(15 * SHORT_NS)
     check(error == EBUSY and b'cuStreamCreate' in state.text, f'it is waited for: {error}, {state.text}')
     check(one.result('was_hidden') & 1, 'it was not listed at first')
     one.sleep_and_wake()

@@ -224,6 +224,7 @@ def prove_file(folder):
 def prove_told_to_end(folder, place):
     """While it waits for one that says nothing: it ends by that signal, and nothing is left beside the file."""
     before, mute = sorted(os.listdir(place)), Mute(folder, 'd')
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # it may be ignored here, as under nohup
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         with subprocess.Popen([GPUSHIM, 'export', '--prometheus', '--textfile', os.path.join(place, 'gpushim.prom')],
                               env=clean(folder)) as writer:

@@ -4,7 +4,7 @@
 
 LIBRARY is libgpushim.so. For each size a process of this file's own has so much memory in blocks of 256 MiB, each filled
 with a number of its own. Under the library it sleeps and wakes by itself, so many rounds; natively this process has the driver
-checkpoint and restore it. A row says how long each took, in GB/s as well, and whether the contents are right. PROGRAM is
+checkpoint and restore it, and the same of one that sleeps under the library. A row says how long each took, in GB/s as well, and whether the contents are right. PROGRAM is
 "asleep" of tests/asleep: the tests of asleep.py there that are for a GPU run, work for several threads and graphs among them. Without a GPU the exit status
 is 77. Where contents are wrong, or a case fails, it is 1.
 """
@@ -54,21 +54,29 @@ def rate(size, seconds):
     return f'{seconds * 1000:.0f} ms, {size / seconds / 1e9:.1f} GB/s'
 
 
+def goes():
+    """How long it took, and what is away."""
+    how, told = How(ctypes.sizeof(How), TIMEOUT_NS), Asleep(size=ctypes.sizeof(Asleep))
+    began = time.monotonic()
+    if ctypes.CDLL(None).gpushim_sleep(ctypes.byref(how), ctypes.byref(told)):
+        sys.exit(f'not put to sleep: {told.text.decode()}')
+    return time.monotonic() - began, told.away
+
+
+def comes():
+    told = Asleep(size=ctypes.sizeof(Asleep))
+    began = time.monotonic()
+    if ctypes.CDLL(None).gpushim_wake(ctypes.c_uint64(TIMEOUT_NS), ctypes.byref(told)):
+        sys.exit(f'not woken: {told.text.decode()}')
+    return time.monotonic() - began
+
+
 def sleeps(size, rounds):
     """In a child, under the library."""
     holder = Holder(size)
-    library = ctypes.CDLL(None)
-    how = How(ctypes.sizeof(How), TIMEOUT_NS)
     for number in range(rounds):
-        told = Asleep(size=ctypes.sizeof(Asleep))
-        began = time.monotonic()
-        if library.gpushim_sleep(ctypes.byref(how), ctypes.byref(told)):
-            sys.exit(f'not put to sleep: {told.text.decode()}')
-        out, away = time.monotonic() - began, told.away
-        began = time.monotonic()
-        if library.gpushim_wake(ctypes.c_uint64(TIMEOUT_NS), ctypes.byref(told)):
-            sys.exit(f'not woken: {told.text.decode()}')
-        back = time.monotonic() - began
+        out, away = goes()
+        back = comes()
         right = holder.is_right()
         print(f'sleep {size / (1 << 30):g} GiB round {number + 1}: out {rate(size, out)} ({away >> 20} MiB); back {rate(size, back)}; '
               f'contents {"right" if right else "WRONG"}', flush=True)
@@ -76,26 +84,30 @@ def sleeps(size, rounds):
             sys.exit(1)
 
 
-def is_held(size):
+def is_held(size, asleep):
     """In a child: answers when it has the memory, and again when it was restored."""
     holder = Holder(size)
+    if asleep:
+        goes()
     print('held', flush=True)
     sys.stdin.readline()
+    if asleep:
+        comes()
     print('right' if holder.is_right() else 'WRONG', flush=True)
 
 
 def child(role, size, rounds, environment):
     return subprocess.Popen([sys.executable, __file__, 'child', role, str(size), str(rounds)], text=True, env=environment,
-                            stdin=subprocess.PIPE, stdout=subprocess.PIPE if role == 'held' else None)
+                            stdin=subprocess.PIPE, stdout=None if role == 'sleeps' else subprocess.PIPE)
 
 
-def checkpoint(size):
+def checkpoint(size, what, role, environment):
     """By the driver, from here."""
     cuda = ctypes.CDLL('libcuda.so.1')
     if cuda.cuInit(0) != 0 or not hasattr(cuda, 'cuCheckpointProcessLock'):
         print('checkpoint: this driver has none')
         return
-    one = child('held', size, 1, {name: value for name, value in os.environ.items() if name != 'LD_PRELOAD'})
+    one = child(role, size, 1, environment)
     one.stdout.readline()
     zeros, times = (ctypes.c_uint64 * 8)(), []
     for call in ('Lock', 'Checkpoint', 'Restore', 'Unlock'):
@@ -103,12 +115,12 @@ def checkpoint(size):
         result = getattr(cuda, 'cuCheckpointProcess' + call)(one.pid, ctypes.byref(zeros))
         times.append(time.monotonic() - began)
         if result != 0:
-            print(f'checkpoint {size / (1 << 30):g} GiB: cuCheckpointProcess{call}: error {result}')
+            print(f'{what} {size / (1 << 30):g} GiB: cuCheckpointProcess{call}: error {result}')
             one.kill()
             one.wait()
             return
     right, _ = one.communicate('look\n')
-    print(f'checkpoint {size / (1 << 30):g} GiB: out {rate(size, times[0] + times[1])}; back {rate(size, times[2] + times[3])}; contents '
+    print(f'{what} {size / (1 << 30):g} GiB: out {rate(size, times[0] + times[1])}; back {rate(size, times[2] + times[3])}; contents '
           f'{right.strip()}', flush=True)
 
 
@@ -124,7 +136,8 @@ def main():
     for gib in options.gib.split(','):
         size = int(float(gib) * (1 << 30)) // BLOCK * BLOCK
         status = status or child('sleeps', size, options.rounds, under).wait()
-        checkpoint(size)
+        checkpoint(size, 'checkpoint', 'held', {name: value for name, value in os.environ.items() if name != 'LD_PRELOAD'})
+        checkpoint(size, 'checkpoint of who sleeps', 'asleep', under)
     for case in CASES if options.program else ():
         began = time.monotonic()
         done = subprocess.run([sys.executable, TESTS, options.program, options.library, '', case], check=False)
@@ -134,9 +147,9 @@ def main():
 
 
 if sys.argv[1:2] == ['child']:
-    if sys.argv[2] == 'held':
-        is_held(int(sys.argv[3]))
-    else:
+    if sys.argv[2] == 'sleeps':
         sleeps(int(sys.argv[3]), int(sys.argv[4]))
+    else:
+        is_held(int(sys.argv[3]), sys.argv[2] == 'asleep')
 else:
     main()

@@ -203,6 +203,20 @@ def prove_attaching(importer):
     is_true(importer, "gpushim.stats()['devices'][0]['live'] >= 0 and gpushim.stats()['devices'][0]['uuid']", 'stats')
 
 
+def prove_sleep(folder, path):
+    """What bears the tag is not kept; all else is as it was."""
+    one = start(folder, path)
+    one.run(OPENS + "cuda.cuMemsetD8_v2(held[0], 7, ctypes.c_size_t(60)); tag = gpushim.tag('kv'); tag.__enter__()")
+    one.do(f'alloc {8 * MIB}')
+    one.run("tag.__exit__(None, None, None); told = gpushim.sleep(timeout=30, discard='kv')")
+    is_true(one, f"told['since_ns'] > 0 and told['away'] >= told['copied'] + {8 * MIB} and told['copied'] >= {MIB}", 'it sleeps')
+    raises(one, 'gpushim.sleep()', 'BlockingIOError', 'asleep already')
+    is_true(one, "gpushim.wake(timeout=30)['since_ns'] == 0", 'it wakes')
+    raises(one, 'gpushim.wake()', 'BlockingIOError', 'awake already')
+    is_true(one, 'copied(held[0].value, 60) == b"\\x07" * 60', 'and what is in it')
+    one.end()
+
+
 TAGS = '''
 import gpushim
 def alloc():
@@ -260,6 +274,7 @@ with tempfile.TemporaryDirectory(prefix='gpushim-python-') as scratch:
     prove_layout()
     prove_not_loaded(scratch)
     prove_tags(place, scratch)
+    prove_sleep(place, scratch)
     one, other = start(place, scratch), start(place, scratch)
     prove_opening(place, one, other)
     prove_lease(place, one, other)
