@@ -3,7 +3,6 @@
  */
 #include <errno.h>
 #include <limits.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,20 +31,18 @@
     (10 * GS_NS_PER_S) /* a gate that is closed for the next order: whoever gives it may be gone */
 #define LONG_NS \
     (100 * GS_NS_PER_MS) /* for work that ends by itself, before calls pass; then twice as long */
-#define SOON_NS      (GS_NS_PER_MS / 2)  /* for what one call was waited for, */
-#define AGAIN_NS     (10 * GS_NS_PER_MS) /* or for what it submitted */
-#define PASSES       200
-#define FORK_NS      GS_NS_PER_S     /* a fork waits for a handler to be registered, */
-#define FORK_REST_NS UINT64_C(20000) /* and looks again so often */
+#define SOON_NS  (GS_NS_PER_MS / 2)  /* for what one call was waited for, */
+#define AGAIN_NS (10 * GS_NS_PER_MS) /* or for what it submitted */
+#define PASSES   200
 
-/* By its own handle it can be taken back. */
 extern int __cxa_atexit(void (*function)(void *), void *arg, void *handle);
-extern void __cxa_finalize(void *handle);
+extern void *__dso_handle __attribute__((visibility("hidden")));
 
 static atomic_bool busy; /* a thread is at it; what is not atomic is its */
 static _Atomic uint64_t
     held_ns;             /* until then the gate is closed, though it is awake; 0: it is not */
 static atomic_bool ends; /* the program does */
+static atomic_uintptr_t last_one; /* of the handlers of its end that were registered */
 
 static uint64_t until(uint64_t timeout_ns)
 {
@@ -65,73 +62,38 @@ static bool is_asleep(void)
 /* The program ends. While its memory is away all that is called from here on is the driver's, which
  * knows none of it, and nobody waits for a wake that may never come. From now on nobody puts it to
  * sleep. */
-static void at_exit(void *moves)
+static void at_exit(void *one)
 {
     const uint64_t end = gs_now_ns() + ENDS_NS;
 
-    if (*(atomic_bool *)moves || !gs_state_is_on())
+    if ((uintptr_t)one != atomic_load(&last_one) || !gs_state_is_on())
         return;
     atomic_store(&ends, true);
     if (gs_gate_mark.passing == 0 && atomic_load(&busy))
         gs_core_sleep_ends(gs_core);
     while (gs_gate_mark.passing == 0 && atomic_load(&busy) && gs_now_ns() < end)
         gs_rest_ns(GS_NS_PER_MS);
-    if (!atomic_load(&busy) && !is_asleep())
-        gs_gate_open();
+    if (!atomic_exchange(&busy, true)) {
+        if (!is_asleep())
+            gs_gate_open();
+        atomic_store(&busy, false);
+    }
     if (atomic_load(&gs_state) != GS_STATE_CLOSED)
         return;
     gs_shim_at_exit();
     gs_gate_end();
 }
 
-/*
- * While a thread registers a handler libc has a lock, of which nothing frees a child that is forked
- * just then: it would never end. So a fork waits for that, which takes microseconds; not for ever,
- * as it may be in a signal handler that has interrupted who has libc's lock itself. Recursive: so
- * may whoever is at either.
- */
-static pthread_mutex_t moving = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
-static __thread unsigned forks __attribute__((tls_model("initial-exec"))); /* that have it */
-
-void gs_shim_sleep_forking(void)
-{
-    GS_UNCANCELLED;
-    const uint64_t end = gs_now_ns() + FORK_NS;
-
-    while (pthread_mutex_trylock(&moving) != 0) {
-        if (gs_now_ns() >= end)
-            return;
-        gs_rest_ns(FORK_REST_NS);
-    }
-    forks++;
-}
-
-void gs_shim_sleep_forked(bool is_child)
-{
-    if (is_child) { /* which is another owner */
-        moving = (pthread_mutex_t)PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
-        forks = 0;
-    } else if (forks > 0) {
-        forks--;
-        pthread_mutex_unlock(&moving);
-    }
-}
-
-/* Each sleep moves it: the handlers that were registered since the last one may free what is
- * away. */
+/* Each sleep registers it anew, and the last one counts: the handlers that were registered since
+ * the sleep before may free what is away. */
 static bool be_first_at_exit(void)
 {
-    static atomic_bool moves;
-    static char handle;
-    bool registered;
+    const uintptr_t one = atomic_load(&last_one) + 1;
 
-    pthread_mutex_lock(&moving);
-    atomic_store(&moves, true);
-    __cxa_finalize(&handle);
-    atomic_store(&moves, false);
-    registered = __cxa_atexit(at_exit, &moves, &handle) == 0;
-    pthread_mutex_unlock(&moving);
-    return registered;
+    if (__cxa_atexit(at_exit, (void *)one, &__dso_handle) != 0)
+        return false;
+    atomic_store(&last_one, one);
+    return true;
 }
 
 /* What is done behind it: one of core's steps (core/process/sleep.h). */
@@ -153,6 +115,11 @@ static bool take_step(const struct step *step, struct gs_sleep_why *why)
     default:
         return gs_core_sleep(gs_core, step->directory, step->discard, step->until_ns, why);
     }
+}
+
+static bool refuse_as_it_ends(struct gs_sleep_why *why)
+{
+    return gs_sleep_refuse(why, ESHUTDOWN, "the program ends");
 }
 
 /* Nobody is in a call, and the GPU has nothing to do. */
@@ -191,16 +158,17 @@ static bool come_to_rest(uint64_t until_ns, struct gs_sleep_why *why)
             return true;
         if (why->error != EBUSY || gs_now_ns() >= until_ns)
             return false;
+        if (atomic_load(&ends))
+            return refuse_as_it_ends(why);
         if (let_pass(PASSES, until_ns, false, why))
             return true;
+        gs_rest_ns(SOON_NS); /* while a stream captures nobody is waited for */
     }
 }
 
 static bool close_gate(struct gs_sleep_why *why)
 {
-    if (atomic_load(&ends) || !be_first_at_exit())
-        return gs_sleep_refuse(why, ESHUTDOWN, "the program ends");
-    return gs_gate_close(why);
+    return be_first_at_exit() ? gs_gate_close(why) : refuse_as_it_ends(why);
 }
 
 /* For the next order, whatever the GPU is at: false, and it is at something. What sleeps already is
@@ -219,7 +187,7 @@ bool gs_shim_still_holds(void)
 
     if (until_ns == 0 || gs_now_ns() < until_ns || atomic_exchange(&busy, true))
         return until_ns != 0;
-    if (atomic_load(&held_ns) == until_ns) {
+    if (atomic_load(&held_ns) == until_ns && !is_asleep()) {
         atomic_store(&held_ns, 0);
         gs_gate_open();
     }
@@ -259,6 +227,11 @@ static bool stops(const struct step *step)
     return step->verb == GS_SLEEP_STOPS || step->verb == GS_SLEEP_PASSES;
 }
 
+static bool wakes(const struct step *step)
+{
+    return step->verb == GS_SLEEP_WAKES || step->verb == GS_SLEEP_RETURNS;
+}
+
 static bool is_kept(const struct step *step, const struct gs_sleep_why *why)
 {
     return stops(step) && (why->error == 0 || why->error == EINPROGRESS);
@@ -267,35 +240,39 @@ static bool is_kept(const struct step *step, const struct gs_sleep_why *why)
 /* Behind the closed gate. It stays closed while the process sleeps, and for the next order. */
 static void step_behind_gate(const struct step *step, struct gs_sleep_why *why)
 {
+    const bool may = wakes(step) || gs_core_can_sleep(gs_core, step->discard, why);
+
     gs_gate_pass(true);
-    if (stops(step)) {
+    if (may && stops(step)) {
         if (!stop(step, why) && why->error == EBUSY)
             why->error = EINPROGRESS;
-    } else if (is_asleep() || come_to_rest(step->until_ns, why)) {
+    } else if (may && (wakes(step) || is_asleep() || come_to_rest(step->until_ns, why))) {
         take_step(step, why);
     }
     gs_gate_pass(false);
+    if (is_asleep())
+        return;
     if (is_kept(step, why))
         atomic_store(&held_ns, gs_now_ns() + HOLD_NS);
-    else if (!is_asleep())
+    else
         gs_gate_open();
 }
 
 /* `whole`: of a wake, the host has its memory back as well then. */
 static void take_whole_step(const struct step *step, bool whole, struct gs_sleep_why *ret_why)
 {
-    const bool wakes = step->verb == GS_SLEEP_WAKES || step->verb == GS_SLEEP_RETURNS;
-
     if (!begin(ret_why))
         return;
     /* Before it closes: who waits then looks at it. */
-    atomic_store(&held_ns, stops(step) ? gs_now_ns() + HOLD_NS : 0);
-    if (wakes && atomic_load(&gs_state) != GS_STATE_CLOSED)
+    atomic_store(&held_ns, stops(step) && !is_asleep() ? gs_now_ns() + HOLD_NS : 0);
+    if (atomic_load(&ends) && !wakes(step))
+        refuse_as_it_ends(ret_why);
+    else if (wakes(step) && atomic_load(&gs_state) != GS_STATE_CLOSED)
         gs_sleep_refuse(ret_why, EALREADY, "it is awake already");
     else if (atomic_load(&gs_state) == GS_STATE_CLOSED || close_gate(ret_why))
         step_behind_gate(step, ret_why);
     if (ret_why->error != EALREADY && !is_kept(step, ret_why))
-        say(wakes ? "not woken" : "not put to sleep", ret_why);
+        say(wakes(step) ? "not woken" : "not put to sleep", ret_why);
     if (whole)
         gs_core_await_freed(gs_core);
     atomic_store(&busy, false);

@@ -33,17 +33,10 @@ static void forking(void)
     GS_KEEP_ERRNO;
     if (gs_state_is_on())
         gs_shim_forking();
-    gs_shim_sleep_forking();
-}
-
-static void forked_parent(void)
-{
-    gs_shim_sleep_forked(false);
 }
 
 static void forked_child(void)
 {
-    gs_shim_sleep_forked(true);
     gs_trace_forked();
     if (gs_state_is_on()) { /* the one thread that there is */
         atomic_store(&gs_state, GS_STATE_CHILD);
@@ -63,7 +56,7 @@ static void load(void *const *row)
     GS_UNCANCELLED;
     gs_driver_adopt(row);
     if (__register_atfork)
-        __register_atfork(forking, forked_parent, forked_child, &__dso_handle);
+        __register_atfork(forking, NULL, forked_child, &__dso_handle);
     in_start = true;
     bool enabled = gs_shim_start();
     in_start = false;

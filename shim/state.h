@@ -76,9 +76,4 @@ void gs_shim_forking(void);
 /* In a child forked of an enabled process, before it goes on: the child then passes all on. */
 void gs_shim_forked(void);
 
-/* Before a fork of any thread's, whatever the state is, and after it in both processes (sleep.c):
- * waits for no more than a second. */
-void gs_shim_sleep_forking(void);
-void gs_shim_sleep_forked(bool is_child);
-
 #endif

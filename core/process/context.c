@@ -327,7 +327,9 @@ void gs_core_context_made(struct gs_core *core, CUcontext handle)
     bool first;
 
     gs_lock_take(&core->lock);
-    first = !core->contexts;
+    first = true;
+    for (struct gs_context *one = core->contexts; one; one = one->next)
+        first = first && one->spare;
     gs_lock_release(&core->lock);
     if (look_up(core, handle, first, &made) != GS_OK) /* then it is asked when it is used */
         gs_single_context(&core->single, handle);

@@ -110,6 +110,15 @@ static gs_status await_context(struct gs_context *context, uint64_t until_ns)
     return status == GS_OK ? gs_fence_wait(&fence, until_ns) : status;
 }
 
+static bool refuse_capture(struct gs_core *core, struct gs_sleep_why *why)
+{
+    uint64_t stream;
+
+    if (!gs_fences_captured(&core->fences, &stream))
+        return gs_sleep_refuse(why, EBUSY, "a stream captured a graph just now");
+    return gs_sleep_refuse(why, EBUSY, "stream 0x%" PRIx64 " captures a graph", stream);
+}
+
 bool gs_core_await_work(struct gs_core *core, uint64_t until_ns, struct gs_sleep_why *why)
 {
     struct gs_context *context = NULL;
@@ -117,6 +126,8 @@ bool gs_core_await_work(struct gs_core *core, uint64_t until_ns, struct gs_sleep
 
     while ((context = gs_context_next(core, context, &handle))) {
         const gs_status status = await_context(context, until_ns);
+        if (status == GS_CAPTURING)
+            return refuse_capture(core, why);
         if (status == (gs_status)CUDA_ERROR_NOT_READY)
             return gs_sleep_refuse(
                 why, EBUSY,
@@ -166,7 +177,7 @@ static void set_asleep(struct gs_core *core, bool is_here)
         __atomic_store_n(&core->sleep.figures.since_ns, gs_now_ns(), __ATOMIC_RELEASE);
 }
 
-static bool can_sleep(struct gs_core *core, const char *discard, struct gs_sleep_why *why)
+bool gs_core_can_sleep(struct gs_core *core, const char *discard, struct gs_sleep_why *why)
 {
     uint64_t stream;
 
@@ -178,9 +189,7 @@ static bool can_sleep(struct gs_core *core, const char *discard, struct gs_sleep
     core->sleep.discards = discard ? gs_tag_find(discard, false) : 0;
     if (discard && !core->sleep.discards)
         return gs_sleep_refuse(why, ENOENT, "it has no memory with the tag '%s'", discard);
-    if (gs_fences_captured(&core->fences, &stream))
-        return gs_sleep_refuse(why, EBUSY, "stream 0x%" PRIx64 " captures a graph", stream);
-    return true;
+    return !gs_fences_captured(&core->fences, &stream) || refuse_capture(core, why);
 }
 
 /* Everything that may fail, and is undone where it does. */
@@ -215,7 +224,7 @@ bool gs_core_sleep(struct gs_core *core, const char *directory, const char *disc
     start_watch(sleep);
     gs_core_await_freed(core);
     gs_sleep_was_at(sleep, GS_SLEEP_STORING);
-    if (!can_sleep(core, discard, ret_why) || !gs_core_await_work(core, until_ns, ret_why))
+    if (!gs_core_can_sleep(core, discard, ret_why) || !gs_core_await_work(core, until_ns, ret_why))
         return false;
     gs_share_end_graces(core->share, NULL, GS_GRACES_LONG);
     settle(core);
@@ -241,7 +250,7 @@ bool gs_core_let_go(struct gs_core *core, const char *discard, uint64_t until_ns
                     struct gs_sleep_why *ret_why)
 {
     start_watch(&core->sleep);
-    if (!can_sleep(core, discard, ret_why) || !gs_core_await_work(core, until_ns, ret_why))
+    if (!gs_core_can_sleep(core, discard, ret_why) || !gs_core_await_work(core, until_ns, ret_why))
         return false;
     gs_sleep_was_at(&core->sleep, GS_SLEEP_WAITING);
     core->sleep.others_away |= gs_share_let_go(core->share) > 0;

@@ -124,7 +124,9 @@ struct gs_sleep {
     size_t pieces_away[GS_DEVICES_MAX]; /* of these, of the arenas' pieces */
 };
 
-/* All that was submitted. False: EBUSY, it does not end before then; EIO. */
+/* EALREADY; ENOTSUP, of this driver; ENOENT: nothing ever had the tag; EBUSY: a stream captures. */
+bool gs_core_can_sleep(struct gs_core *core, const char *discard, struct gs_sleep_why *ret_why);
+/* All that was submitted. False: EBUSY, it does not end before then, or a stream captures; EIO. */
 bool gs_core_await_work(struct gs_core *core, uint64_t until_ns, struct gs_sleep_why *ret_why);
 /*
  * Off the GPU. `directory`: the contents go to a file there, which has no name; NULL: to memory of

@@ -373,7 +373,8 @@ int gs_sleep_store_rest(struct gs_sleep_store *store)
     if (msync(store->base, store->size, MS_SYNC) != 0)
         return errno;
     /* Out of the kernel's cache too: it may be a group's memory that others want. */
-    madvise(store->base, store->size, MADV_PAGEOUT);
+    if (madvise(store->base, store->size, MADV_PAGEOUT) != 0)
+        madvise(store->base, store->size, MADV_DONTNEED);
     return 0;
 }
 

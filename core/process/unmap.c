@@ -8,6 +8,7 @@
 #define COUNTED_NS \
     UINT64_C(100000000) /* for the driver to take a piece, where it is only to be counted */
 
+#define LOOKS      10                /* while pieces are waited for */
 #define GROWTHS_NS UINT64_C(1000000) /* for who makes pieces, before each call of the driver's */
 
 /* How deep this thread is in unmap_piece. Listeners and pinners that it calls may come back
@@ -126,12 +127,18 @@ size_t gs_spent_unmap(struct gs_core *core)
  * release nothing is waited for: it may be this thread's. */
 bool gs_releases_await(struct gs_core *core, uint64_t limit_ns)
 {
+    uint64_t least;
     bool any;
 
     if (releasing_here)
         return false;
-    any = gs_spent_unmap(core) > 0; /* nobody else is at those */
-    return await(&core->releases.gone, load(&core->shared.detached), limit_ns) || any;
+    any = gs_spent_unmap(core) > 0; /* nobody else is at those, nor at what comes there meanwhile */
+    least = load(&core->shared.detached);
+    for (int i = 0; i < LOOKS && await(&core->releases.gone, least, limit_ns / LOOKS); i++) {
+        gs_spent_unmap(core);
+        any = true;
+    }
+    return any;
 }
 
 void gs_growth_begins(struct gs_core *core)

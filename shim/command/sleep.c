@@ -26,6 +26,7 @@
 #define PASSES_NS      (16 * GS_NS_PER_MS) /* calls of one pass for so long, */
 #define SINGLY         256                 /* or one call in so many rounds */
 #define STUCK_NS       (GS_NS_PER_S / 2)   /* then work ends in none, and calls of all pass */
+#define LEAST_NS       (10 * GS_NS_PER_MS) /* for those that have stopped, when time is over */
 
 /* A process that is meant. */
 struct target {
@@ -300,7 +301,7 @@ static bool stop_targets(struct sleeping *sleeping)
             singly = SINGLY;
         sleeping->timeout_ns = STOPS_NS;
     }
-    sleeping->timeout_ns = gs_now_ns() < end ? end - gs_now_ns() : 0;
+    sleeping->timeout_ns = gs_now_ns() + LEAST_NS < end ? end - gs_now_ns() : LEAST_NS;
     return well;
 }
 
@@ -308,6 +309,7 @@ static bool stop_targets(struct sleeping *sleeping)
 static bool order_targets(struct sleeping *sleeping, enum gs_sleep_verb verb)
 {
     const bool wakes = verb == GS_SLEEP_WAKES;
+    const uint64_t timeout_ns = sleeping->timeout_ns;
     bool well = true;
 
     for (size_t i = 0; i < sleeping->count; i++)
@@ -316,7 +318,9 @@ static bool order_targets(struct sleeping *sleeping, enum gs_sleep_verb verb)
         well &= stop_targets(sleeping);
     if (sleeping->count > 1)
         well &= order_those(sleeping, ALL, wakes ? GS_SLEEP_RETURNS : GS_SLEEP_LETS_GO);
-    return order_those(sleeping, ALL, verb) && well;
+    well &= order_those(sleeping, ALL, verb);
+    sleeping->timeout_ns = timeout_ns;
+    return well;
 }
 
 /* False: the word is a group in which there was none, which is said. */

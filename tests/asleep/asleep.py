@@ -18,7 +18,7 @@ from puppet import INVALID_VALUE, MIB, OUT, OUT4, OUT_OF_MEMORY, Out, Puppet, aw
 SIZE, PIECE, PIECES = 5 * MIB, 2 * MIB, 6
 WORDS = SIZE // 4
 LONG_NS, SHORT_NS = 30 * 10**9, 20 * 10**6
-ENOMEM, EBUSY, EDEADLK, ENOTSUP, EALREADY = 12, 16, 35, 95, 114
+ENOENT, ENOMEM, EBUSY, EDEADLK, ENOTSUP, EALREADY = 2, 12, 16, 35, 95, 114
 State = collections.namedtuple('State', 'size since_ns away copied shared registered ending refused own text')
 
 
@@ -392,6 +392,24 @@ def room():
             one.must_be(block, 12)
 
 
+def captures():
+    """A stream that captures is named at once, and so is a tag that nothing has; the capture goes on."""
+    one = Sleeper()
+    block, stream = one.block(stamp=5), one.stream()
+    one.cuStreamBeginCapture(stream, 0)
+    error, state = one.try_sleep()
+    check(error == EBUSY and b'stream 0x%x captures' % stream in state.text, f'{error}, {state.text}')
+    one.cuMemsetD32Async(block, 6, 1, stream)
+    one.cuGraphDestroy(one.cuStreamEndCapture(stream, OUT))
+    one.sleep_and_wake()
+    one.hold(1)
+    one.cuMemsetD32Async(block, 5, 1, stream)
+    error, state = one.try_sleep(discard='kv')
+    check(error == ENOENT and b"tag 'kv'" in state.text, f'{error}, {state.text}')
+    one.hold(0)
+    one.must_be(block, 5)
+
+
 def signals():
     """Signals are the program's: their handlers run, and the call goes on afterwards."""
     one = Sleeper(threads=2)
@@ -481,20 +499,6 @@ def fork():
     status = one.forked('free_in_child', block)
     check(status == 7 << 8, f'the child does not sleep: it ended with {status:x}')
     check(one.result('execute') == 0, 'what a child becomes works')
-    one.must_wake()
-    one.must_be(block, 3)
-
-
-def fork_on_its_way():
-    """A child that is forked while the process goes to sleep can end: libc's lock of handlers for that is not held then."""
-    one = Sleeper(threads=2)
-    block = one.block(stamp=3)
-    one.pointer('linger_once')
-    one.thread(1).tell('gpushim_sleep', struct.pack('4Q', 32, LONG_NS, 0, 0), 0)
-    await_that(lambda: one.result('is_moving') & 1, 'it is about to sleep')
-    check(one.forked('end_in_child') == 7 << 8, 'none is forked just then')
-    check(one.thread(1).answer()[0] == 0, 'it sleeps')
-    check(one.forked('end_in_child') == 7 << 8, 'nor is one kept from it afterwards')
     one.must_wake()
     one.must_be(block, 3)
 

@@ -291,44 +291,6 @@ void at_the_end(CUdeviceptr block, bool sleeps)
     atexit(sleeps ? sleep_at_exit : free_at_exit);
 }
 
-/* Libc has a lock while handlers of the process's end come and go. */
-static atomic_bool lingers, moving;
-
-void linger_once(void);
-void linger_once(void)
-{
-    atomic_store(&lingers, true);
-}
-
-int is_moving(void);
-int is_moving(void)
-{
-    return atomic_load(&moving);
-}
-
-/* In a child, whose other threads' memory nobody looks for. */
-int end_in_child(void);
-int end_in_child(void)
-{
-    _exit(is_moving() ? 1 : 7);
-}
-
-/* Before that of libc. */
-void __cxa_finalize(void *handle);
-void __cxa_finalize(void *handle)
-{
-    void (*real)(void *handle) = (void (*)(void *))dlsym(RTLD_NEXT, "__cxa_finalize");
-
-    if (!atomic_exchange(&lingers, false)) {
-        real(handle);
-        return;
-    }
-    atomic_store(&moving, true);
-    usleep(500000);
-    real(handle);
-    atomic_store(&moving, false);
-}
-
 /* A child has nothing of it: whatever it says, a free does not wait. */
 int free_in_child(CUdeviceptr block);
 int free_in_child(CUdeviceptr block)

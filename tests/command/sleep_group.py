@@ -430,13 +430,14 @@ threading.Thread(target=work, daemon=True).start()
 
 def prove_a_command_that_is_killed(folder):
     """While one of them stands still for the other, which is not done: it goes on by itself."""
-    one, other = start(folder), start(folder)
+    one, other, asleep = start(folder), start(folder), start(folder)
+    says(folder, 0, 'sleep', (asleep,))
     run(one, 'cuda.softcuda_hold(1); cuda.cuMemsetD8Async(held[0], ctypes.c_ubyte(1), ctypes.c_size_t(1), None)')
     one.run('threads = []')
     run(other, CALLS)
     calls = lambda: int(other.run('print(calls[0])'))
     await_that(lambda: calls() > 100, 'it works')
-    with subprocess.Popen([GPUSHIM, 'sleep', str(one.pid), str(other.pid)], env=clean(folder)) as command:
+    with subprocess.Popen([GPUSHIM, 'sleep', *(str(each.pid) for each in (asleep, one, other))], env=clean(folder)) as command:
         def stands_still():
             """Nobody gives it an order now."""
             command.send_signal(signal.SIGSTOP)
@@ -448,7 +449,8 @@ def prove_a_command_that_is_killed(folder):
         await_that(stands_still, 'it stands still')
     before = calls()
     await_that(lambda: calls() > before + 100, 'it goes on')
-    end(one, other)
+    says(folder, 0, 'wake', (asleep,), 'awake, in')
+    end(one, other, asleep)
 
 
 def prove_with_a_broker(folder):

@@ -39,14 +39,6 @@ void gs_shim_forked(void)
     forks++;
 }
 
-void gs_shim_sleep_forking(void)
-{
-}
-
-void gs_shim_sleep_forked(bool is_child)
-{
-}
-
 void gs_trace_forked(void)
 {
 }
