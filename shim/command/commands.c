@@ -114,7 +114,7 @@ const struct command commands[] = {
      "Has each process take its memory off the GPU: what is live is kept on the host, what is free goes. Its calls of CUDA "
      "that need the GPU wait until 'gpushim wake'; those that only ask are answered. Pointers, streams and graphs stay "
      "good. What others have open stays, and is said; of several that are told together what they have open of each other "
-     "goes too. A process that cannot be put to sleep runs on as before. "
+     "goes too, but for what a program made by cuMemCreate and exported (NCCL's, by default). A process that cannot be put to sleep runs on as before. "
      "CGROUP is the path of a control group: all in it, and below, that have memory of the library's.",
      {TIMEOUT("for calls under way and the GPU's work"),
       {"to", 0, "FOLDER", TAKES_FILE, "keeps the contents in a file in FOLDER, of mode 0600 and without a name"},
@@ -130,7 +130,8 @@ const struct command commands[] = {
      {TIMEOUT("for the GPU's memory"), LIST_JSON},
      {{"gpushim wake 4711 --timeout 5s", "it goes on where it was"}}},
     {"swap", RUNS(command_swap), "one sleeps, another wakes", "PID|CGROUP PID|CGROUP", 2, 2, {TAKES_PID, TAKES_PID},
-     "Puts the first process to sleep and wakes the second, which does not wake where the first does not sleep.",
+     "Puts the first process to sleep and wakes the second. Where the first fails to sleep, or sleeps already, the second is not "
+     "woken.",
      {TIMEOUT("for each"), LIST_JSON},
      {{"gpushim swap 4711 4712", "4712 has the GPU now"}}},
     {"cluster", RUNS(command_cluster), "what other machines have of this one, and it of theirs", "[forget MACHINE]", 0, 2,
