@@ -41,7 +41,7 @@ events()
 }
 
 if ! (contained true) 2>/dev/null; then
-    echo 'events: no namespaces are to be had here: it needs root, and unshare'
+    echo 'skipped: no namespaces are to be had here: it takes root, and unshare'
     exit 77
 fi
 (events fill) >"$place/fill.log" 2>&1 &
