@@ -281,21 +281,26 @@ static gs_status connect_patiently(struct gs_share *share, struct gs_remote *rem
     return GS_OK;
 }
 
-/* To whom it was connected to, who knows what is held. A descriptor or an errno. */
+/* To whom it was connected to, who knows what is held. Where that was a broker and nothing is, to
+ * the process itself if it is there by now: of one that lives a broker has granted nothing. A
+ * descriptor or an errno. */
 static int connect_again(struct gs_share *share, struct gs_remote *remote, int *ret_pidfd)
 {
-    char name[GS_BROKER_NAME_SIZE], reason[GS_REASON_SIZE];
+    char name[GS_SOCKET_NAME_SIZE], broker_name[GS_BROKER_NAME_SIZE], reason[GS_REASON_SIZE];
     unsigned place = 0;
+    bool by_broker = remote->conn.by_broker;
     int fd = -ENOENT, directory = -1;
 
-    if (remote->conn.by_broker)
-        gs_broker_name(name);
-    else
-        gs_instance_name(remote->instance, name);
+    gs_instance_name(remote->instance, name);
+    gs_broker_name(broker_name);
     while (is_absent(fd) && (directory = gs_directory_next(&share->options, &place, reason)) >= 0) {
         struct gs_fd kept = gs_fd_keep(directory);
 
-        fd = connect_checked(share, directory, name, remote->deadline_ns, ret_pidfd);
+        if (!by_broker || gs_remote_may_go(remote))
+            fd = connect_checked(share, directory, name, remote->deadline_ns, ret_pidfd);
+        remote->conn.by_broker = by_broker && fd < 0;
+        if (by_broker && is_absent(fd))
+            fd = connect_checked(share, directory, broker_name, remote->deadline_ns, ret_pidfd);
         gs_fd_close(&kept);
     }
     return is_absent(fd) && directory < -1 ? directory : fd;

@@ -190,11 +190,11 @@ static gs_status take_back(struct gs_share *share, struct gs_remote *remote,
     status = ask(share, remote, import->sorted[0], &request, &grant, &fds);
     if (status != GS_OK)
         return status;
-    if (others != GS_OK) /* the connection is another one */
+    note(share, remote, import->sorted[0], &grant); /* a RECALL of that grant may come at once */
+    if (others != GS_OK)                            /* the connection is another one */
         status = ask_all(share, remote, import, 1, GS_OPEN_HAS_IT);
     if (status == GS_OK)
         status = gs_import_map_again(share, remote, &request, &grant, &fds, import);
-    note(share, remote, import->sorted[0], &grant);
     gs_fds_done(&fds, status == GS_OK);
     if (status == GS_OK) {
         import->connection = remote->connection;
