@@ -397,7 +397,7 @@ def captures():
     one = Sleeper()
     block, stream = one.block(stamp=5), one.stream()
     one.cuStreamBeginCapture(stream, 0)
-    error, state = one.try_sleep()
+    error, state = one.try_sleep(20 * LONG_NS)
     check(error == EBUSY and b'stream 0x%x captures' % stream in state.text, f'{error}, {state.text}')
     one.cuMemsetD32Async(block, 6, 1, stream)
     one.cuGraphDestroy(one.cuStreamEndCapture(stream, OUT))
