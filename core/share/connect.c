@@ -354,7 +354,9 @@ int gs_remote_connect_again(struct gs_share *share, struct gs_remote *remote)
 
 void gs_remote_hang_up(struct gs_remote *remote)
 {
-    gs_hang_up(remote->conn.fd);
+    gs_remote_look(remote);
+    if (remote->conn.fd >= 0)
+        gs_hang_up(remote->conn.fd);
     forget_socket(remote);
 }
 

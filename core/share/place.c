@@ -152,6 +152,8 @@ uint64_t gs_socket_tick(struct gs_share *share, uint64_t now)
 
     if (due <= now) {
         gs_sweep(share);
+        if (gs_socket_is_lost(share)) /* before anybody was to be told */
+            gs_socket_look(share);
         due = GS_NEVER;
     }
     if (__atomic_load_n(&share->place.listener, __ATOMIC_ACQUIRE) < 0 || gs_socket_is_given(share))

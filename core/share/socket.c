@@ -83,8 +83,11 @@ static void sit_down_locked(struct gs_share *share)
     share->place.seat.path[0] = 0;
     gs_directory_path(&share->options, share->place.directory, folder);
     snprintf(path, sizeof path, "%s/%s", folder, share->name);
-    if (folder[0] && !seat_of(path, &share->place.seat))
-        share->place.seat.path[0] = 0;
+    if (folder[0] && !seat_of(path, &share->place.seat)) {
+        share->place.seat = (struct gs_seat){.inode = 0};
+        if (errno == ENOENT) /* it has gone already, and is lost */
+            snprintf(share->place.seat.path, sizeof share->place.seat.path, "%s", path);
+    }
     if (fd < 0 || !share->place.seat.path[0] ||
         inotify_add_watch(fd, path, IN_DONT_FOLLOW | IN_ATTRIB | IN_MOVE_SELF) < 0 ||
         inotify_add_watch(fd, folder, IN_ONLYDIR | IN_MOVE_SELF | IN_DELETE_SELF) < 0 ||
