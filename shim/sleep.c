@@ -33,7 +33,7 @@
     (100 * GS_NS_PER_MS) /* for work that ends by itself, before calls pass; then twice as long */
 #define SOON_NS  (GS_NS_PER_MS / 2)  /* for what one call was waited for, */
 #define AGAIN_NS (10 * GS_NS_PER_MS) /* or for what it submitted */
-#define PASSES   200
+#define PASSES   200                 /* of calls, between two waits */
 
 extern int __cxa_atexit(void (*function)(void *), void *arg, void *handle);
 extern void *__dso_handle __attribute__((visibility("hidden")));
@@ -84,8 +84,9 @@ static void at_exit(void *one)
     gs_gate_end();
 }
 
-/* Each sleep registers it anew, and the last one counts: the handlers that were registered since
- * the sleep before may free what is away. */
+/* Each sleep registers it anew, for 32 bytes of libc's, and the last one counts: the handlers that
+ * were registered since the sleep before may free what is away. To take one back libc holds two
+ * locks, which a child that is forked just then would keep. */
 static bool be_first_at_exit(void)
 {
     const uintptr_t one = atomic_load(&last_one) + 1;

@@ -114,7 +114,8 @@ const struct command commands[] = {
      "Has each process take its memory off the GPU: what is live is kept on the host, what is free goes. Its calls of CUDA "
      "that need the GPU wait until 'gpushim wake'; those that only ask are answered. Pointers, streams and graphs stay "
      "good. What others have open stays, and is said; of several that are told together what they have open of each other "
-     "goes too, but for what a program made by cuMemCreate and exported (NCCL's, by default). A process that cannot be put to sleep runs on as before. "
+     "goes too, but for what a program made by cuMemCreate and exported (NCCL's, by default). A process that cannot be put to "
+     "sleep runs on as before. "
      "CGROUP is the path of a control group: all in it, and below, that have memory of the library's.",
      {TIMEOUT("for calls under way and the GPU's work"),
       {"to", 0, "FOLDER", TAKES_FILE, "keeps the contents in a file in FOLDER, of mode 0600 and without a name"},
