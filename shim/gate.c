@@ -19,7 +19,6 @@
 #include "core/api/own.h"
 #include "core/process/sleep.h"
 #include "shim/lookup/names.h"
-#include "shim/sleep.h"
 #include "shim/start.h"
 
 #define TASKS         "/proc/self/task"
@@ -112,6 +111,7 @@ static void wake_all(void)
 
 static atomic_uint waiting;
 static atomic_bool one_may_pass;
+static bool (*still_holds)(void); /* set before the gate closes */
 
 /* By who waits and is marked already. */
 static bool may_pass(void)
@@ -151,7 +151,7 @@ bool gs_gate_wait(uint32_t call)
 
     while ((state = atomic_load_explicit(&gs_state, memory_order_acquire)) == GS_STATE_CLOSED &&
            !refused && !passes_once && gs_gate_mark.passing == 0) {
-        const bool held = gs_shim_still_holds();
+        const bool held = still_holds();
         int error = 0;
 
         gs_gate_mark.call = 0;
@@ -346,7 +346,7 @@ bool gs_gate_await(uint64_t until_ns, struct gs_sleep_why *ret_why)
     }
 }
 
-bool gs_gate_close(struct gs_sleep_why *ret_why)
+bool gs_gate_close(bool (*holds)(void), struct gs_sleep_why *ret_why)
 {
     const char *call = atomic_load(&unknown);
 
@@ -354,6 +354,7 @@ bool gs_gate_close(struct gs_sleep_why *ret_why)
         return gs_sleep_refuse(
             ret_why, ENOTSUP,
             "the program uses %s, which is newer than this library: it would not stop", call);
+    still_holds = holds;
     set_state(GS_STATE_CLOSED);
     if (fence_all())
         return true;

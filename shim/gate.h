@@ -160,8 +160,9 @@ static inline void gs_gate_leave_within(const uint32_t *call)
         gs_gate_enter_within()
 
 struct gs_sleep_why; /* core/process/sleep.h */
-/* Closes it. False: it is open. One thread at a time, as all of these. */
-bool gs_gate_close(struct gs_sleep_why *ret_why);
+/* Closes it. Who waits asks `holds` each 10 ms whether it is closed for the next order, though the
+ * process is awake; it may open the gate. False: it is open. One thread at a time, as all of these. */
+bool gs_gate_close(bool (*holds)(void), struct gs_sleep_why *ret_why);
 /* Until no thread but this one is in a call that stops. False: EBUSY, there is one at that time
  * still; ENOTSUP. */
 bool gs_gate_await(uint64_t until_ns, struct gs_sleep_why *ret_why);

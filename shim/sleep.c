@@ -167,11 +167,6 @@ static bool come_to_rest(uint64_t until_ns, struct gs_sleep_why *why)
     }
 }
 
-static bool close_gate(struct gs_sleep_why *why)
-{
-    return be_first_at_exit() ? gs_gate_close(why) : refuse_as_it_ends(why);
-}
-
 /* For the next order, whatever the GPU is at: false, and it is at something. What sleeps already is
  * at nothing. */
 static bool stop(const struct step *step, struct gs_sleep_why *why)
@@ -182,7 +177,9 @@ static bool stop(const struct step *step, struct gs_sleep_why *why)
                                          : stands_still(step->until_ns, why);
 }
 
-bool gs_shim_still_holds(void)
+/* Whether it is closed for the next order, by who waits at it. False: none came, or it is at it; the
+ * gate is open where none came. */
+static bool still_holds(void)
 {
     const uint64_t until_ns = atomic_load(&held_ns);
 
@@ -194,6 +191,11 @@ bool gs_shim_still_holds(void)
     }
     atomic_store(&busy, false);
     return false;
+}
+
+static bool close_gate(struct gs_sleep_why *why)
+{
+    return be_first_at_exit() ? gs_gate_close(still_holds, why) : refuse_as_it_ends(why);
 }
 
 static bool begin(struct gs_sleep_why *why)

@@ -18,10 +18,6 @@ void gs_shim_wake(uint64_t timeout_ns, struct gs_sleep_why *ret_why);
  * use, which wakes. */
 void gs_shim_sleeps_by_itself(uint64_t after_ns, bool wakes_by_use);
 
-/* Of a gate that is closed for the next order, by who waits at it. False: none came, or it is at
- * it; the gate is open where none came. */
-bool gs_shim_still_holds(void);
-
 struct gs_sleep_order;
 /* Others have it sleep, or wake, or ask (struct gs_core_options): one thread at a time, which is
  * not kept. Where it is idle core has it sleep, in a thread of core's own. */
