@@ -11,9 +11,17 @@ def check(condition, what):
         faults.append(what)
 
 
+def holds(condition):
+    """A row that is not there yet, or not there any more, is no answer."""
+    try:
+        return condition()
+    except LookupError:
+        return False
+
+
 def await_that(condition, what):
     deadline = time.monotonic() + PATIENT_S
-    while not condition():
+    while not holds(condition):
         if time.monotonic() > deadline:
             faults.append(what)
             return False

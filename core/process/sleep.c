@@ -119,6 +119,21 @@ static bool refuse_capture(struct gs_core *core, struct gs_sleep_why *why)
     return gs_sleep_refuse(why, EBUSY, "stream 0x%" PRIx64 " captures a graph", stream);
 }
 
+static bool refuse_work(struct gs_core *core, int ordinal, struct gs_sleep_why *why)
+{
+    const CUstream stalled = __atomic_load_n(&core->single.stalled, __ATOMIC_RELAXED);
+    char last[96] = "";
+
+    if (stalled)
+        snprintf(last, sizeof(last),
+                 "; the last host function, or wait for an event, went to stream 0x%" PRIxPTR,
+                 (uintptr_t)stalled);
+    return gs_sleep_refuse(why, EBUSY,
+                           "work of a context of GPU %d does not end: a kernel, or a stream that "
+                           "waits for a host function, an event or a value%s",
+                           ordinal, last);
+}
+
 bool gs_core_await_work(struct gs_core *core, uint64_t until_ns, struct gs_sleep_why *why)
 {
     struct gs_context *context = NULL;
@@ -129,11 +144,7 @@ bool gs_core_await_work(struct gs_core *core, uint64_t until_ns, struct gs_sleep
         if (status == GS_CAPTURING)
             return refuse_capture(core, why);
         if (status == (gs_status)CUDA_ERROR_NOT_READY)
-            return gs_sleep_refuse(
-                why, EBUSY,
-                "work of a context of GPU %d does not end: a kernel, or a stream that waits for "
-                "a host function, an event or a value",
-                (int)context->ordinal);
+            return refuse_work(core, (int)context->ordinal, why);
         if (status != GS_OK)
             return gs_sleep_refused_by_driver(why, "waiting for a context", status);
     }

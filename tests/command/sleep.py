@@ -374,6 +374,25 @@ def prove_what_stays(folder):
     other.end()
 
 
+def prove_the_stream_is_named(folder):
+    """Of a host function that does not end; 1 is the default stream by its own name (CU_STREAM_LEGACY)."""
+    one = start(folder)
+    run(one, '''
+import threading
+goes = threading.Event()
+stops = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda unused: goes.wait())
+''')
+    for stream in ('ctypes.c_void_p()', 'ctypes.c_void_p(); assert cuda.cuStreamCreate(ctypes.byref(stream), 1) == 0'):
+        run(one, f'goes.clear(); stream = {stream}; assert cuda.cuLaunchHostFunc(stream, stops, None) == 0')
+        named = one.run('print(stream.value or 1)')
+        says(folder, 1, ('sleep', str(one.pid), '--timeout', '0.3s'), 'does not end', f'went to stream {int(named):#x}\n')
+        run(one, 'goes.set(); assert cuda.cuCtxSynchronize() == 0')
+        says(folder, 0, ('sleep', str(one.pid)), 'asleep')
+        says(folder, 0, ('wake', str(one.pid)), 'awake')
+    is_right(one, 'when it went late')
+    one.end()
+
+
 def prove_what_is_wrong(folder):
     one = start(folder, GPUSHIM_SHARE_UIDS=str(NOBODY))
     says(folder, 1, ('sleep', str(os.getpid())), str(os.getpid()))
@@ -389,4 +408,4 @@ def prove_what_is_wrong(folder):
 
 prove_each(prove_it, prove_it_of_own_memory, prove_it_is_told, prove_a_group, prove_a_file, prove_a_swap,
            prove_one_order_at_a_time, prove_who_asks_late, prove_a_stopped_process, prove_a_tag, prove_by_itself, prove_who_asked_has_it_first,
-           prove_who_does_not_sleep, prove_who_calls_is_not_idle, prove_what_stays, prove_what_is_wrong)
+           prove_who_does_not_sleep, prove_who_calls_is_not_idle, prove_what_stays, prove_the_stream_is_named, prove_what_is_wrong)

@@ -109,7 +109,7 @@ Test(single, a_stream_that_cannot_wait_keeps_no_other_thread, .timeout = 60)
     while (softcuda_calls("cuStreamWaitEvent") == 0)
         nanosleep(&moment, NULL);
     gs_single_submits(gs_core_single(f.base.core), f.a);
-    gs_single_stalls(gs_core_single(f.base.core));
+    gs_single_stalls(gs_core_single(f.base.core), f.a);
     softcuda_hold(0);
     pthread_join(thread, NULL);
     cr_assert_eq(lone_stream(&f), GS_SINGLE_MULTI);
@@ -158,7 +158,7 @@ static void ends_for_want_of_a_mark(const char *call, void (*submit)(struct sing
 
 static void stalls(struct single_fixture *lone)
 {
-    gs_single_stalls(gs_core_single(lone->base.core));
+    gs_single_stalls(gs_core_single(lone->base.core), lone->a);
 }
 
 /* What is submitted without a mark before it may never end, and others would wait for it. */
@@ -250,7 +250,7 @@ Test(single, nothing_overtakes_the_work_on_what_was_freed)
         if (i == 1)
             gs_core_touches(f.base.core, f.b, other, 0);
         if (i == 2)
-            gs_single_stalls(single);
+            gs_single_stalls(single, f.b);
         if (i == 3)
             gs_core_context_stays(f.base.core, f.base.context,
                                   gs_core_context_detach(f.base.core, f.base.context));
@@ -289,7 +289,7 @@ static void keeps_nobody(bool is_work, bool elsewhere)
     if (is_work)
         gs_single_submits(gs_core_single(f.base.core), f.a);
     else
-        gs_single_stalls(gs_core_single(f.base.core));
+        gs_single_stalls(gs_core_single(f.base.core), f.a);
     MUST(cuLaunchHostFunc(elsewhere ? other : f.a, wait_for_post, &end));
     lone_fill(&f, f.b, block, 2, 0);
     MUST(cuStreamSynchronize(f.b));
