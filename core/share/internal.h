@@ -108,7 +108,7 @@ struct gs_link {
     /* The share thread's own: since when there is one; when to look for another, and how long after
      * the last look that is (0: there was none). */
     uint64_t found_ns, retry_ns, pause_ns;
-    uint64_t started_ns; /* when one was started that is not found yet; 0: none was */
+    uint64_t awaited_ns; /* since when one is that was started, or takes no connection; 0: not */
     uint64_t again_ns;   /* an answer did not go: the next attempt; 0: it did */
     uint64_t silent_ns;  /* when it is told of that it asks nothing */
     /* Under the lock: */

@@ -13,10 +13,9 @@
 
 #include <string.h>
 
-#define CONNECT_MS      500 /* for a broker that takes no connection: importers wait meanwhile */
-#define START_WAIT_NS   (3 * GS_NS_PER_S)  /* for one that was started to listen, */
-#define START_LOOK_NS   (2 * GS_NS_PER_MS) /* looked for so often, and less often as that takes */
-#define START_LOOK_PART 8                  /* longer: after this part of the time */
+#define AWAIT_NS        (3 * GS_NS_PER_S)  /* one that was started, or takes no connection now, */
+#define AWAIT_LOOK_NS   (2 * GS_NS_PER_MS) /* looked for so often, and less often as that takes */
+#define AWAIT_LOOK_PART 8                  /* longer: after this part of the time */
 #define SILENT_NS       GS_NS_PER_S        /* a broker that asks nothing for so long is told of, */
 #define SILENT_AGAIN_NS (60 * GS_NS_PER_S) /* and then so often */
 #define LOOK_FIRST_NS   GS_NS_PER_S /* for another broker, and then twice as late each time, but */
@@ -102,7 +101,8 @@ static int greet(struct gs_share *share, int fd)
     return error;
 }
 
-/* A greeted connection to a broker of a user who may be trusted with the memory, or an errno. */
+/* A greeted connection to a broker of a user who may be trusted with the memory, or an errno. Waits
+ * for nobody: importers would wait meanwhile. */
 static int connect_broker(struct gs_share *share)
 {
     struct gs_conn_who who;
@@ -110,8 +110,7 @@ static int connect_broker(struct gs_share *share)
     int error, fd;
 
     gs_broker_name(name);
-    fd = gs_directory_connect(share->place.directory, &share->options, name,
-                              CONNECT_MS * GS_NS_PER_MS);
+    fd = gs_directory_connect(share->place.directory, &share->options, name, 0);
     if (fd < 0)
         return fd;
     who = gs_conn_who(fd);
@@ -189,37 +188,37 @@ static bool is_connected(struct gs_share *share)
     return false;
 }
 
-/* Whether one that was started is to be looked for again: others are served meanwhile. Where there
- * is none it is started; *fd is then why it cannot be. */
-static bool is_starting(struct gs_share *share, int *fd)
+/* Whether it is to be looked for again soon, and others are served meanwhile. Where there is none
+ * one is started; *fd is then why it cannot be. */
+static bool is_awaited(struct gs_share *share, int *fd)
 {
     uint64_t now = gs_now_ns();
 
-    if (*fd != -ENOENT && *fd != -ECONNREFUSED)
+    if (*fd != -ENOENT && *fd != -ECONNREFUSED && *fd != -EAGAIN)
         return false;
-    if (!share->link.started_ns) {
-        int error = gs_broker_start(share);
+    if (!share->link.awaited_ns) {
+        int error = *fd == -EAGAIN ? 0 : gs_broker_start(share);
 
         if (error) {
             *fd = error;
             return false;
         }
-        share->link.started_ns = now;
+        share->link.awaited_ns = now;
     }
-    share->link.retry_ns = now + START_LOOK_NS + (now - share->link.started_ns) / START_LOOK_PART;
-    return now < share->link.started_ns + START_WAIT_NS;
+    share->link.retry_ns = now + AWAIT_LOOK_NS + (now - share->link.awaited_ns) / AWAIT_LOOK_PART;
+    return now < share->link.awaited_ns + AWAIT_NS;
 }
 
-/* One look, of which an attempt has several where a broker has to be started. A failure is said at
- * the first attempt. */
+/* One look, of which an attempt has several where a broker is awaited. A failure is said at the
+ * first attempt. */
 static void find_broker(struct gs_share *share)
 {
     bool again = share->link.pause_ns > 0;
     int fd = connect_broker(share);
 
-    if (is_starting(share, &fd))
+    if (is_awaited(share, &fd))
         return;
-    share->link.started_ns = 0;
+    share->link.awaited_ns = 0;
     gs_lock_take(&share->lock);
     share->link.absent = fd < 0;
     if (fd >= 0) {
@@ -486,7 +485,7 @@ uint64_t gs_broker_look(struct gs_share *share, uint64_t now)
     if (!is_connected(share)) {
         if (now < share->link.retry_ns)
             return share->link.retry_ns;
-        if (!share->link.started_ns && !has_offered(share))
+        if (!share->link.awaited_ns && !has_offered(share))
             return GS_NEVER;
         find_broker(share);
         return share->link.fd < 0 ? share->link.retry_ns : share->link.silent_ns;

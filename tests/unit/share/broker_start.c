@@ -195,6 +195,35 @@ Test(share_broker, that_begins_late_keeps_no_opener_waiting)
     unlink(go);
 }
 
+/* Where it takes none for long, another one is found or started. */
+Test(share_broker, that_takes_no_connection_keeps_no_opener_waiting)
+{
+    struct sockaddr_un at = {.sun_family = AF_UNIX};
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
+    struct gs_export *export;
+    unsigned long there;
+    int listener, full;
+
+    scene_stop();
+    cr_assert(mkdir(dir, 0700) == 0 || errno == EEXIST);
+    snprintf(at.sun_path, sizeof at.sun_path, "%.63s/%.43s", dir, side_broker_name());
+    listener = side_listen(at.sun_path);
+    do
+        full = connect(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0),
+                       (struct sockaddr *)&at, sizeof at);
+    while (full == 0);
+    cr_assert_eq(errno, EAGAIN);
+    options.broker = true;
+    snprintf(options.broker_program, sizeof options.broker_program, "%s", BROKER_PROGRAM);
+    scene_block(&export, ipc_handle);
+    cr_assert_eq(other_open(&other, ipc_handle, &there), GS_OK);
+    cr_assert_null(strstr(side_logged(), "no broker ("));
+    close(listener);
+    cr_assert(SIDE_WAIT(side_broker_published(dir) == 1));
+    other_ask(&other, "close %lx", there);
+    cr_assert(side_gets_back(&side, export));
+}
+
 Test(share_broker, there_is_one_for_a_directory)
 {
     unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
