@@ -293,16 +293,21 @@ def check_programs():
 
 # ---- What the library counts ----
 
-ALLOCATES = '''import ctypes
+BEGINS = '''import ctypes
 STEPS, FULL, TINY = 2, {}, {}
-def build(device):
+def must(error):
+    if error:
+        raise OSError(f'CUDA error {error}')
+def begun():
     cuda, context = ctypes.CDLL('libcuda.so.1'), ctypes.c_void_p()
-    def must(error):
-        if error:
-            raise OSError(f'CUDA error {error}')
     must(cuda.cuInit(0))
     must(cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0))
     must(cuda.cuCtxSetCurrent(context))
+    return cuda
+'''
+ALLOCATES = BEGINS + '''
+def build(device):
+    cuda = begun()
     def step(number):
         blocks = []
         for i in range(5):
@@ -312,6 +317,13 @@ def build(device):
             must(cuda.cuMemFree_v2(block))
         return number
     return step
+'''
+# Without the library the stand-in for PyTorch has no allocator.
+ORDERED = BEGINS + '''
+import torch
+def build(device):
+    begun()
+    return lambda number: len([torch.empty(1 << 18) for _ in range(5) if torch._State.current])
 '''
 
 
@@ -331,6 +343,15 @@ def check_counted(folder, shim, driver):
     must(15 * MIB <= peaks[-1][0] <= 64 * MIB and peaks[-1][1] == 15 * MIB, f'its peaks: {peaks}')
 
 
+def check_ordered(folder, shim):
+    """PyTorch allocates from the library: each tensor is an allocation of its."""
+    os.environ['PYTHONPATH'] = str(HERE.parent / 'packages/stand_in')
+    _, records, _ = run_of(folder, {'torch_ordered': ORDERED}, modes=('cached', 'ordered'), shim=shim)
+    did = {mode: [(record['value'], record['did'].get('allocations')) for record in records
+                  if record['kind'] == 'step' and record['mode'] == mode] for mode in ('cached', 'ordered')}
+    check('allocations of each step', did, {'cached': [(0, None)] * 8, 'ordered': [(5, 5)] * 8})
+
+
 def main():
     with_library = sys.argv[1:3]
     check_figures()
@@ -343,6 +364,8 @@ def main():
     if with_library:
         with tempfile.TemporaryDirectory() as name:
             check_counted(pathlib.Path(name), *with_library)
+        with tempfile.TemporaryDirectory() as name:
+            check_ordered(pathlib.Path(name), with_library[0])
 
 
 if __name__ == '__main__':

@@ -8,7 +8,7 @@
 # the others run side by side, natively and under the shim at once:
 #
 #   conformance two_gpu cudart examples register torch_stats torch_graph_full torch_pool torch_memory programs
-#   two_programs stress single chaos differential numba asleep asleep_ranks sleeps sleep_beside
+#   torch_ordered two_programs stress single chaos differential numba asleep asleep_ranks sleeps sleep_beside
 #   sanitizer cupy jax nccl peer command weights named pieces own_vmm torch_share torch_kill
 #   torch_steps torch_graph torch_compile torch_fork events sleep
 #
@@ -26,7 +26,7 @@
 set -u
 
 alone='conformance two_gpu cudart examples register torch_stats torch_graph_full torch_pool torch_memory programs'
-alone="$alone two_programs stress single chaos differential numba asleep asleep_ranks sleeps sleep_beside"
+alone="$alone torch_ordered two_programs stress single chaos differential numba asleep asleep_ranks sleeps sleep_beside"
 beside='sanitizer cupy jax nccl peer command weights named pieces own_vmm torch_share torch_kill'
 beside="$beside torch_steps torch_graph torch_compile torch_fork events sleep"
 
@@ -822,6 +822,16 @@ part_torch_memory()
     needs memory torch || return 0
     turns memory "${TORCH_MEMORY_SECONDS:-120}" --modes cached,shim --once uncached \
         torch_gpt torch_resnet torch_gnn torch_decode
+}
+
+# The same for PyTorch's programs with gpushim.torch in the place of a cache. ORDERED_SECONDS is how long for all of them,
+# 400 by default; ORDERED is which.
+part_torch_ordered()
+{
+    needs ordered torch || return 0
+    # shellcheck disable=SC2046 # names
+    turns ordered "${ORDERED_SECONDS:-400}" --modes cached,ordered \
+        ${ORDERED:-$(cd "$workloads/programs" && basename -s .py torch_*.py | grep -v -e ddp -e fsdp)}
 }
 
 # The same, and cached under the shim, for programs that no tuning had seen. PROGRAMS_SECONDS is how long for all of them, 400 by default; PROGRAMS is which.

@@ -1,6 +1,6 @@
 """A process that takes steps of one program when it is told to; turns.py starts it and tells it.
 
-    python3 turn_process.py programs/FRAMEWORK_NAME.py [--tiny] [--device DEVICE] [--no-pool]
+    python3 turn_process.py programs/FRAMEWORK_NAME.py [--tiny] [--device DEVICE] [--no-pool | --ordered]
 
 An order is a line of JSON, [first, count]: it takes the steps of these numbers. [0, 0] loads the
 framework and touches no GPU. The answer is a line too: {"steps": [...], "peaks": {...}}, or
@@ -102,7 +102,11 @@ class Torch(Plain):
 
         self.torch = torch
         self.gpu = self.options.device == "cuda"
-        self.cache = os.environ.get("PYTORCH_NO_CUDA_MEMORY_CACHING") != "1"
+        self.cache = os.environ.get("PYTORCH_NO_CUDA_MEMORY_CACHING") != "1" and not self.options.ordered
+        if self.options.ordered:
+            import gpushim_package
+
+            gpushim_package.torch().use()
 
     def begin(self, number):
         super().begin(number)
@@ -230,6 +234,7 @@ def main():
     parser.add_argument("--tiny", action="store_true", help="sizes for a machine without a GPU")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--no-pool", action="store_true", help="CuPy without its pool")
+    parser.add_argument("--ordered", action="store_true", help="PyTorch with gpushim.torch")
     stepper = Stepper(parser.parse_args())
     # What a program prints goes elsewhere than the answers.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
