@@ -1,6 +1,7 @@
 """gpushim export and a real Prometheus: it reads what is served, promtool finds nothing wrong with the text and
-with examples/monitoring, each alert fires where it should and only there, and each expression of the dashboard
-returns something.
+with examples/monitoring, each alert fires where it should and only there, in the real one too those of refusals, of what
+is freed and held, of a stopped process and of an exporter that is gone, and each expression of the dashboard returns
+something.
 
     prometheus.py GPUSHIM SHIM LIBCUDA FOLDER_OF_EXAMPLES
 
@@ -53,6 +54,16 @@ CASES = {
 }
 
 
+# What takes minutes in the alerts, in a test of seconds: how long it has to last, and how old what is freed and held is.
+HURRY = ((r'\bfor: \d+m\n', 'for: 1s\n'),
+         (r'\bgpushim_freed_held_oldest_seconds > 300\n', 'gpushim_freed_held_oldest_seconds > 1\n'))
+# Memory that no GPU has is asked for.
+REFUSED = """
+address = ctypes.c_uint64()
+assert cuda.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(1 << 45)) == 2
+"""
+
+
 def promtool(*arguments, text=None):
     run = subprocess.run(['promtool', *arguments], input=text, capture_output=True, text=True,
                          timeout=PATIENT_S, check=False)
@@ -82,7 +93,11 @@ class Prometheus:
         check("'127.0.0.1:9465'" in text and 'scrape_interval: 15s' in text, 'the example is as it was')
         text = text.replace("'127.0.0.1:9465'", f"'{target}'").replace('scrape_interval: 15s', every)
         pathlib.Path(config).write_text(text, encoding='utf-8')
-        shutil.copy(EXAMPLES / 'alerts.yml', place)
+        rules = (EXAMPLES / 'alerts.yml').read_text(encoding='utf-8')
+        for minutes, seconds in HURRY:
+            check(re.search(minutes, rules), f'the alerts have {minutes}')
+            rules = re.sub(minutes, seconds, rules)
+        pathlib.Path(place, 'alerts.yml').write_text(rules, encoding='utf-8')
         with socket.create_server(('127.0.0.1', 0)) as free:
             self.address = f'127.0.0.1:{free.getsockname()[1]}'
         self.log = open(os.path.join(place, 'log'), 'w+', encoding='utf-8')
@@ -133,18 +148,36 @@ def prove_dashboard(prometheus):
         await_that(lambda plain=plain: prometheus.query(plain), f'nothing comes of {plain}')
 
 
-def prove_rules(prometheus, stopped):
+def prove_rules(prometheus, server, holder, other):
+    """Each fires when its cause is there, and by the process that it is of."""
     def rules():
         groups = prometheus.get('rules').get('groups', [])
         return {rule['name']: rule for group in groups for rule in group['rules']}
 
+    def firing(alert):
+        return [it['labels'].get('pid') for it in rules()[alert]['alerts'] if it['state'] == 'firing']
+
+    def fires(alert, pid, cause=lambda: None):
+        def does():
+            cause()
+            return firing(alert)
+        check(not firing(alert), f'{alert} does not fire before: {firing(alert)}')
+        await_that(does, f'{alert} fires')
+        check(firing(alert) == [pid], f'{alert}: {firing(alert)}')
+
     await_that(lambda: rules() and all(rule['health'] == 'ok' for rule in rules().values()),
                f'Prometheus evaluates each alert: {rules()}')
     check(set(rules()) == set(CASES), f'it has them all: {set(rules())}')
-    stopped.stop()
-    await_that(lambda: [alert for alert in rules()['GpushimProcessStopped']['alerts']
-                        if alert['labels']['pid'] == str(stopped.pid)], 'a stopped process is noticed')
-    check(not rules()['GpushimProcessSilent']['alerts'], 'and not taken for one that does not answer')
+    fires('GpushimAllocationRefused', str(holder.pid), lambda: holder.run(REFUSED))  # an increase is between two looks
+    other.do('open ' + holder.do('share 0'))
+    check(not firing('GpushimFreedMemoryHeld'), 'nothing is freed yet')
+    holder.do('free 0')
+    fires('GpushimFreedMemoryHeld', str(holder.pid))
+    other.stop()
+    fires('GpushimProcessStopped', str(other.pid))
+    check(not firing('GpushimProcessSilent'), 'who is stopped is not taken for one that does not answer')
+    server.end()
+    fires('GpushimExporterGone', None)
 
 
 def main():
@@ -167,9 +200,8 @@ def main():
             prometheus = Prometheus(place, f'127.0.0.1:{server.port}')
             prove_scrape(prometheus, holder)
             prove_dashboard(prometheus)
-            prove_rules(prometheus, other)
+            prove_rules(prometheus, server, holder, other)
             prometheus.end()
-        server.end()
         other.end()
         holder.end()
     end_with_faults()
