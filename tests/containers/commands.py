@@ -28,6 +28,7 @@ MIB = 1 << 20
 KINDS = {'bwrap': containers.Bwrap, 'runc': containers.Runc, 'podman': containers.Podman}
 APPLETS = ('sh', 'cat', 'mkfifo', 'rm', 'wget', 'kill')
 FOLDER = '/shared/run'
+COMMANDS = re.findall(r'^  ([a-z]+) ', subprocess.run([gpushim, 'help'], capture_output=True, text=True, check=True).stdout, re.M)
 # What a container's user sets who starts programs by gpushim run.
 ENVIRONMENT = {'PATH': '/bin', 'LD_LIBRARY_PATH': '/lib', 'GPUSHIM_SHARE_DIR': FOLDER, 'SOFTCUDA_MEMORY': '1G'}
 
@@ -156,6 +157,38 @@ def prove_recording(one):
     one.run('rm /tmp/trace')
 
 
+def prove_sleep(one):
+    """sleep, wake, swap: of programs that go on afterwards."""
+    second = shell.Driven(one.shell, 'gpushim run -- /bin/holder', first=5)
+    check(second.do(f'alloc {96 * MIB}') == 'done', f'no memory for a second program: {second.log()}')
+    for command, expected in (('sleep', {one.pid: 'asleep'}), ('wake', {one.pid: 'awake'}),
+                              (f'sleep {second.pid}', {second.pid: 'asleep'}),
+                              (f'swap {one.pid} {second.pid}', {one.pid: 'asleep', second.pid: 'awake'}),
+                              ('wake', {one.pid: 'awake'})):
+        rows = one.rows(f'gpushim {command}' + ('' if ' ' in command else f' {one.pid}'))
+        check({row['pid']: row.get('state') for row in rows} == expected, f'{command}: {rows}')
+        states = {row['pid']: row['state'] for row in one.rows('gpushim stats') if row['pid'] in expected}
+        check(states == {pid: {'awake': 'running'}.get(state, state) for pid, state in expected.items()},
+              f'stats after {command}: {states}')
+    check(second.do(f'alloc {MIB}') == 'done' and second.end() == 0, 'a second program goes on, and ends')
+    one.allocate(MIB)
+
+
+def prove_broker(one):
+    """broker, cluster, and help; cdi, by which others are given what is here."""
+    check(one.rows('gpushim cluster') == [], 'no broker yet')
+    one.run('gpushim broker --detach')
+    row = only(one.rows('gpushim who'), broker=True)
+    (told,) = one.rows('gpushim cluster')
+    check(told['pid'] == row.get('pid') and told['has_agent'] is False, f'cluster: {told}, {row}')
+    one.run(f'kill {row.get("pid")}')
+    await_that(lambda: one.rows('gpushim cluster') == [], 'the broker ends')
+    for name in COMMANDS:
+        check(one.run(f'gpushim help {name}').stdout.startswith(f'usage: gpushim {name} '), f'help {name}')
+    made = json.loads(one.run('gpushim cdi generate').stdout)
+    check(made['containerEdits']['mounts'][0]['hostPath'] == '/lib/libgpushim.so', f'cdi: {made}')
+
+
 # ---- From elsewhere --------------------------------------------------------------------------------------
 
 def prove_sharing(one, other):
@@ -237,6 +270,9 @@ def prove_the_host_sees(case, one, other):
     one.keep_unused()
     given = only(on_the_host(case, 'trim', str(sharer.get('pid'))), pid=sharer.get('pid')).get('given_bytes', 0)
     check(given >= 64 * MIB, f'trim, from the host: {given}')
+    for command, state in (('sleep', 'asleep'), ('wake', 'awake')):
+        row = only(on_the_host(case, command, str(sharer.get('pid'))), pid=sharer.get('pid'))
+        check(row.get('state') == state, f'{command}, from the host: {row}')
 
 
 # ---- All of it -------------------------------------------------------------------------------------------
@@ -256,7 +292,8 @@ def prove(runtime, folder, mode):
         prove_the_other_sees(one, other)
         prove_the_host_sees(case, one, other)
         other.program.do('close 0')
-        for part in (prove_looks, prove_running, prove_figures, prove_orders, prove_recording):
+        for part in (prove_looks, prove_running, prove_figures, prove_orders, prove_recording, prove_sleep,
+                     prove_broker):
             part(one)
         other.end()
         one.end()
