@@ -40,10 +40,10 @@ extern "C" {
 /* ---- Versions -------------------------------------------------------------------------------- */
 
 /* Of this header; later ones only add to it. */
-#define GPUSHIM_VERSION_MAJOR 0
-#define GPUSHIM_VERSION_MINOR 1
+#define GPUSHIM_VERSION_MAJOR 1
+#define GPUSHIM_VERSION_MINOR 0
 #define GPUSHIM_VERSION_PATCH 0
-#define GPUSHIM_VERSION       "0.1.0"
+#define GPUSHIM_VERSION       "1.0.0"
 
 /* Of the library that is in the process, in the same form. Never NULL, and "" where it is not
  * there; it stays as it is. Starts nothing, and may be called at any time. */

@@ -235,6 +235,32 @@ def check_pages(folder):
         'core/base: has no README.md', 'core/pool/README.md: does not name new.c'])
 
 
+def check_version(folder):
+    """One line changes the version: all others are told of, and written."""
+    def said(*words):
+        return subprocess.run([sys.executable, ROOT / 'tests' / 'check_version.py', folder, *words], text=True,
+                              capture_output=True, check=False).stdout.splitlines()
+
+    project = "project('small', 'c',\n  version: '{}',\n)\n"
+    texts = {'shim/gpushim.h': '#define GPUSHIM_VERSION_MAJOR 1\n#define GPUSHIM_VERSION_MINOR 0\n'
+                               '#define GPUSHIM_VERSION_PATCH 0\n#define GPUSHIM_VERSION "1.0.0"\n',
+             'examples/containers/a.yaml': 'newTag: 1.0.0\n', 'examples/a/README.md': 'gpushim 1.0.0, of glibc 2.36.1\n'}
+    for name, text in texts.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    (folder / 'meson.build').write_text(project.format('1.0.0'))
+    (folder / 'CHANGELOG.md').write_text('# Changes\n\n## 1.0.0\n\n- All.\n')
+    check('one version', said(), [])
+    (folder / 'meson.build').write_text(project.format('2.1.3'))
+    check('another version', [line.partition(':')[0] for line in said()], [*texts, 'CHANGELOG.md'])
+    check('written', said('--write'), ['CHANGELOG.md: its first entry is not of 2.1.3'])
+    (folder / 'CHANGELOG.md').write_text('# Changes\n\n## 2.1.3\n' + '\n' * 60 + '## 1.0.0\n')
+    check('a long entry', said(), ['CHANGELOG.md: the entry of 2.1.3 has more than 60 lines'])
+    check('what is written', [(folder / name).read_text() for name in texts],
+          ['#define GPUSHIM_VERSION_MAJOR 2\n#define GPUSHIM_VERSION_MINOR 1\n#define GPUSHIM_VERSION_PATCH 3\n'
+           '#define GPUSHIM_VERSION "2.1.3"\n', 'newTag: 2.1.3\n', 'gpushim 2.1.3, of glibc 2.36.1\n'])
+
+
 # A core as this one in small. Each of its files, of which the one above may call the one below.
 LAYERS = {
     'core/base/log.h': '''struct gs_log {
@@ -360,6 +386,6 @@ def check_layers(folder):
 
 
 for case in (check_configure, check_find_cuda, check_examples,
-             check_what_stands_in_the_way, check_count, check_pages, check_layers):
+             check_what_stands_in_the_way, check_count, check_pages, check_version, check_layers):
     with tempfile.TemporaryDirectory() as name:
         case(pathlib.Path(name))
