@@ -256,7 +256,7 @@ struct gpushim_named {
 GPUSHIM_API int gpushim_lookup(const char *name, struct gpushim_named *named);
 
 /*
- * Ends this user's name, whichever of his processes published it. Who has it open keeps it. EINVAL,
+ * Ends this user's name, whichever of their processes published it. Who has it open keeps it. EINVAL,
  * ENODEV, ENOENT, ETIMEDOUT, as above.
  */
 GPUSHIM_API int gpushim_unpublish(const char *name);

@@ -121,7 +121,7 @@ def stand_ins(folder, **programs):
 
 
 def check_examples(_):
-    """Who ends before he has said anything is not waited for."""
+    """A program that ends before it has said anything is not waited for."""
     said = subprocess.run(['sh', '-euc', f"""root={ROOT} naps=0
 sleep() {{ command sleep "$1"; naps=$((naps + 1)); [ $naps -lt 1000 ] || exit 9; }}
 . {ROOT}/examples/lib.sh

@@ -133,15 +133,15 @@ struct gs_reg_range {
     size_t size;
 };
 
-/* Whether somebody awaits that the entry's use ends, and of which range; he is told of it by the
- * caller alone, once the lock is let go. Lock held. */
+/* Whether a thread awaits that the entry's use ends, and of which range; the caller alone tells
+ * that thread, once the lock is let go. Lock held. */
 static inline struct gs_reg_range gs_reg_awaited_locked(struct gs_reg *reg)
 {
     unsigned flags = __atomic_fetch_and(&reg->flags, (uint8_t)~GS_REG_AWAITED, __ATOMIC_SEQ_CST);
 
     return (struct gs_reg_range){reg->base, flags & GS_REG_AWAITED ? reg->end - reg->base : 0};
 }
-/* Tells him. Lock not held. */
+/* Wakes the threads that await the range. Lock not held. */
 void gs_reg_announce(struct gs_regcache *cache, struct gs_reg_range range);
 
 /* Entries that a thread has set leaving, linked by next_handle; they are in no list of handles. */

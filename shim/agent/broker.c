@@ -90,8 +90,8 @@ struct process broker_process(const struct agent *agent)
     return process_of(gs_conn_who(agent->broker.fd).pid);
 }
 
-/* What this broker had and has not named has ended while this agent was not there. Of one before it
- * he knows nothing. */
+/* What this broker had and has not named has ended while this agent was not there. Of an earlier
+ * broker this one knows nothing. */
 static void on_listed(struct agent *agent)
 {
     const struct process broker = broker_process(agent);

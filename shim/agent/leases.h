@@ -35,7 +35,7 @@ struct lease_block {
 struct process {
     int32_t pid; /* 0: not known */
     uint32_t zero;
-    uint64_t started; /* with the pid it names him: /proc/PID/stat */
+    uint64_t started; /* with the pid it names the process: /proc/PID/stat */
 };
 
 struct lease {

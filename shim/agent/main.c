@@ -274,7 +274,7 @@ static bool read_machine_id(unsigned char ret_id[GS_MACHINE_SIZE])
 }
 
 /* This machine's id and its boot's, as others see them: the machine's own is nobody's to know (see
- * machine-id(5)), and each user has an agent of his own. */
+ * machine-id(5)), and each user has an agent of their own. */
 static bool find_ids(struct agent *agent)
 {
     const struct agent_options *options = &agent->options;

@@ -154,7 +154,7 @@ GS_HOOK int gpushim_listen(const struct gpushim_listener *listener)
         return EINVAL;
     if (!gs_pin_active())
         return ENODEV;
-    /* Who wants to know does so for devices that he lets at the memory himself. */
+    /* A listener wants to know because it lets devices at the memory itself. */
     gs_single_drain(gs_single, "a listener is added");
     pthread_mutex_lock(&added.mutex);
     if (gs_listeners == MOST) {

@@ -214,7 +214,7 @@ Test(agent_directory, etcd_what_nobody_keeps_goes_and_is_told)
     while (get(b, "exports/x", value) == DIRECTORY_FOUND && gs_now_ns() < end)
         gs_rest_ns(GS_NS_PER_MS * 50);
     cr_assert_eq(get(b, "exports/x", value), DIRECTORY_NONE, "its lease is over");
-    cr_assert(keep(a), "who comes back is told that he has nothing there");
+    cr_assert(keep(a), "a member that comes back is told that it has nothing there");
     cr_assert_eq(get(b, "exports/x", value), DIRECTORY_NONE);
     write_one(a, "exports/x", "again");
     cr_assert_eq(get(b, "exports/x", value), DIRECTORY_FOUND);

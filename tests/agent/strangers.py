@@ -1,4 +1,4 @@
-"""Who calls an agent and is not of the cluster: let in as nobody, whatever he says; and the agent serves on.
+"""A caller that is not of the cluster: let in as nobody, whatever it says; and the agent serves on.
 
 usage: strangers.py GPUSHIM SHIM LIBCUDA AGENT BROKER
 """
@@ -89,12 +89,12 @@ def test(cluster, machines, a, b):
     context = context_of(cluster)
     boot, file = bytes.fromhex(two.boot), bytes(16)
     heard = call(context, port, message(HELLO, known + boot + file), message(LISTED))
-    check(not heard, f'who says that he is another machine hears nothing: {heard!r}')
+    check(not heard, f'a caller that says it is another machine hears nothing: {heard!r}')
     one.await_word('its certificate is not the one that the directory has')
     of_no_machine = message(HELLO, bytes(range(16)) + boot + file)
-    check(not call(context, port, of_no_machine), 'nor who is of no machine')
+    check(not call(context, port, of_no_machine), 'nor one of no machine')
     one.await_word('the directory does not know its machine')
-    check(not call(context, port, message(LISTED)), 'nor who does not say who he is')
+    check(not call(context, port, message(LISTED)), 'nor one that does not say who it is')
     one.await_word('it did not say who it is')
     check('is here' not in one.said(), 'none of them was taken for a machine')
     handle = a.do(f'share(alloc({MIB}, 0x21))')

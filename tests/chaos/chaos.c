@@ -301,8 +301,8 @@ static void kill_all(struct supervisor *sup)
 
 /* ---- The end -------------------------------------------------------------------------------- */
 
-/* As if an hour had passed: sooner nobody clears away what one of another PID namespace left, for
- * he may live, nor a socket whose maker was killed before it listened (a minute). */
+/* As if an hour had passed: sooner nobody clears away what a process of another PID namespace left,
+ * which may live, nor a socket whose maker was killed before it listened (a minute). */
 static void let_an_hour_pass(const struct supervisor *sup)
 {
     const struct timespec then = {.tv_sec = time(NULL) - 2 * 3600}, times[2] = {then, then};

@@ -89,7 +89,7 @@ struct chaos_record {
     uint32_t owner_slot;     /* that allocated it */
     uint64_t words;          /* 32 bits each */
     uint64_t valid_until_ns; /* before this an open must succeed; 0: nothing is promised */
-    uint64_t freed_ns;       /* when its owner freed it; 0: he keeps it until then */
+    uint64_t freed_ns;       /* when its owner freed it; 0: it keeps it until then */
 };
 
 struct chaos_options {

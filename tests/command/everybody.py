@@ -1,5 +1,4 @@
-"""gpushim stats, who, trim and set as root, who sees the processes of all users, and as a user, who
-sees his own.
+"""gpushim stats, who, trim and set: root sees the processes of all users, a user sees their own.
 
     everybody.py GPUSHIM SHIM LIBCUDA
 """
@@ -149,7 +148,7 @@ def main():
         expected = {one.pid for one in holders}
         await_that(lambda: pids(folder, 'stats') == expected, 'root sees the processes of all users')
         seen = pids(folder, 'stats', user=USERS[0])
-        check(seen == {holders[0].pid}, f'a user sees his own: {seen}, of {expected}')
+        check(seen == {holders[0].pid}, f'a user sees their own: {seen}, of {expected}')
         status, found, _ = rows(folder, 'who', str(holders[1].pid))
         check(status == 0 and [row['pid'] for row in found] == [holders[1].pid],
               f'root may ask who shares with one of them: {found}')

@@ -98,7 +98,7 @@ def prove_at_a_broker(folder):
     late.do(f'open {handle}')
     row, = (row for row in rows(folder, 'who') if row['pid'] == late.pid)
     check([(entry['pid'], entry['own_pid'], entry['ended']) for entry in row['opened_from']] == [(None, None, True)],
-          f'who opens it of the broker, that he has ended: {row}')
+          f'who opens it of the broker knows that its owner has ended: {row}')
     check('has open of a process that is not known here, which has ended' in gpushim(folder, 'who').stdout, 'in text')
     for each in (early, late):
         each.end()

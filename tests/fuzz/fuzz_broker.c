@@ -307,7 +307,9 @@ static void honest_ones(void)
     gs_wire_start(&message, GS_WIRE_HELLO, 0);
     memcpy(message.hello.instance, ipc_handle.instance, GS_INSTANCE_SIZE);
     send_whole(fd, &message, &none);
-    do { /* as gs_remote_request: the broker may hang up on who shared it a moment before it takes him for ended */
+    do {
+        /* as gs_remote_request: the broker may hang up on the exporter a moment before it takes it
+         * for ended */
         gs_wire_start(&message, GS_WIRE_OPEN, 1);
         gs_ipc_handle_write(&ipc_handle, message.open.ipc_handle);
         message.open.want_fd = 1;

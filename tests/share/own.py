@@ -346,7 +346,7 @@ def finds(one, name, word):
 
 def named_lifetime():
     """Found, opened and read by another process until a piece of it is unmapped, mapped anew, or out of reach, the name
-    taken back or published anew; who has it open keeps what he has."""
+    taken back or published anew; who has it open keeps it."""
     me, other = Puppet(), Puppet()
     base = map_all(me, 3)
     must_publish(me, 'w', base + 8)

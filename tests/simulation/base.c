@@ -191,8 +191,8 @@ bool gs_background_is_this(const struct gs_background *background)
 /* ---- The log -------------------------------------------------------------------------------- */
 
 /* What one process says of another. All here keep to the protocol, so there is nothing to say but
- * that somebody has run out of something, does not read, wants what is not passed on any more, or
- * is heard over a connection that he has replaced. */
+ * that a process has run out of something, does not read, wants what is not passed on any more, or
+ * is heard over a connection that it has replaced. */
 static bool accuses(const char *format, const char *text)
 {
     static const char *const fine[] = {"it wants another process", "does not read its answers",

@@ -65,8 +65,8 @@ int gs_conn_accept(int listener)
     return fd;
 }
 
-/* Of each ten worlds one has sockets that take a few messages, so that who is stopped is soon
- * behind with what he is told. */
+/* Of each ten worlds one has sockets that take a few messages, so that a stopped process is
+ * soon behind with what it is told. */
 size_t conn_limit(size_t limit)
 {
     const size_t few = (4 + world.seed / 10 % 8) * (OVERHEAD + sizeof(struct gs_wire_close));

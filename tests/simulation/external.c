@@ -404,7 +404,7 @@ static bool all_ran(const struct wait *wait)
     return world.starved_ns - wait->all_starved_ns < LATE_NS / 4;
 }
 
-/* Whether somebody who has had it must have let go of it by now: he had closed it before, and was
+/* Whether a process that has had it must have let go of it by now: it had closed it before, and was
  * asked for it since. */
 static bool has_let_go(const struct use *use, const struct block *block, const struct wait *wait)
 {

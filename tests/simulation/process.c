@@ -178,8 +178,8 @@ void processes_lose_power(unsigned machine)
             world.images[i]->gpu_gone_ns = world.now_ns;
 }
 
-/* A child has the connections of the library that there are: who has lost one of his, and has no
- * other yet, leaves a child of which nobody can know. */
+/* A child has the connections of the library that there are: a process that has lost one, and
+ * has no other yet, leaves a child of which nobody can know. */
 static bool may_lack_connections(const struct process *process)
 {
     for (unsigned i = 0; i < FDS_MAX; i++)

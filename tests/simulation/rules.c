@@ -506,7 +506,7 @@ static void look_at(const struct process *process, uint64_t due_ns, uint64_t mos
                  number_of(process->image), (unsigned long long)(due_ns - world.now_ns) / 1000);
 }
 
-/* Who has something to do that nobody announces comes by himself, and soon enough. */
+/* A share thread that has something to do that nobody announces comes by itself, and soon enough. */
 void rule_sleeps_until(const struct process *process, uint64_t due_ns)
 {
     const struct gs_share *share = process->share;

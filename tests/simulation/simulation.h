@@ -572,7 +572,7 @@ extern struct world {
     bool settled;         /* and what they did is over */
     bool disturbed;       /* there was one */
     bool short_of_memory; /* host memory, descriptors or the driver failed for somebody */
-    bool given_up; /* somebody stood still for so long that he may be, if his socket was closed */
+    bool given_up; /* a process stood still for so long that it may be, if its socket was closed */
     uint64_t now_ns;
     uint64_t starved_ns; /* how long somebody could have run and did not, all together */
     uint64_t stalled_ns; /* somebody who could have run did not until then, for a while */

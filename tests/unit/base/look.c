@@ -1,4 +1,4 @@
-/* Time that somebody who looks again and again was there for: he may have stood still in
+/* Time for which a thread that looks again and again was there: it may have stood still in
  * between. */
 #include <criterion/criterion.h>
 

@@ -145,7 +145,7 @@ static bool are_right(void)
     return right;
 }
 
-/* Whoever has a handle gives it back as often as he has it, and nothing is left, where the driver
+/* Whoever has a handle gives it back as often as they have it, and nothing is left, where the driver
  * took back what it was given. */
 static void end(struct fixture *f)
 {
