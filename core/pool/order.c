@@ -8,7 +8,7 @@
 
 #include <stdlib.h>
 
-/* What one stream may hold back before it goes to the epoch: a part of what is live, or this. */
+/* What one stream may hold back: this, and while others have work a part of what is live. */
 #define HELD_BACK_MIN   ((size_t)64 << 20)
 #define HELD_BACK_SHARE 4
 #define POLLED_ONCE_IN  8 /* frees beyond that while the GPU is behind */
@@ -80,11 +80,14 @@ static void flush_locked(struct gs_arena *arena, struct gs_stream_list *stream)
     stream->bytes = 0;
 }
 
-/* While the GPU is behind, what goes to the epoch is of use to nobody: a stream that is alone is
- * better off with it. */
+/* While all work is in one stream, what that freed is free for all at once, and merges with what is.
+ * Else it goes to the epoch: while the GPU is behind that is of use to nobody, and a stream that is
+ * alone is better off with it. */
 static __attribute__((noinline)) void holds_much_locked(struct gs_arena *arena,
                                                         struct gs_stream_list *stream)
 {
+    if (!gs_single_is(arena->shared->single) && stream->bytes <= arena->live / HELD_BACK_SHARE)
+        return;
     if (stream->bytes == arena->order.bytes && arena->epochs.oldest) {
         if (arena->epochs.polls++ % POLLED_ONCE_IN == 0)
             gs_arena_poll_locked(arena);
@@ -99,7 +102,6 @@ void gs_arena_retire_stream_locked(struct gs_arena *arena, struct gs_block *bloc
                                    uint64_t stream_key)
 {
     struct gs_stream_list *stream = list_find_locked(&arena->order, stream_key);
-    size_t most = arena->live / HELD_BACK_SHARE;
 
     gs_latch_assert_held(&arena->lock);
     if (!stream)
@@ -117,7 +119,7 @@ void gs_arena_retire_stream_locked(struct gs_arena *arena, struct gs_block *bloc
     stream->last_freed = block;
     stream->bytes += block->entry.size;
     GS_ADD(arena->order.bytes, block->entry.size);
-    if (__builtin_expect(stream->bytes > HELD_BACK_MIN && stream->bytes > most, 0))
+    if (__builtin_expect(stream->bytes > HELD_BACK_MIN, 0))
         holds_much_locked(arena, stream);
 }
 

@@ -64,6 +64,31 @@ Test(single, what_was_freed_in_stream_order_merges_before_memory_is_made)
     }
 }
 
+/* Of half a gigabyte that is live a quarter is more than that, and stays a stream's where others have
+ * work. */
+Test(single, no_more_than_64_mib_of_what_its_stream_freed_stays_apart)
+{
+    CUdeviceptr block[16];
+    size_t live;
+
+    for (int several = 0; several < 2; several++) {
+        lone_start(&f);
+        for (int i = 0; i < 16; i++)
+            block[i] = lone_ordered(f.a);
+        lone_fill(&f, f.a, block[0], 1, 0);
+        if (several)
+            lone_fill(&f, f.b, block[1], 1, 0);
+        MUST(cuCtxSynchronize());
+        live = fixture_arena(&f.base).live;
+        for (int i = 0; i < 3; i++) {
+            MUST(gs_core_free_async(f.base.core, block[i], f.a));
+            cr_assert_eq(fixture_arena(&f.base).retired,
+                         i < 2 || several ? live - fixture_arena(&f.base).live : 0);
+        }
+        lone_finish(&f);
+    }
+}
+
 /* It is in the order of a stream that has none: the single one does not come behind it. */
 Test(single, what_another_stream_worked_on_is_not_free_for_all)
 {
