@@ -12,7 +12,9 @@ cudaMallocAsync that gives nothing back (its release threshold), PyTorch's cachi
 Each run is a process of its own, and a turn has one of each. In a mix the first native run takes --seconds; all
 others make as many calls. A trace is played twice. Every call is timed by itself. A figure is the median of the turns'.
 --budget is when no more turn is begun, and what the first cannot do in it is left out. Where something cannot be
-measured, its row says why; what is not installed here has a line at the end.
+measured, its row says why; what is not installed here has a line at the end. The first 0.2 s of each run, while
+its first blocks come, have a table of their own. Of the library's mean it is said how much was waiting for the GPU
+(waits) and how much making pieces (makes), and how many pieces were made in 1,000 calls.
 
 --out writes against.txt and against.json. No figure
 decides the exit status: 1 means that a program failed, or that something was left out for want of time.
@@ -95,8 +97,14 @@ def run_once(options, case, how, *more):
 
 
 def figures_of(line):
-    return {**{figure: line['all'][f'{figure}_ns'] for figure in FIGURES}, 'reserved': line['ratio'],
-            'calls': line['calls'], 'live': line['live_peak']}
+    figures = {**{figure: line['all'][f'{figure}_ns'] for figure in FIGURES}, 'reserved': line['ratio'],
+               'calls': line['calls'], 'live': line['live_peak'],
+               **{f'first {figure}': line['first'][f'{figure}_ns'] for figure in FIGURES}}
+    if 'library' in line:
+        since = line['library_since_start']
+        figures |= {'waits': since['wait_ns'] / line['calls'], 'makes': since['map_ns'] / line['calls'],
+                    'pieces': 1000 * since['pieces_made'] / line['calls']}
+    return figures
 
 
 class Measured:
@@ -151,7 +159,8 @@ class Measured:
                        for way in options.way} for case in options.case}
 
 
-COLUMNS = (*FIGURES, 'reserved')
+COLUMNS = (*FIGURES, 'waits', 'makes', 'pieces', 'reserved')
+PLAIN = ('pieces', 'reserved')  # no times
 
 
 def microseconds(ns):
@@ -165,16 +174,20 @@ def commit():
     return said.read_text(encoding='utf-8').strip() if said.exists() else commit_of(ROOT)
 
 
-def table(results):
-    lines = [('us', '', *COLUMNS, '')]
+def cell(figures, column):
+    if column not in figures:
+        return '-'
+    return f'{figures[column]:.2f}' if column in PLAIN else microseconds(figures[column])
+
+
+def table(results, columns=COLUMNS, prefix=''):
+    lines = [('us', '', *columns, '')]
     for case, ways in results.items():
         for way, figures in ways.items():
             if isinstance(figures, str):
-                lines.append((case, way, *('-' for _ in COLUMNS), figures))
+                lines.append((case, way, *('-' for _ in columns), figures))
                 continue
-            cells = [f'{figures[column]:.2f}' if column == 'reserved' else microseconds(figures[column])
-                     for column in COLUMNS]
-            lines.append((case, way, *cells, ''))
+            lines.append((case, way, *(cell(figures, prefix + column) for column in columns), ''))
     widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]) - 1)]
     return '\n'.join('  '.join([*(cell.ljust(width) if i < 2 else cell.rjust(width)
                                   for i, (cell, width) in enumerate(zip(line, widths))), line[-1]]).rstrip()
@@ -210,7 +223,7 @@ def main():
     results, where = measured.results(options), machine(options.software)
     of = commit()
     text = '\n'.join((f'{where["gpu"]}, commit {of}, medians of {measured.turns} turns; reserved is of what is '
-                      'live at most', table(results),
+                      'live at most', table(results), '', 'the first 0.2 s', table(results, FIGURES, 'first '),
                       *(f'{way}: not measured: {why}' for way, why in options.missing.items()))) + '\n'
     print(text, end='')
     if options.out:

@@ -21,6 +21,7 @@
 #define LOOK_EVERY    1024 /* calls of a thread, at the driver's memory */
 #define ALL_CALLS     UINT64_MAX /* as many as the mix has by itself */
 #define CALLS         100000
+#define FIRST_NS      200000000 /* of a program, whose calls are told by themselves as well */
 
 static const char usage[] =
     "latency mixed|server|training|threads|TRACE [--async] [--calls N] [--milliseconds N] [--seed N]\n"
@@ -44,6 +45,7 @@ struct run {
     bool under_library;
     uint64_t free_at_start, reserved_peak;
     uint64_t reserved_idle;
+    struct gpushim_memory before; /* the library's figures when the mix's start was over */
 };
 
 struct latency_actor {
@@ -57,6 +59,8 @@ struct latency_actor {
     bool counting;
     uint64_t calls_left, bytes, ended_ns;
     struct latency_counts counts[LATENCY_KINDS];
+    uint64_t first_end_ns;
+    struct latency_counts first; /* calls up to then, those of the mix's start too */
 };
 
 /* ---- what a mix asks ---- */
@@ -80,8 +84,10 @@ void latency_begin(struct latency_actor *actor)
     struct run *run = actor->run;
 
     latency_finish(actor);
-    if (pthread_barrier_wait(&run->begins) == PTHREAD_BARRIER_SERIAL_THREAD)
+    if (pthread_barrier_wait(&run->begins) == PTHREAD_BARRIER_SERIAL_THREAD) {
+        bench_library_memory(&run->before);
         run->began_ns = bench_now();
+    }
     pthread_barrier_wait(&run->begins);
     actor->counting = true;
 }
@@ -206,6 +212,8 @@ static CUresult timed(struct latency_actor *actor, enum latency_kind kind,
     CUresult result = call(actor->run, kind, block);
     uint64_t ended = bench_now();
 
+    if (ended < actor->first_end_ns)
+        latency_count(&actor->first, ended - began);
     if (actor->counting)
         count_call(actor, kind, block->size, began, ended);
     return result;
@@ -254,6 +262,7 @@ static void *act(void *argument)
     MUST(cuCtxSetCurrent(run->context));
     warm(actor);
     latency_stream(actor, 0);
+    actor->first_end_ns = bench_now() + FIRST_NS;
     run->mix->play(actor);
     latency_finish(actor);
     return NULL;
@@ -299,8 +308,8 @@ static void start(struct run *run)
 
 /* ---- printing ---- */
 
-/* The library's own figures. */
-static uint64_t print_library(void)
+/* The library's own figures, of all of the run and of the calls that count. */
+static uint64_t print_library(const struct run *run)
 {
     struct gpushim_memory memory;
 
@@ -320,6 +329,11 @@ static uint64_t print_library(void)
     json_count("wait_ns", memory.wait_ns);
     json_count("map_ns", memory.map_ns);
     json_close();
+    json_object("library_since_start");
+    json_count("pieces_made", memory.pieces_made - run->before.pieces_made);
+    json_count("wait_ns", memory.wait_ns - run->before.wait_ns);
+    json_count("map_ns", memory.map_ns - run->before.map_ns);
+    json_close();
     return memory.reserved_peak;
 }
 
@@ -337,7 +351,7 @@ static uint64_t clock_ns(void)
 
 static void print_memory(const struct run *run)
 {
-    uint64_t reserved = run->under_library ? print_library() : run->reserved_peak;
+    uint64_t reserved = run->under_library ? print_library(run) : run->reserved_peak;
 
     json_count("live_peak", run->live_peak);
     json_count("reserved_peak", reserved);
@@ -352,16 +366,21 @@ static void print_memory(const struct run *run)
 static void print_calls(const struct run *run, struct latency_actor *actors)
 {
     struct latency_counts *all = bench_array(LATENCY_KINDS + 1, sizeof *all);
+    struct latency_counts *first = bench_array(1, sizeof *first);
 
-    for (unsigned i = 0; i < run->mix->threads; i++)
+    for (unsigned i = 0; i < run->mix->threads; i++) {
+        latency_counts_add(first, &actors[i].first);
         for (unsigned kind = 0; kind < LATENCY_KINDS; kind++) {
             latency_counts_add(&all[kind], &actors[i].counts[kind]);
             latency_counts_add(&all[LATENCY_KINDS], &actors[i].counts[kind]);
         }
+    }
     latency_counts_print("alloc", &all[LATENCY_ALLOC]);
     latency_counts_print("free", &all[LATENCY_FREE]);
     latency_counts_print("all", &all[LATENCY_KINDS]);
+    latency_counts_print("first", first);
     free(all);
+    free(first);
 }
 
 static void print(const struct run *run, struct latency_actor *actors)

@@ -42,6 +42,8 @@ def all_rows(quick, software):
         ('alloc + free, 64 KiB', pair('64K', many), 'ns_per_pair', 'ns'),
         ('64 KiB, stream-ordered', pair('64K', many, '--async'), 'ns_per_pair', 'ns'),
         ('alloc + free, 256 MiB', pair('256M', few), 'ns_per_pair', 'ns'),
+        ('256 MiB, stream-ordered', pair('256M', few, '--async'), 'ns_per_pair', 'ns'),
+        (f'1 MiB, {threads} threads', pair('1M', few, '--warmup', str(few), '--threads', str(threads)), 'ns_per_pair_mean', 'ns'),
         (f'64 KiB, {threads} threads', pair('64K', many // 10, '--warmup', str(many // 20), '--threads', str(threads)),
          'pairs_per_second', 'pairs/s'),
         (f'4 KiB beside {live:,} live', pair('4K', many, '--live', str(live)), 'ns_per_pair', 'ns'),

@@ -217,7 +217,8 @@ def counts_agree(line, calls):
     """What the histograms and the sums say fits together."""
     check(line['calls'] == calls == line['all']['calls'], f'{line["calls"]} of {calls} calls')
     check(line['alloc']['calls'] + line['free']['calls'] == calls, 'both kinds are all calls')
-    for kind in ('alloc', 'free', 'all'):
+    check(line['first']['calls'] > 0, 'the first calls are told by themselves')
+    for kind in ('alloc', 'free', 'all', 'first'):
         figures = line[kind]
         check(figures['calls'] > 0, f'calls of kind {kind}')
         check(sum(count for _, count in figures['histogram']) == figures['calls'],
@@ -337,7 +338,8 @@ def against():
                 if way in ('rmm arena', 'rmm async'):  # the stand-in has none
                     check('of kind' in figures and figures in text, f'{way}: {figures}')
                 else:
-                    positive(figures, 'mean', 'p50', 'p99.9', 'max', 'reserved', 'calls')
+                    positive(figures, 'mean', 'p50', 'p99.9', 'max', 'reserved', 'calls', 'first mean', 'first max')
+                    check(('pieces' in figures) == way.startswith('library'), "the library's own figures")
         text, said = against_says(0, '--turns', '1', '--rmm', out / 'none.so', '--way', 'mempool', '--way', 'library',
                                   '--way', 'rmm pool')
         check(list(said['missing']) == ['rmm pool'] and 'rmm pool: not measured' in text, 'what is missing')
@@ -355,7 +357,7 @@ def everything():
         check(done.returncode == 0, f'run.py ended with {done.returncode}')
         check(out.read_text() == done.stdout, 'the text')
         rows = [re.split('  +', line) for line in done.stdout.splitlines()[2:]]
-        check(len(rows) == 15 and all(len(row) == 3 and '-' not in row for row in rows), f'figures: {rows}')
+        check(len(rows) == 17 and all(len(row) == 3 and '-' not in row for row in rows), f'figures: {rows}')
         late = subprocess.run([*command, '--budget', '0', 'pair'], capture_output=True, text=True, timeout=PATIENT_S,
                               check=False)
         check(late.returncode == 1 and 'left out' in late.stderr, 'what there is no time for')
