@@ -453,6 +453,32 @@ Test(growing, where_no_addresses_are_to_be_had_memory_is_the_drivers_which_is_sa
     end();
 }
 
+/* As `ulimit -v` has it: a 64th of what is wanted is beyond that. */
+Test(growing, a_bound_of_addresses_leaves_memory_to_the_driver_which_is_said_once)
+{
+    struct rlimit before, little;
+    unsigned long pages;
+    FILE *file;
+
+#ifdef __SANITIZE_ADDRESS__
+    cr_skip("it needs addresses itself");
+#endif
+    prepare("1G");
+    file = fopen("/proc/self/statm", "re");
+    cr_assert(file && fscanf(file, "%lu", &pages) == 1);
+    fclose(file);
+    cr_assert_eq(getrlimit(RLIMIT_AS, &before), 0);
+    little = (struct rlimit){pages * (rlim_t)sysconf(_SC_PAGESIZE) + 24 * MIB, before.rlim_max};
+    cr_assert_eq(setrlimit(RLIMIT_AS, &little), 0);
+    fixture_start(&f);
+    for (int i = 0; i < 3; i++)
+        cr_assert_eq(gs_core_alloc(f.core, i == 1 ? 512 : 4 * MIB, &other), GS_NOT_OFFERED);
+    cr_assert_eq(setrlimit(RLIMIT_AS, &before), 0);
+    cr_assert_eq(warnings, 1);
+    MUST(gs_core_alloc(f.core, 4 * MIB, &other));
+    end();
+}
+
 /* A 64th of what is wanted will do; what does not fit there is the driver's. */
 Test(growing, fewer_addresses_serve_until_they_are_all_used)
 {

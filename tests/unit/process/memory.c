@@ -5,7 +5,7 @@
 #include "core/process/reclaim.h"
 #include "core/process/stats.h"
 #include "tests/system.h"
-#include "tests/unit/fixture.h"
+#include "tests/unit/process/sums.h"
 #include "tests/driver/softcuda.h"
 
 FIXTURE_SUITE(memory)
@@ -33,6 +33,37 @@ Test(memory, a_device_is_filled_with_blocks_of_any_size_in_turn)
         for (unsigned j = 1; j < count; j += 2)
             MUST(gs_core_free(f.core, block[j]));
     }
+}
+
+/* Each in its place, whatever order they go in. */
+Test(memory, a_million_blocks_lie_side_by_side_and_all_go, .timeout = 120)
+{
+    enum { COUNT = 1000000, FAR = 618033 }; /* apart from each other, prime to the count */
+    const size_t size = 512;
+    CUdeviceptr *block = calloc(COUNT, sizeof *block);
+    struct gs_arena_counts counts;
+
+    cr_assert_not_null(block);
+    fixture_start(&f);
+    for (size_t i = 0; i < COUNT; i++)
+        block[i] = must_alloc(&f, size);
+    cr_assert_eq(fixture_arena(&f).live, COUNT * size);
+    cr_assert_eq(fixture_arena(&f).reserved, (COUNT * size + 2 * MIB - 1) / (2 * MIB) * (2 * MIB));
+    must_add_up(&f);
+    for (size_t i = 0, at = 0; i < COUNT; i++, at = (at + FAR) % COUNT) {
+        MUST(gs_core_free(f.core, block[at]));
+        if (i == COUNT / 2)
+            must_add_up(&f);
+    }
+    MUST(cuCtxSynchronize());
+    MUST(gs_core_free(f.core, must_alloc(&f, COUNT / 2 * size)));
+    must_add_up(&f);
+    cr_assert_eq(fixture_arena(&f).live, 0);
+    fixture_release(&f, true);
+    cr_assert_eq(fixture_arena(&f).reserved, 0);
+    counts = fixture_counts(&f);
+    cr_assert_eq(counts.trims, counts.grown);
+    free(block);
 }
 
 /* The GPU, which is held, gets on as soon as the library waits for it, and is waited for as long as
