@@ -276,7 +276,7 @@ part_two_gpu()
     needs_two_gpus two_gpu || return 0
     conformance_begin
     for mode in native shim; do
-        conformance_once "$mode" 1 '@(reach|nodes|pools|info|contexts|vmm|between|own|external)/*'
+        conformance_once "$mode" 1 '@(reach|nodes|borders|pools|info|contexts|vmm|between|own|external)/*'
     done
     conformance_end
 }
