@@ -4,12 +4,14 @@
 - every file that one names is there, and each .c file of a folder of core is named in that folder's page;
 - every folder, function, type and variable that one names (gs_..., gpushim_..., GPUSHIM_...) is there;
 - a function or type whose file follows in brackets, `name` (file.c), is in that file;
-- every link within the project leads to a file, and to a heading of it where it names one.
+- every link within the project leads to a file, and to a heading of it where it names one;
+- tests begin with each name that a table of promises has, where BUILD is given, a build with all tests.
 
 A file is named by its path from the page's folder or from the project's, and may have a * in it.
 
-usage: check_docs.py REPOSITORY
+usage: check_docs.py REPOSITORY [BUILD]
 """
+import json
 import os
 import pathlib
 import re
@@ -125,6 +127,30 @@ def check_places(page, text):
             faults.append(f'{of(page)}: says that {name} is in {file}, and it is not')
 
 
+def names_of_tests():
+    """None where there is no build to ask."""
+    if len(sys.argv) < 3:
+        return None
+    tests = json.loads((pathlib.Path(sys.argv[2]) / 'meson-info' / 'intro-tests.json').read_text(encoding='utf-8'))
+    return [test['name'] for test in tests]
+
+
+def check_promises(page, lines, tests):
+    """Of a table of promises the second column; in brackets it says what is no test."""
+    promises = False
+    for number, line in enumerate(lines, 1):
+        cells = [cell.strip() for cell in line.split('|')]
+        if not line.startswith('|') or set(cells[1]) <= {'-'}:
+            promises = promises and line.startswith('|')
+            continue
+        if cells[2] in ('suites', 'proved by'):
+            promises = True
+        elif promises:
+            names = map(str.strip, re.sub(r'`|[^,]*\([^)]*\)', '', cells[2]).split(','))
+            faults.extend(f'{of(page)}:{number}: no test begins with {name}' for name in names
+                          if name and not any(test.startswith(name) for test in tests))
+
+
 def names_of_sources():
     """The options' variables are in no source as such: they are in the table made of the options."""
     paths = [ROOT / 'config' / 'README.md']
@@ -151,6 +177,7 @@ def check_folders():
 
 def main():
     known = names_of_sources()
+    tests = names_of_tests()
     count = 0
     for page in sorted(pages()):
         lines = page.read_text(encoding='utf-8').splitlines()
@@ -158,6 +185,8 @@ def main():
         check_length(page, lines)
         check_places(page, '\n'.join(lines))
         check_sentences(page, '\n'.join(lines))
+        if tests:
+            check_promises(page, lines, tests)
         for number, line in enumerate(lines, 1):
             where = f'{of(page)}:{number}'
             check_links(page, where, line)
