@@ -1,4 +1,5 @@
-"""gpushim stats, who, trim and set: root sees the processes of all users, a user sees their own.
+"""The commands as root, who sees the processes of all users and may order them, and as a user, who sees and orders
+their own.
 
     everybody.py GPUSHIM SHIM LIBCUDA
 """
@@ -53,6 +54,60 @@ def as_user(user, what):
 def end_child(child):
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
+
+
+def said(folder, *arguments, user=None):
+    """What people are told."""
+    return subprocess.run([GPUSHIM, *arguments], env=clean(folder), capture_output=True, text=True, timeout=PATIENT_S,
+                          check=False, user=user, group=user, extra_groups=() if user else None)
+
+
+def prove_looks(folder, one, other):
+    """Root is told of a user's process by each command that asks; another user is told nothing but that it is there."""
+    pid = str(one.pid)
+    for command in (('top',), ('top', pid), ('stats', pid)):
+        check(re.search(rf'^ *{pid} .* 96\.0 MiB ', said(folder, *command).stdout, re.M), f'root, {command}')
+        check(not re.search(rf'^ *{pid} .* 96\.0 MiB ', said(folder, *command, user=other).stdout, re.M),
+              f'another user, {command}')
+    live = f'gpushim_memory_bytes{{.*pid="{pid}".*state="live"}} {96 * MIB}\n'
+    check(re.search(live, said(folder, 'export', '--prometheus').stdout), 'root, export')
+    check(not re.search(live, said(folder, 'export', '--prometheus', user=other).stdout), 'another user, export')
+    ran = said(folder, 'doctor', pid)
+    check(ran.returncode == 0 and re.search('^ok +libraries ', ran.stdout, re.M), f'root, doctor: {ran}')
+    ran = said(folder, 'doctor', pid, user=other)
+    check(not re.search('^ok +libraries ', ran.stdout, re.M) and ran.stdout, f'another user, doctor: {ran}')
+
+
+def prove_orders(folder, one, other):
+    """Root may give each order; another user is refused, and it goes on as it was."""
+    pid = str(one.pid)
+    one.do('free 0')
+    for arguments, right in ((('trim', pid), lambda row: row['given_bytes'] >= 64 * MIB),
+                             (('set', pid, 'pool.decay=3s'), lambda row: row['silent'] is None),
+                             (('sleep', pid), lambda row: row['state'] == 'asleep'),
+                             (('wake', pid), lambda row: row['state'] == 'awake')):
+        status, told, error = rows(folder, *arguments, user=other)
+        check(status == 1 and 'belongs to another user' in error and not any(row.get('state') for row in told),
+              f'another user may not {arguments}: {status} {told} {error}')
+        status, told, error = rows(folder, *arguments)
+        check(status == 0 and [row['pid'] for row in told] == [one.pid] and right(told[0]), f'root may {arguments}: {told} {error}')
+    one.do(f'alloc {MIB}')
+
+
+def prove_recordings(folder, one):
+    """What a user records is his: another one cannot read it, root can, and what root makes of it is root's alone."""
+    place = folder / 'recorded'
+    place.mkdir()
+    os.chown(place, one, one)
+    recorded = subprocess.run([GPUSHIM, 'record', '--output', str(place / 'trace'), '--', '/usr/bin/python3', '-c',
+                               holder.HOLDER], input=f'alloc {MIB}\n', user=one, group=one, extra_groups=(), text=True,
+                              capture_output=True, timeout=PATIENT_S, check=False,
+                              env={**clean(folder), 'LD_LIBRARY_PATH': os.path.dirname(holder.LIBCUDA)})
+    check(recorded.returncode == 0, f'it records: {recorded}')
+    ran = said(folder, 'report', str(place / 'trace'), user=USERS[1])
+    check(ran.returncode == 1 and 'Permission denied' in ran.stderr, f'another user reads it: {ran}')
+    ran = said(folder, 'report', str(place / 'trace'), '--html', str(place / 'page.html'))
+    check(ran.returncode == 0 and (place / 'page.html').stat().st_mode & 0o777 == 0o600, f'root: {ran}')
 
 
 def prove_groups(folder):
@@ -152,18 +207,9 @@ def main():
         status, found, _ = rows(folder, 'who', str(holders[1].pid))
         check(status == 0 and [row['pid'] for row in found] == [holders[1].pid],
               f'root may ask who shares with one of them: {found}')
-        holders[0].do('free 0')
-        status, given, error = rows(folder, 'trim', str(holders[0].pid))
-        check(status == 0 and sum(row['given_bytes'] for row in given) >= 64 * MIB,
-              f'root may trim it: {given} {error}')
-        status, given, error = rows(folder, 'trim', str(holders[0].pid), user=USERS[1])
-        check(status == 1 and 'belongs to another user' in error, f'another user may not: {given} {error}')
-        arguments = ('set', str(holders[0].pid), 'pool.decay=3s')
-        status, told, error = rows(folder, *arguments)
-        check(status == 0 and told[0]['pid'] == holders[0].pid and told[0]['silent'] is None,
-              f'root may {arguments}: {told} {error}')
-        status, told, error = rows(folder, *arguments, user=USERS[1])
-        check(status == 1 and 'belongs to another user' in error and told[0]['silent'] in error, f'another user may not: {told} {error}')
+        prove_looks(folder, holders[0], USERS[1])
+        prove_orders(folder, holders[0], USERS[1])
+        prove_recordings(folder, USERS[0])
         owners = {name.stat().st_uid for name in folder.glob('gpushim-*')}
         check(owners == {*USERS, 0}, f'and nothing of root is in their folders: {owners}')
         holders[1].user = USERS[1]
