@@ -63,7 +63,8 @@ void gs_config_explain(struct gs_config *ret, const struct gs_config_sources *so
                        struct gs_config_origins *ret_origins, gs_config_complain_fn *complain,
                        void *arg);
 
-/* The same of one file alone, with every look at it that a load has: who owns it, who may write. */
+/* As gs_config_explain, of one file alone, with every look at it that a load has: who owns it, who
+ * may write. */
 void gs_config_check(struct gs_config *ret, const char *path, struct gs_config_origins *ret_origins,
                      gs_config_complain_fn *complain, void *arg);
 

@@ -210,9 +210,9 @@
            "A line of log tells who holds what when this much memory is freed and still held by "  \
            "other processes.")                                                                     \
     OPTION(debug, limbo_warning_blocks, NUMBER("0", "1000000000"), "0",                            \
-           "The same when so many blocks are; 0 sets no such bound.")                              \
+           "That line also when so many blocks are freed and still held; 0 sets no such bound.")   \
     OPTION(debug, limbo_warning_age, TIME("0", "1440 min"), "60 s",                                \
-           "The same when one block has been for so long; 0 sets no such bound.")                  \
+           "That line also when one block has been freed and held for so long; 0 sets no bound.")  \
     OPTION(                                                                                        \
         debug, limbo_limit, BYTES("0", "unlimited"), "unlimited",                                  \
         "When this much is freed and still held by other processes, no new IPC handle is given "   \

@@ -92,7 +92,7 @@ static inline void gs_gate_leave(const bool *entered)
     __attribute__((cleanup(gs_gate_leave), unused)) const bool gs_entered = \
         gs_gate_enter(GS_ROW_##symbol + 1)
 
-/* The same of a call that asks about an address: whatever the driver says of what is away is
+/* The gate of a call that asks about an address: whatever the driver says of what is away is
  * wrong. */
 bool gs_gate_stop_about(uint32_t call, uint64_t address);
 static inline bool gs_gate_enter_about(uint32_t call, uint64_t address)
@@ -104,7 +104,7 @@ static inline bool gs_gate_enter_about(uint32_t call, uint64_t address)
     __attribute__((cleanup(gs_gate_leave), unused)) const bool gs_entered = \
         gs_gate_enter_about(GS_ROW_##symbol + 1, address)
 
-/* The same of a call after which nothing is unmarked, so that it may be left by a jump: one that
+/* The gate of a call after which nothing is unmarked, so that it may be left by a jump: one that
  * touches no memory, which is not waited for. */
 static inline bool gs_gate_look(uint32_t call)
 {
@@ -161,7 +161,8 @@ static inline void gs_gate_leave_within(const uint32_t *call)
 
 struct gs_sleep_why; /* core/process/sleep.h */
 /* Closes it. Who waits asks `holds` each 10 ms whether it is closed for the next order, though the
- * process is awake; it may open the gate. False: it is open. One thread at a time, as all of these. */
+ * process is awake; it may open the gate. False: it is open. One thread at a time, as all of
+ * these. */
 bool gs_gate_close(bool (*holds)(void), struct gs_sleep_why *ret_why);
 /* Until no thread but this one is in a call that stops. False: EBUSY, there is one at that time
  * still; ENOTSUP. */

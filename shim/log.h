@@ -39,7 +39,7 @@ const char *gs_log_append(const char *path, const char *bytes, size_t length);
  * names the cause, then the way out. */
 void gs_log(enum gs_log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* The same for a finished text. `place` stands for where in the code it comes from, and what comes
+/* Logs a finished text. `place` stands for where in the code it comes from, and what comes
  * again and again from one place is capped; NULL: never capped. */
 void gs_log_text(enum gs_log_level level, const void *place, const char *text);
 

@@ -49,7 +49,7 @@ static inline bool gs_state_enter(void)
     return __builtin_expect(gs_state_is_on(), 1) || gs_state_enter_slow();
 }
 
-/* The same for a look-up: never loads libcuda, only finds one that is loaded. True when hooks are
+/* Enters for a look-up: never loads libcuda, only finds one that is loaded. True when hooks are
  * to be handed out. Preserves errno. */
 bool gs_state_enter_lookup(void);
 

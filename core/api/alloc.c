@@ -35,7 +35,7 @@ static struct gs_block *take_collected_locked(struct gs_arena *arena, size_t siz
     return !block && gs_arena_settle_locked(arena) ? gs_arena_take_locked(arena, size) : block;
 }
 
-/* The same while too much retires: waits rather than let the arena grow by it, where the driver's
+/* A block, while too much retires: waits rather than let the arena grow by it, where the driver's
  * own free would have waited. With several streams 100 us at most, and 200 ms where twice as much
  * retires: what the GPU is behind there comes back in no order. With one stream 200 ms. A GPU that
  * does not move (its work may wait for this very thread) is waited for again when the arena has

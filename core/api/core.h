@@ -47,8 +47,8 @@ void gs_core_at_exit(struct gs_core *core);
 gs_status gs_core_alloc(struct gs_core *core, size_t size, CUdeviceptr *ret_address);
 
 /*
- * The same in the order of `stream`: a handle of any context, or for the current context NULL
- * (legacy default stream), CU_STREAM_LEGACY or CU_STREAM_PER_THREAD. The stream must not be
+ * As gs_core_alloc, in the order of `stream`: a handle of any context, or for the current context
+ * NULL (legacy default stream), CU_STREAM_LEGACY or CU_STREAM_PER_THREAD. The stream must not be
  * capturing. `pool` is the program's choice, NULL for the device's current pool. GS_NOT_OFFERED
  * also where that is not the device's default pool: a program's own pool stays its own.
  */

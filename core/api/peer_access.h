@@ -25,14 +25,15 @@ struct gs_access_range {
 gs_status gs_core_may_fill(struct gs_core *core, struct gs_access_range range, CUstream stream);
 
 /*
- * The same for a copy, from and to the host (that side has size 0) or between two ranges.
- * GS_UNREACHABLE: the copy is to be made between the contexts that gs_core_copy_context names, or
- * in the owner's. It is for the memory of another device where the call is not asynchronous, since
- * then the driver orders it with the work of both devices, and where that device cannot be reached.
+ * As gs_core_may_fill, for a copy, from and to the host (that side has size 0) or between two
+ * ranges. GS_UNREACHABLE: the copy is to be made between the contexts that gs_core_copy_context
+ * names, or in the owner's. It is for the memory of another device where the call is not
+ * asynchronous, since then the driver orders it with the work of both devices, and where that
+ * device cannot be reached.
  */
 gs_status gs_core_may_copy(struct gs_core *core, struct gs_access_range dst,
                            struct gs_access_range src, CUstream stream, bool async);
-/* The same for what a graph will do later, in a context (NULL: the current one), by nodes: copies,
+/* As both, for what a graph will do later, in a context (NULL: the current one), by nodes: copies,
  * and fills (without a source), whose nodes the driver takes for memory of another device, though
  * not the calls. Where that cannot be reached, the driver says so. */
 gs_status gs_core_may_do_later(struct gs_core *core, struct gs_access_range dst,

@@ -21,7 +21,7 @@ bool gs_fd_is_there(const struct gs_fd *kept);
 /* Closes it, if it still is. */
 void gs_fd_close(const struct gs_fd *kept);
 
-/* The same file under another number, close-on-exec; -1 with errno. */
+/* The file of a descriptor under another number, close-on-exec; -1 with errno. */
 int gs_fd_copy(int fd);
 /* Closes what is the caller's own, and not kept for long; -1: nothing. errno stays. */
 void gs_fd_drop(int fd);

@@ -99,7 +99,7 @@ static inline uint64_t gs_stream_key_green(CUcontext green)
 {
     return (uint64_t)(uintptr_t)green | (uint64_t)(uintptr_t)CU_STREAM_LEGACY;
 }
-/* The same in a few instructions: of a per-thread default stream gs_thread_key. */
+/* A stream's key in a few instructions: of a per-thread default stream gs_thread_key. */
 static inline uint64_t gs_stream_key_known(CUstream stream)
 {
     if (stream == CU_STREAM_PER_THREAD)
@@ -155,7 +155,7 @@ void gs_fence_pool_leaving(struct gs_fence_pool *pool, bool leaving);
  */
 gs_status gs_fence_record(struct gs_fence_pool *pool, struct gs_fence *ret);
 
-/* The same with an event that is recorded now, waiting for who has the line; also takes back events
+/* A fence with an event that is recorded now, waiting for who has the line; also takes back events
  * that have passed. NOT_READY: the context may be about to go. */
 gs_status gs_fence_mark(struct gs_fence_pool *pool, struct gs_fence *ret);
 

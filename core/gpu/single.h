@@ -132,11 +132,11 @@ static inline void gs_single_submits(struct gs_single *single, CUstream stream)
 }
 
 /*
- * The same of a launch that may begin before the work before it in its stream has ended
- * (programmatic dependent launch). False: it must not, for what was freed since the last launch
- * that did not may be its own now; when the driver has taken it, gs_single_in_order is to be told,
- * with *ret_marks. What the driver refuses, or makes nothing of (a copy of no bytes), keeps nobody
- * in order.
+ * As gs_single_submits, of a launch that may begin before the work before it in its stream has
+ * ended (programmatic dependent launch). False: it must not, for what was freed since the last
+ * launch that did not may be its own now; when the driver has taken it, gs_single_in_order is to be
+ * told, with *ret_marks. What the driver refuses, or makes nothing of (a copy of no bytes), keeps
+ * nobody in order.
  */
 bool gs_single_may_overtake(struct gs_single *single, CUstream stream, uint64_t *ret_marks);
 void gs_single_in_order(struct gs_single *single, uint64_t marks);

@@ -193,7 +193,7 @@ struct gs_block *gs_arena_take_any_locked(struct gs_arena *arena, size_t size);
 
 /* Puts a block that nothing can touch any more back among the free ones. */
 void gs_arena_give_locked(struct gs_arena *arena, struct gs_block *block);
-/* The same without merging where its size allows. */
+/* Puts it back without merging, where its size allows. */
 void gs_arena_give_quick_locked(struct gs_arena *arena, struct gs_block *block);
 /* Merges what is in the quick lists, and the rest that is apart; false: nothing was. */
 bool gs_arena_settle_locked(struct gs_arena *arena);
@@ -256,8 +256,8 @@ struct gs_growth {
 gs_status gs_arena_grow_locked(struct gs_arena *arena, size_t size, struct gs_growth *ret);
 /* The next piece to map, at its span; `scarce`: of no more than what is missing. GS_NO_HOST_MEMORY.
  * Then it was mapped: it is in the map, and nobody's until it has joined, under the same hold of
- * the lock. Else, and after GS_NO_HOST_MEMORY of either, it leaves the map; when it is not mapped any
- * more its addresses are the place's again. */
+ * the lock. Else, and after GS_NO_HOST_MEMORY of either, it leaves the map; when it is not mapped
+ * any more its addresses are the place's again. */
 gs_status gs_growth_next_locked(struct gs_arena *arena, struct gs_growth *growth, bool scarce);
 gs_status gs_growth_mapped_locked(struct gs_arena *arena, struct gs_growth *growth,
                                   CUmemGenericAllocationHandle handle);
@@ -277,7 +277,8 @@ struct gs_block *gs_arena_take_from_locked(struct gs_arena *arena, struct gs_blo
 struct gs_piece *gs_arena_detach_bytes_locked(struct gs_arena *arena, size_t bytes);
 /* One of at most so many bytes; NULL: there is none. */
 struct gs_piece *gs_arena_detach_one_locked(struct gs_arena *arena, size_t most);
-/* The same until no more than `keep` free bytes are left, what was quick being merged first. */
+/* Detaches such pieces until no more than `keep` free bytes are left, what was quick being merged
+ * first. */
 struct gs_piece *gs_arena_detach_ready_locked(struct gs_arena *arena, size_t keep);
 /* Free bytes beyond the target: what was live lately, and a slack that is smaller where the device
  * has less left. */
@@ -291,7 +292,7 @@ void gs_arena_spend_locked(struct gs_arena *arena, struct gs_piece *piece);
 /* A live block was freed: retired, behind all GPU work of the context; or free at once, where
  * all of that is in one stream. */
 void gs_arena_retire_locked(struct gs_arena *arena, struct gs_block *block);
-/* The same where that was in the order of a stream. */
+/* A live block was freed in the order of a stream: retired or free at once, as above. */
 void gs_arena_retire_in_order_locked(struct gs_arena *arena, struct gs_block *block);
 /* What a stream held back joins the open epoch; free at once as above. */
 void gs_arena_retire_held_locked(struct gs_arena *arena, struct gs_block *block);
@@ -303,8 +304,8 @@ void gs_arena_collect_locked(struct gs_arena *arena);
 void gs_arena_before_capture_locked(struct gs_arena *arena);
 /* What may be kept free has changed for all arenas. */
 void gs_arena_limit_locked(struct gs_arena *arena);
-/* The same, but leaves the epoch open where the GPU has not passed the one before: it has not
- * passed this either, and each event is a stop for the GPU. */
+/* As gs_arena_collect_locked, but leaves the epoch open where the GPU has not passed the one
+ * before: it has not passed this either, and each event is a stop for the GPU. */
 void gs_arena_look_locked(struct gs_arena *arena);
 /* Takes back what passed; returns whether anything did. */
 bool gs_arena_poll_locked(struct gs_arena *arena);

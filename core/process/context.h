@@ -134,8 +134,8 @@ static inline struct gs_arena *gs_context_next_arena(const struct gs_context *co
  * more. One that is dead, or no context's, has nothing to give. Needs no lock. */
 struct gs_arena *gs_next_arena(const struct gs_core *core, const struct gs_device *device,
                                const struct gs_arena *arena);
-/* The same of those whose context is there, and not about to go: its lock is taken, for the caller
- * to release. */
+/* The next arena of those whose context is there, and not about to go: its lock is taken, for the
+ * caller to release. */
 struct gs_arena *gs_next_alive(const struct gs_core *core, const struct gs_device *device,
                                const struct gs_arena *arena);
 
@@ -147,8 +147,8 @@ enum gs_device_mode gs_context_device_mode(struct gs_core *core, CUdevice ordina
  * GS_NO_HOST_MEMORY, or the driver's error. The hot path: one driver call, no lock. */
 gs_status gs_context_current(struct gs_core *core, struct gs_context **ret_context);
 
-/* The same where nothing is to be allocated: the device may not be probed yet, which takes a trial
- * allocation. */
+/* The current context where nothing is to be allocated: the device may not be probed yet, which
+ * takes a trial allocation. */
 gs_status gs_context_current_unprobed(struct gs_core *core, struct gs_context **ret_context);
 
 /* The context whose memory is allocated under a handle: it, or a green one's primary one. */
@@ -176,8 +176,8 @@ gs_status gs_context_of_stream(struct gs_core *core, CUstream stream,
  * then. GS_NOT_LIVE: an import does; no lock. */
 gs_status gs_context_lock_piece(struct gs_core *core, CUdeviceptr address,
                                 struct gs_piece **ret_piece);
-/* The same of the live block that covers an address. GS_INVALID: ours, but of no live block; no
- * lock. */
+/* Locks the arena of the live block that covers an address. GS_INVALID: ours, but of no live block;
+ * no lock. */
 gs_status gs_context_lock_around(struct gs_core *core, CUdeviceptr address,
                                  struct gs_block **ret_block);
 

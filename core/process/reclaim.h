@@ -10,7 +10,7 @@
 
 /* Unmaps detached pieces and gives their memory to the driver; returns bytes. */
 size_t gs_pieces_unmap(struct gs_core *core, struct gs_piece *pieces);
-/* The same with what other processes had (share.isolate). */
+/* Unmaps and gives back what other processes had (share.isolate); returns bytes. */
 size_t gs_spent_unmap(struct gs_core *core);
 
 /* Waits for pieces that other threads have taken out of the arenas and are giving back; whether
@@ -54,16 +54,17 @@ gs_status gs_arena_grow(struct gs_core *core, struct gs_arena *arena, uint64_t l
 gs_status gs_arena_reclaim(struct gs_core *core, struct gs_arena *arena, uint64_t life, size_t size,
                            CUdeviceptr *ret_address);
 
-/* An arena gives up all but `keep` of what it has free, and no more than `most` or a piece beyond; with
- * `patience` (NULL: none) also what it has to wait for. Returns bytes given to the driver. */
+/* An arena gives up all but `keep` of what it has free, and no more than `most` or a piece beyond;
+ * with `patience` (NULL: none) also what it has to wait for. Returns bytes given to the driver. */
 size_t gs_arena_purge(struct gs_core *core, struct gs_arena *arena,
                       const struct gs_patience *patience, size_t keep, size_t most);
-/* The same of all arenas of the device, until it is `bytes`, and of what else it has. */
+/* All arenas of the device give up what is free, and the device what else it has, until it is
+ * `bytes`. */
 size_t gs_device_purge(struct gs_core *core, const struct gs_device *device,
                        const struct gs_patience *patience, size_t bytes);
 
-/* The same for another process, without waiting: of what is free, if there is so much, or else
- * waits for a first open longer than it must. */
+/* Gives up memory for another process, without waiting: of what is free, if there is so much, or
+ * else waits for a first open longer than it must. */
 size_t gs_device_yield(struct gs_core *core, const struct gs_device *device, size_t bytes);
 
 /* Whether what the calling thread gives back from now on comes after what the program's threads ask

@@ -75,7 +75,7 @@ void gs_sleep_keep(struct gs_core *core, struct gs_away *away, enum gs_stays why
 /* All that is live, to the store or back; nothing is at either memory any more afterwards. */
 bool gs_sleep_copy(struct gs_core *core, bool out, struct gs_sleep_why *why);
 void gs_sleep_free_store(struct gs_core *core);
-/* The same in a thread that is awaited by gs_core_await_freed: nobody is at it any more. */
+/* Frees the store in a thread that is awaited by gs_core_await_freed: nobody is at it any more. */
 void gs_sleep_free_store_behind(struct gs_core *core);
 
 /* ---- Their way (sleep_move.c) ---------------------------------------------------------------- */

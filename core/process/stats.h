@@ -41,10 +41,10 @@ void gs_async_forget_high(struct gs_core *core, CUdevice device);
 
 /* Of one device; all 0 of one that there is not. Takes the contexts' lock. */
 void gs_stats_read(struct gs_core *core, CUdevice device, struct gs_stats *ret_stats);
-/* The same, waiting for nobody. False: a thread holds the contexts' lock. */
+/* Of one device, waiting for nobody. False: a thread holds the contexts' lock. */
 bool gs_stats_try_read(struct gs_core *core, CUdevice device, struct gs_stats *ret_stats);
-/* The same for others, who ask for it (struct gs_share_events). False: neither that device nor a
- * later one has had memory of this process. */
+/* The figures for other processes, which ask for them (struct gs_share_events). False: neither that
+ * device nor a later one has had memory of this process. */
 bool gs_stats_tell(struct gs_core *core, unsigned device, struct gs_figures *ret_figures);
 
 /* A line of log or two for each device that was used. Waits for nobody: says nothing where a thread

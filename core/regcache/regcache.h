@@ -150,7 +150,7 @@ void gs_regcache_change(struct gs_regcache *cache, struct gs_reg *reg,
 /* A registration in use went without unpin (its device's side was closed). */
 void gs_regcache_forget(struct gs_regcache *cache, struct gs_reg *reg);
 
-/* The same for those in use that `matches` picks. */
+/* The registrations in use that `matches` picks went without unpin. */
 void gs_regcache_abandon(struct gs_regcache *cache,
                          bool (*matches)(const struct gs_regcache_info *info, void *arg),
                          void *arg);
@@ -191,7 +191,7 @@ bool gs_regcache_empty(const struct gs_regcache *cache);
 /* How many there are; atomic, and there as long as the cache. */
 const uint64_t *gs_regcache_count(const struct gs_regcache *cache);
 void gs_regcache_stats(struct gs_regcache *cache, struct gs_regcache_stats *ret_stats);
-/* The same for who must not wait; false: the lock is taken. */
+/* The figures for a caller that must not wait; false: the lock is taken. */
 bool gs_regcache_try_stats(struct gs_regcache *cache, struct gs_regcache_stats *ret_stats);
 /* Fills in up to `room` registrations and returns how many there are. */
 size_t gs_regcache_list(struct gs_regcache *cache, struct gs_regcache_info *info, size_t room);

@@ -51,7 +51,7 @@ static bool within_3d_peer(const CUDA_MEMCPY3D_PEER *copy, CUstream order,
     return true;
 }
 
-/* The same side of a copy of another kind. */
+/* A side of a copy, as the side of one of another kind. */
 #define SAME(copy, which)                                                                   \
     .which##XInBytes = (copy)->which##XInBytes, .which##Y = (copy)->which##Y,               \
     .which##MemoryType = (copy)->which##MemoryType, .which##Device = (copy)->which##Device, \

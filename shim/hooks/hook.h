@@ -43,7 +43,7 @@ static inline void gs_errno_restore(int *saved)
     errno = *saved;
 }
 
-/* The same, and the thread is not cancelled meanwhile. */
+/* Keeps errno, and the thread is not cancelled meanwhile. */
 #define GS_KEEP_CALLER \
     GS_KEEP_ERRNO;     \
     GS_UNCANCELLED

@@ -40,8 +40,8 @@ __attribute__((cold)) bool gs_room_is_bounded(gs_status status);
 #define GS_AGAIN_WITH_ROOM(device, bytes, call) \
     GS_AGAIN_WITH_ROOM_FROM(0, device, bytes, bytes, call)
 
-/* The same from the first call on; made again only if it `may` be. `asked`: what the call is for,
- * which is said, also where it is not waited for. */
+/* The call with room, from the first try on; made again only if it `may` be. `asked`: what the call
+ * is for, which is said, also where it is not waited for. */
 #define GS_WITH_ROOM_FROM(may, from, device, bytes, asked, call)                  \
     ({                                                                            \
         CUresult gs_first = (call);                                               \
@@ -64,7 +64,7 @@ __attribute__((cold)) bool gs_room_is_bounded(gs_status status);
         gs_answer;                                                                           \
     })
 
-/* The same for memory in the order of a stream, with room for it. What the driver is asked for may
+/* A call for memory in the order of a stream, with room for it. What the driver is asked for may
  * be of another device than the current one, to whose work it owes nothing: so the bytes are not
  * said to who makes room, and a full device is not waited for without end. */
 #define GS_WITH_ROOM_AFTER(status, asked, call)                                                   \

@@ -26,7 +26,7 @@ static inline void gs_submits(CUstream stream)
         gs_single_submits(gs_single, stream);
 }
 
-/* The same where it was entered, or was not to be. */
+/* Work is submitted where the state was entered, or was not to be. */
 static inline void gs_submits_if(bool entered, CUstream stream)
 {
     if (__builtin_expect(entered, 1))
@@ -39,9 +39,9 @@ static inline bool gs_single_matters(void)
     return __atomic_load_n(&gs_single->stream, __ATOMIC_RELAXED) != GS_SINGLE_MULTI;
 }
 
-/* The same of a copy or a fill, which touches nothing of ours but what is at these addresses (0, or
- * not ours: nothing), and so need not end single-stream mode. The state was entered; errno is the
- * caller's to keep. */
+/* A copy or a fill is submitted, which touches nothing of ours but what is at these addresses (0,
+ * or not ours: nothing), and so need not end single-stream mode. The state was entered; errno is
+ * the caller's to keep. */
 static inline void gs_submits_at(CUstream stream, CUdeviceptr dst, CUdeviceptr src)
 {
     if (!gs_single_knows(gs_single, stream))

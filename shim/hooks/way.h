@@ -28,7 +28,7 @@ static inline bool gs_foreign(CUdeviceptr address)
                             1);
 }
 
-/* The same of two. */
+/* Whether two addresses are both foreign. */
 static inline bool gs_foreign_both(CUdeviceptr dst, CUdeviceptr src)
 {
     return __builtin_expect(atomic_load_explicit(&gs_state, memory_order_acquire) ==

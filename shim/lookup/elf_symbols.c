@@ -119,7 +119,8 @@ static uint32_t find_gnu(const struct symbols *s, const char *name)
     }
 }
 
-/* The same in the System V table, walked whole: objects without a GNU table are rare and small. */
+/* Finds a name in the System V table, walked whole: objects without a GNU table are rare and
+ * small. */
 static uint32_t find_sysv(const struct symbols *s, const char *name)
 {
     uint32_t other = 0;

@@ -12,14 +12,14 @@
  * name, its default version if there are several; NULL if none. base is the object's load bias. */
 void *gs_elf_symbol(ElfW(Addr) base, const ElfW(Dyn) * dynamic, const char *name);
 
-/* The same for a name in the first object that has it among those loaded after this library, or,
+/* The address for a name in the first object that has it among those loaded after this library, or,
  * where this library came last, among all others. Takes no lock: only for names that an object has
  * which was there at the program's start (libc), as those are never unloaded. NULL if there is
  * none. */
 void *gs_elf_next(const char *name);
 
-/* The same in the first object that has it, as the dynamic linker would have it, of those that were
- * there at the program's start. Takes no lock. */
+/* The address in the first object that has the name, as the dynamic linker would have it, of those
+ * that were there at the program's start. Takes no lock. */
 void *gs_elf_first(const char *name);
 
 /* The path by which this library was loaded, "" where it is not among the program's (dlmopen).

@@ -19,7 +19,7 @@ struct gs_lookup {
  * the real function does. */
 bool gs_lookup_answer(const struct gs_lookup *lookup, void **ret_answer);
 
-/* The same for a name that no list knows. False also where it is none of the driver's. */
+/* The answer for a name that no list knows. False also where it is none of the driver's. */
 bool gs_lookup_newer(const struct gs_lookup *lookup, void **ret_answer);
 
 /* Whether a name as cuGetProcAddress takes it (without _v2 and the like) is that of a row that

@@ -16,7 +16,7 @@ static inline bool gs_name_may_be_drivers(const char *name)
     return name && name[0] == 'c' && name[1] == 'u' && name[2] >= 'A' && name[2] <= 'Z';
 }
 
-/* The same, or of another library of the table: cuFile is as above. */
+/* Whether a name may be the driver's, or of another library of the table: cuFile is as above. */
 static inline bool gs_name_may_be_ours(const char *name)
 {
     return gs_name_may_be_drivers(name) ||

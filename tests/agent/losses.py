@@ -149,7 +149,7 @@ def broker_of_exporter(cluster):
 
 
 def file_of_exporter(cluster):
-    """The same where the memory is: as nobody knows whose it is, it stays."""
+    """The agent's file is lost where the memory is: as nobody knows whose it is, it stays."""
     scene = Scene(cluster, 'the exporter\'s agent and file of leases are lost')
     joined = scene.one.said().count('joined the broker')
     scene.one.kill('agent')

@@ -206,7 +206,7 @@ static bool watch_death(struct death *death, pid_t pid, int socket)
            failed("a consumer cannot be watched", strerror(errno));
 }
 
-/* The same bytes again; how long after `since` they came. */
+/* Allocates until the bytes come again; how long after `since` they came. */
 static bool get_back(struct exporter *exporter, uint64_t since, CUdeviceptr *ret_block)
 {
     CUresult r;

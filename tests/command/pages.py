@@ -30,7 +30,7 @@ def seen(text):
 
 
 def plain(path):
-    """The same of a whole page."""
+    """What is seen of a whole page."""
     with open(path, encoding='utf-8') as file:
         text = file.read()
     check('@' not in text, f'{path}: something is not filled in: {re.findall("@.*@", text)}')

@@ -9,7 +9,7 @@
 
 TestSuite(bare, .init = conform_start, .timeout = 60);
 
-/* The same by the call for fills alone, whose native answer was not measured. */
+/* A change by the call for fills alone, whose native answer was not measured. */
 static void change_by_kind(CUgraphExec exec, CUgraphNode node, CUdeviceptr dst, unsigned int value)
 {
     CUgraphNodeParams params = a_fill(dst, value, WORDS, NULL);

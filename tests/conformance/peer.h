@@ -38,7 +38,8 @@ CUresult peer_spin_fill(struct peer *peer, CUdeviceptr ptr, uint32_t value, size
 CUresult peer_count_other(struct peer *peer, CUdeviceptr ptr, uint32_t value, size_t words,
                           uint32_t *ret_count);
 
-/* The same where no call may fail; and memory of the one that the other opens, which fails neither. */
+/* That count where no call may fail; and memory of the one that the other opens, where none may
+ * fail either. */
 uint32_t peer_other(struct peer *peer, CUdeviceptr ptr, uint32_t value, size_t words);
 CUdeviceptr peer_opens(struct peer *peer, CUdeviceptr ours);
 CUdeviceptr opened_from(struct peer *peer, CUdeviceptr theirs);
@@ -49,8 +50,8 @@ CUresult peer_import(struct peer *peer, int fd, size_t size, bool read_only, CUd
 /* Copies one word from the host to ptr. */
 CUresult peer_store(struct peer *peer, CUdeviceptr ptr, uint32_t value);
 
-/* Opens the event, does that, and gives it back: waits for it on the host; has a stream wait for it,
- * and the host for that; records it behind what the peer's legacy stream has to do. */
+/* Opens the event, does that, and gives it back: waits for it on the host; has a stream wait for
+ * it, and the host for that; records it behind what the peer's legacy stream has to do. */
 enum peer_event { PEER_WAITS, PEER_STREAM_WAITS, PEER_RECORDS };
 CUresult peer_event(struct peer *peer, enum peer_event what, const CUipcEventHandle *handle);
 

@@ -219,7 +219,7 @@ static void take_beside_a_capture(CUstreamCaptureMode mode, size_t taker, bool b
     OK(cuCtxSynchronize());
 }
 
-/* The same of what is freed while it is open. */
+/* Of memory that is freed while the capture is open. */
 Test(room, memory_freed_in_a_relaxed_capture_is_had_again_while_it_is_open)
 {
     CUstream stream = new_stream(), user = new_stream();

@@ -97,7 +97,7 @@ static void run_fabric_more(const struct task *task)
         FAIL("it reads freed memory");
 }
 
-/* The same by a node of a graph. */
+/* A copy over fabric by a node of a graph. */
 static void run_fabric_node(const struct task *task)
 {
     struct material *m = prepare(true);

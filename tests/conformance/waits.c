@@ -165,7 +165,7 @@ static void free_in_a_capture(CUdeviceptr ptr)
     end_capture(stream);
 }
 
-/* The same of one block among many on a device that is full, for which alone the library records no
+/* Frees one block among many on a device that is full, for which alone the library records no
  * event when it is freed. */
 static void one_freed_before(bool after_capture)
 {

@@ -45,7 +45,7 @@ static size_t memory_wanted(void)
     return bytes << shift;
 }
 
-/* The same for a device in every process and every run. */
+/* A device has one UUID, in every process and every run. */
 static CUuuid uuid_of(int physical)
 {
     CUuuid uuid;

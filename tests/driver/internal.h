@@ -263,7 +263,7 @@ struct sd_context {
 /* The calling thread's context, well and alive; else INVALID_CONTEXT, CONTEXT_IS_DESTROYED or
    the sticky error. */
 CUresult sd_current(struct sd_context **ret);
-/* The same for what outlives a green context: that is its primary one's. */
+/* The context for what outlives a green context: that is its primary one's. */
 CUresult sd_current_owner(struct sd_context **ret);
 /* Whether work in `context` is work of `of` as well: the same, or a green one of it. */
 static inline bool sd_context_within(const struct sd_context *context, const struct sd_context *of)

@@ -42,7 +42,8 @@ int sd_memfd_new(size_t size, const char *name);
 int sd_open_private(const char *path, int flags);
 /* New physical memory; OUT_OF_MEMORY past the device's limit. */
 CUresult sd_phys_new(int device, size_t size, struct sd_phys **ret);
-/* The same that other machines of the NVLink domain can import; NOT_PERMITTED: of none. */
+/* New physical memory that other machines of the NVLink domain can import; NOT_PERMITTED: of
+ * none. */
 CUresult sd_phys_new_fabric(int device, size_t size, struct sd_phys **ret);
 /* Its fabric handle; and the memory behind one. */
 void sd_phys_fabric_handle(const struct sd_phys *phys, CUmemFabricHandle *ret);

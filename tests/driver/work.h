@@ -140,7 +140,7 @@ CUresult sd_queue_do(struct sd_queue *queue, const struct sd_work *work, void *s
 struct sd_op *sd_context_join(struct sd_context *context);
 /* Wait for all work in the context; its sticky error. */
 CUresult sd_context_drain(struct sd_context *context);
-/* The same for all contexts of the device. */
+/* Wait for all work in all contexts of the device. */
 void sd_device_drain(int device);
 /* All queues of a dead context, which has no work left. */
 void sd_context_drop_queues(struct sd_context *context);
@@ -233,7 +233,7 @@ CUresult sd_capture_wait(struct sd_queue *queue, struct sd_event *event);
 CUresult sd_capture_add_graph(struct sd_queue *queue, const struct sd_exec *exec);
 /* The queue is no longer part of a capture. */
 void sd_capture_leave(struct sd_queue *queue);
-/* The same because the queue ends: one that began there ends with it. */
+/* The queue is no longer part of it because the queue ends: one that began there ends with it. */
 void sd_capture_lose(struct sd_queue *queue);
 
 CUresult sd_stream_begin_capture_to_graph(CUstream stream, CUgraph graph, const CUgraphNode *after,

@@ -57,7 +57,7 @@ def export_range(driver, address, size):
 
 
 def exports(driver, what, address, size, tell=result):
-    """The same, and nothing is kept."""
+    """Exports a range, and keeps nothing."""
     said, fd = export_range(driver, address, size)
     tell(what, said)
     if fd >= 0:
@@ -85,7 +85,7 @@ def begins_with(fd, size, word):
 
 
 def imports_with(driver, fd, size, word):
-    """The same through CUDA: the descriptor is imported as external memory and copied from; and what came of that."""
+    """Imports a descriptor through CUDA, as external memory, and copies from it; and what came of that."""
     described = struct.pack('i4xi12xQ72x', 9, os.dup(fd), size)  # a dma-buf: of CUDA 13.0
     memory, mapped = ctypes.c_void_p(), ctypes.c_uint64()
     error = driver.call('cuImportExternalMemory', ctypes.byref(memory), described)

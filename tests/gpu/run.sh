@@ -396,7 +396,7 @@ part_stress()
     two_owners stress epochs
 }
 
-# The same of many short processes that begin with one stream; the library that is found out is one
+# Stress of many short processes that begin with one stream; the library that is found out is one
 # in which no stream waits for it. SINGLE_SECONDS is how long under the shim, 30 by default.
 part_single()
 {
@@ -460,7 +460,7 @@ chaos_once()
     row "$name" '-' "${said:-nothing}" "$outcome"
 }
 
-# The same with a library that takes a socket's hang-up for the end of a process's GPU work: the
+# Chaos with a library that takes a socket's hang-up for the end of a process's GPU work: the
 # scribbling consumers must find that out.
 chaos_catches()
 {
@@ -824,7 +824,7 @@ part_torch_memory()
         torch_gpt torch_resnet torch_gnn torch_decode
 }
 
-# The same for PyTorch's programs with gpushim.torch in the place of a cache. ORDERED_SECONDS is how long for all of them,
+# Those modes for PyTorch's programs with gpushim.torch in the place of a cache. ORDERED_SECONDS is how long for all of them,
 # 400 by default; ORDERED is which.
 part_torch_ordered()
 {
@@ -834,7 +834,8 @@ part_torch_ordered()
         ${ORDERED:-$(cd "$workloads/programs" && basename -s .py torch_*.py | grep -v -e ddp -e fsdp)}
 }
 
-# The same, and cached under the shim, for programs that no tuning had seen. PROGRAMS_SECONDS is how long for all of them, 400 by default; PROGRAMS is which.
+# Those modes, and cached under the shim, for programs that no tuning had seen. PROGRAMS_SECONDS is how
+# long for all of them, 400 by default; PROGRAMS is which.
 part_programs()
 {
     programs='torch_unet torch_translate torch_experts torch_lstm torch_server torch_points cupy_tables'
@@ -842,7 +843,7 @@ part_programs()
     turns program "${PROGRAMS_SECONDS:-400}" ${PROGRAMS:-$programs}
 }
 
-# The same for training on two GPUs: DistributedDataParallel and FSDP. TWO_PROGRAMS_SECONDS is how long
+# Those modes for training on two GPUs: DistributedDataParallel and FSDP. TWO_PROGRAMS_SECONDS is how long
 # for both, 150 by default.
 part_two_programs()
 {

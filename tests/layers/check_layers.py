@@ -49,7 +49,7 @@ def name_of(path):
 
 
 def without_comments(text):
-    """The same lines, and nothing in comments and strings."""
+    """The lines, with nothing in comments and strings."""
     blank = lambda match: re.sub(r'[^\n]', ' ', match.group(0))
     quoted = r""""(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])+'"""
     return re.sub(rf'/\*.*?\*/|//[^\n]*|{quoted}', blank, text, flags=re.S)

@@ -187,7 +187,7 @@ class Cufile(Process):
         self.of('cufile_stand_in_fail', error)
 
     def across(self):
-        """The same; but what is not registered is moved all the same, so a program need not know."""
+        """As within; but what is not registered is moved all the same, so a program need not know."""
         parts = self.mappings()
         p, before = self.alloc(8 * MIB), self.counts().pinned
         for _ in range(2):

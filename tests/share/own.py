@@ -212,7 +212,7 @@ def idle():
 
 
 def full():
-    """The same where the GPU is full: the program gets its memory again at once."""
+    """What is kept for the next open, where the GPU is full: the program gets its memory again at once."""
     me, other = processes(2, GPUSHIM_DEBUG_IDLE='60 min', SOFTCUDA_MEMORY='128M')
     for _ in range(20):
         base = map_all(me, 50)

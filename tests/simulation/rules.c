@@ -316,7 +316,7 @@ static bool is_at(const struct block *block, uint64_t address, uint64_t page)
     return address - page < GS_PAGE_SIZE;
 }
 
-/* The same memory may be mapped twice: by its exporter's word, and by one who has passed it on. */
+/* Memory may be mapped twice: by its exporter's word, and by one who has passed it on. */
 void rule_unmapped(const struct process *process, const struct phys *phys, uint64_t base)
 {
     for (unsigned i = 0; i < SLOTS; i++) {
@@ -506,7 +506,8 @@ static void look_at(const struct process *process, uint64_t due_ns, uint64_t mos
                  number_of(process->image), (unsigned long long)(due_ns - world.now_ns) / 1000);
 }
 
-/* A share thread that has something to do that nobody announces comes by itself, and soon enough. */
+/* A share thread that has something to do that nobody announces comes by itself, and soon
+ * enough. */
 void rule_sleeps_until(const struct process *process, uint64_t due_ns)
 {
     const struct gs_share *share = process->share;

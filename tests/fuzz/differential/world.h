@@ -136,7 +136,7 @@ CUresult not_compared(CUresult result, unsigned limit);
 /* Prints the call's name before it is made and its result after it. */
 #define CALL(call, ...) (about(#call), answered(call(__VA_ARGS__)))
 
-/* The same where shim/README.md names a difference: what it gives is printed as the number of that
+/* CALL where shim/README.md names a difference: what it gives is printed as the number of that
  * limit. */
 #define LIMIT(limit, call, ...) (about(#call), not_compared(call(__VA_ARGS__), limit))
 
