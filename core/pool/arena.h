@@ -272,14 +272,9 @@ struct gs_block *gs_arena_take_from_locked(struct gs_arena *arena, struct gs_blo
                                            size_t size);
 
 /* Detaches pieces that are free from end to end, and that no work touches any more, from the map
- * and the arena: of about `bytes` together, the highest ones. They are then the caller's, to unmap
- * without the lock (gs_pieces_unmap). */
-struct gs_piece *gs_arena_detach_bytes_locked(struct gs_arena *arena, size_t bytes);
-/* One of at most so many bytes; NULL: there is none. */
-struct gs_piece *gs_arena_detach_one_locked(struct gs_arena *arena, size_t most);
-/* Detaches such pieces until no more than `keep` free bytes are left, what was quick being merged
- * first. */
-struct gs_piece *gs_arena_detach_ready_locked(struct gs_arena *arena, size_t keep);
+ * and the arena: of about `bytes` together, none larger than `largest`, the highest ones. What was
+ * quick is merged first. They are then the caller's, to unmap without the lock (gs_pieces_unmap). */
+struct gs_piece *gs_arena_detach_locked(struct gs_arena *arena, size_t bytes, size_t largest);
 /* Free bytes beyond the target: what was live lately, and a slack that is smaller where the device
  * has less left. */
 size_t gs_arena_excess_locked(const struct gs_arena *arena);

@@ -123,37 +123,15 @@ static size_t detach_from_locked(struct gs_arena *arena, struct gs_region *regio
     return bytes;
 }
 
-static struct gs_piece *detach_any_locked(struct gs_arena *arena, size_t bytes, size_t largest)
+struct gs_piece *gs_arena_detach_locked(struct gs_arena *arena, size_t bytes, size_t largest)
 {
     struct gs_piece *detached = NULL;
 
     gs_latch_assert_held(&arena->lock);
+    gs_arena_settle_locked(arena);
     bytes = detach_from_locked(arena, &arena->large, bytes, largest, &detached);
     detach_from_locked(arena, &arena->small, bytes, largest, &detached);
     return detached;
-}
-
-struct gs_piece *gs_arena_detach_bytes_locked(struct gs_arena *arena, size_t bytes)
-{
-    return detach_any_locked(arena, bytes, SIZE_MAX);
-}
-
-struct gs_piece *gs_arena_detach_one_locked(struct gs_arena *arena, size_t most)
-{
-    struct gs_piece *piece = detach_any_locked(arena, 1, most);
-
-    if (piece)
-        GS_COUNT(arena->counts.later);
-    return piece;
-}
-
-struct gs_piece *gs_arena_detach_ready_locked(struct gs_arena *arena, size_t keep)
-{
-    gs_latch_assert_held(&arena->lock);
-    if (arena->free_bytes <= keep)
-        return NULL;
-    gs_arena_settle_locked(arena);
-    return gs_arena_detach_bytes_locked(arena, arena->free_bytes - keep);
 }
 
 void gs_arena_spend_locked(struct gs_arena *arena, struct gs_piece *piece)

@@ -90,7 +90,7 @@ static void purge_dead(struct gs_core *core, struct gs_arena *arena)
 
     gs_latch_take(&arena->lock);
     if (arena->dead)
-        pieces = gs_arena_detach_ready_locked(arena, 0);
+        pieces = gs_arena_detach_locked(arena, arena->free_bytes, SIZE_MAX);
     gs_latch_release(&arena->lock);
     gs_pieces_unmap(core, pieces);
 }

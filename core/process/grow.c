@@ -228,7 +228,7 @@ gs_status gs_arena_grow(struct gs_core *core, struct gs_arena *arena, uint64_t l
     made = wanted - growth.least;
     block = gs_arena_grown_locked(arena, &growth);
     gs_growth_ends(core);
-    vain = status != GS_OK && made > 0 ? gs_arena_detach_bytes_locked(arena, made) : NULL;
+    vain = status != GS_OK && made > 0 ? gs_arena_detach_locked(arena, made, SIZE_MAX) : NULL;
     if (status == GS_OK)
         *ret_address = gs_arena_take_from_locked(arena, block, size)->base;
     GS_ADD(arena->counts.map_ns, gs_now_ns() - began);

@@ -51,21 +51,31 @@ static void end(struct gs_purge *purge)
     __atomic_store_n(&purge->busy, false, __ATOMIC_SEQ_CST);
 }
 
-/* One piece of what an arena has beyond its target, or its limit. It is a call of the driver's
- * each, and who asks how much is free waits for it. */
-static struct gs_piece *detach_surplus(struct gs_arena *arena)
+/* One piece of at most so many bytes (0: none), or, in any case, of what is beyond the arena's
+ * limit. It is a call of the driver's each, and who asks how much is free waits for it. */
+static struct gs_piece *detach_one_locked(struct gs_arena *arena, size_t most, size_t limit)
 {
     struct gs_piece *piece = NULL;
-    size_t excess;
+
+    gs_latch_assert_held(&arena->lock);
+    if (arena->dead || arena->leaving)
+        return NULL;
+    if (most > 0)
+        piece = gs_arena_detach_locked(arena, 1, most);
+    if (!piece && arena->free_bytes > limit)
+        piece = gs_arena_detach_locked(arena, 1, SIZE_MAX);
+    if (piece)
+        GS_COUNT(arena->counts.later);
+    return piece;
+}
+
+/* Of what an arena has beyond its target, or its limit. */
+static struct gs_piece *detach_surplus(struct gs_arena *arena)
+{
+    struct gs_piece *piece;
 
     gs_latch_take(&arena->lock);
-    if (!arena->dead && !arena->leaving) {
-        gs_arena_settle_locked(arena);
-        if ((excess = gs_arena_excess_locked(arena)) > 0)
-            piece = gs_arena_detach_one_locked(arena, excess);
-        if (!piece && arena->free_bytes > arena->kept.limit)
-            piece = gs_arena_detach_one_locked(arena, SIZE_MAX);
-    }
+    piece = detach_one_locked(arena, gs_arena_excess_locked(arena), arena->kept.limit);
     gs_latch_release(&arena->lock);
     return piece;
 }
@@ -150,11 +160,7 @@ static bool give_idle(struct gs_core *core, struct gs_arena *arena, size_t idle)
     for (size_t keep; !gs_purge_is_ending(core); any = true) {
         gs_latch_take(&arena->lock);
         keep = arena->first ? KEPT_FIRST : KEPT_OTHER;
-        piece = NULL;
-        if (idle > keep && !arena->dead && !arena->leaving) {
-            gs_arena_settle_locked(arena);
-            piece = gs_arena_detach_one_locked(arena, idle);
-        }
+        piece = detach_one_locked(arena, idle > keep ? idle : 0, SIZE_MAX);
         gs_latch_release(&arena->lock);
         if (!piece)
             break;

@@ -76,12 +76,12 @@ size_t gs_arena_purge(struct gs_core *core, struct gs_arena *arena,
                       const struct gs_patience *patience, size_t keep, size_t most)
 {
     struct gs_piece *pieces;
+    size_t bytes;
 
     gs_latch_take(&arena->lock);
     collect_locked(core, arena, patience);
-    if (arena->free_bytes > most && arena->free_bytes - most > keep)
-        keep = arena->free_bytes - most;
-    pieces = gs_arena_detach_ready_locked(arena, keep);
+    bytes = arena->free_bytes > keep ? arena->free_bytes - keep : 0;
+    pieces = gs_arena_detach_locked(arena, bytes < most ? bytes : most, SIZE_MAX);
     gs_latch_release(&arena->lock);
     return gs_pieces_unmap(core, pieces) + gs_spent_unmap(core);
 }
@@ -220,8 +220,8 @@ static gs_status exchange(struct request *r, bool all)
     struct gs_piece *pieces;
 
     gs_latch_take(&arena->lock);
-    gs_arena_settle_locked(arena);
-    pieces = gs_arena_detach_bytes_locked(arena, all ? arena->free_bytes : r->size + GS_PAGE_SIZE);
+    pieces =
+        gs_arena_detach_locked(arena, all ? arena->free_bytes : r->size + GS_PAGE_SIZE, SIZE_MAX);
     gs_latch_release(&arena->lock);
     if (!pieces)
         return GS_NO_MEMORY;

@@ -138,7 +138,7 @@ static void other_things(void)
     default:
         gs_latch_take(&arena->lock);
         gs_arena_settle_locked(arena);
-        piece = gs_arena_detach_one_locked(arena, below(2) ? SIZE_MAX : below(40) * MIB);
+        piece = gs_arena_detach_locked(arena, 1, below(2) ? SIZE_MAX : below(40) * MIB);
         gs_latch_release(&arena->lock);
         gs_pieces_unmap(f.core, piece);
     }

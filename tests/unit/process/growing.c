@@ -108,7 +108,7 @@ static void take_out(unsigned first, unsigned count, size_t size)
         give(block[i]);
     gs_latch_take(&arena->lock);
     gs_arena_settle_locked(arena);
-    pieces = gs_arena_detach_bytes_locked(arena, count * size);
+    pieces = gs_arena_detach_locked(arena, count * size, SIZE_MAX);
     gs_latch_release(&arena->lock);
     cr_assert_eq(gs_pieces_unmap(f.core, pieces), count * size);
 }

@@ -63,7 +63,7 @@ static void detach_one(void)
 
     gs_latch_take(&arena->lock);
     gs_arena_settle_locked(arena);
-    piece = gs_arena_detach_one_locked(arena, SIZE_MAX);
+    piece = gs_arena_detach_locked(arena, 1, SIZE_MAX);
     gs_latch_release(&arena->lock);
     cr_assert_not_null(piece);
     cr_assert_gt(gs_pieces_unmap(f.core, piece), 0);
@@ -364,7 +364,7 @@ static size_t let_go(size_t bytes)
 
     gs_latch_take(&arena->lock);
     gs_arena_settle_locked(arena);
-    pieces = gs_arena_detach_bytes_locked(arena, bytes);
+    pieces = gs_arena_detach_locked(arena, bytes, SIZE_MAX);
     gs_latch_release(&arena->lock);
     return gs_pieces_unmap(f.core, pieces);
 }
@@ -418,8 +418,8 @@ Test(regions, of_a_surplus_no_piece_leaves_that_is_larger)
     arena = fixture_home(&f);
     gs_latch_take(&arena->lock);
     gs_arena_settle_locked(arena);
-    cr_assert_null(gs_arena_detach_one_locked(arena, 62 * MIB));
-    pieces = gs_arena_detach_one_locked(arena, 130 * MIB);
+    cr_assert_null(gs_arena_detach_locked(arena, 1, 62 * MIB));
+    pieces = gs_arena_detach_locked(arena, 1, 130 * MIB);
     gs_latch_release(&arena->lock);
     cr_assert_eq(gs_pieces_unmap(f.core, pieces), 64 * MIB, "and one alone");
     end();

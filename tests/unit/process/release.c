@@ -161,7 +161,7 @@ Test(release, what_is_on_its_way_to_the_driver_is_not_outside)
     fixture_drain(&f);
     outside = refuse();
     gs_latch_take(&arena->lock);
-    pieces = gs_arena_detach_ready_locked(arena, 0);
+    pieces = gs_arena_detach_locked(arena, SIZE_MAX, SIZE_MAX);
     gs_latch_release(&arena->lock);
     cr_assert_eq(refuse(), outside, "%s", refusal);
     cr_assert(strstr(refusal, ", 100 on their way to the driver"), "%s", refusal);

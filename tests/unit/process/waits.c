@@ -154,7 +154,7 @@ Test(waits, idle_memory_goes_a_millisecond_after_who_grows_at_most)
     arena = fixture_home(&f);
     gs_latch_take(&arena->lock);
     gs_arena_settle_locked(arena);
-    pieces = gs_arena_detach_bytes_locked(arena, 1);
+    pieces = gs_arena_detach_locked(arena, 1, SIZE_MAX);
     gs_latch_release(&arena->lock);
     cr_assert(pieces && !pieces->after);
     f.core->releases.growths_begun++;
