@@ -163,7 +163,9 @@ static void take_other_locked(struct gs_share *share, struct gs_remote *remote,
     if (fd >= 0)
         gs_discard(fd);
     gs_remote_note_end(remote, message);
-    if (message->head.type == GS_WIRE_FLUSH)
+    if (!gs_wire_goes(message, GS_ANSWERS))
+        remote->conn.deaf = true;
+    else if (message->head.type == GS_WIRE_FLUSH)
         remote->conn.deaf |= !gs_cache_flush_came_locked(share, remote, &message->flush);
     else if (message->head.type == GS_WIRE_BYE)
         remote->conn.deaf = true; /* there is nothing else to say but the hang-up */

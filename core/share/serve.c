@@ -247,6 +247,8 @@ static bool on_publish(struct gs_share *share, struct gs_client *client,
 bool gs_client_serve(struct gs_share *share, struct gs_client *client,
                      const union gs_wire_message *message, int *fd)
 {
+    if (!gs_wire_goes(message, client->said.is_agent ? GS_AGENTS : GS_ASKS | GS_LEAVES))
+        return gs_client_fault(client, "it sent a message that is not its to send");
     if (client->said.is_agent)
         return gs_agent_serve(share, client, message);
     switch (message->head.type) {
@@ -268,17 +270,11 @@ bool gs_client_serve(struct gs_share *share, struct gs_client *client,
         return gs_client_resumes(share, client, &message->resume);
     case GS_WIRE_FLUSHED:
         return gs_flush_answered(share, client, &message->flush);
-    case GS_WIRE_SHARE:
-    case GS_WIRE_NAME:
-    case GS_WIRE_GRANT:
-    case GS_WIRE_RECALL:
-    case GS_WIRE_RING:
-        return gs_broker_answered(share, client, message, fd);
     case GS_WIRE_ORDER:
         return gs_order_came(share, client, &message->order);
     case GS_WIRE_QUERY:
         return on_query(share, client, &message->query);
-    default:
-        return gs_client_fault(client, "it sent a message that is not an importer's to send");
+    default: /* of who shares, to its broker alone */
+        return gs_broker_answered(share, client, message, fd);
     }
 }

@@ -8,8 +8,10 @@
 
 #define WIRE_MAGIC 0x67707368u
 
-#define SIZE(name, number, shape) [name] = sizeof(struct gs_wire_##shape),
+#define SIZE(name, number, shape, ways) [name] = sizeof(struct gs_wire_##shape),
 static const uint32_t sizes[GS_WIRE_TYPES] = {GS_WIRE_MESSAGES(SIZE)};
+#define WAYS(name, number, shape, ways) [name] = (ways),
+static const unsigned ways_of[GS_WIRE_TYPES] = {GS_WIRE_MESSAGES(WAYS)};
 
 void gs_wire_start(union gs_wire_message *message, enum gs_wire_type type, uint32_t request)
 {
@@ -78,6 +80,11 @@ bool gs_wire_valid(const union gs_wire_message *message, size_t length)
     return length >= sizeof *head && head->magic == WIRE_MAGIC &&
            head->version == GS_WIRE_VERSION && head->type < GS_WIRE_TYPES &&
            head->size == sizes[head->type] && length == head->size;
+}
+
+bool gs_wire_goes(const union gs_wire_message *message, unsigned ways)
+{
+    return ways_of[message->head.type] & ways;
 }
 
 bool gs_wire_batch_is_valid(const struct gs_wire_batch *batch, const struct gs_wire_fds *fds,

@@ -81,31 +81,41 @@
  * have 256 descriptors has others too. */
 #define GS_PIECES_MAX 32
 
-/* All messages: a number, which no other one ever gets, and the struct gs_wire_… that it is. Those
- * of an agent alone are in core/share/wire_cluster.h. */
-#define GS_WIRE_MESSAGES(M)         \
-    M(GS_WIRE_HELLO, 1, hello)      \
-    M(GS_WIRE_OPEN, 2, open)        \
-    M(GS_WIRE_GRANT, 3, grant)      \
-    M(GS_WIRE_REFUSE, 4, refuse)    \
-    M(GS_WIRE_CLOSE, 5, close)      \
-    M(GS_WIRE_RECALL, 6, close)     \
-    M(GS_WIRE_SHARE, 7, share)      \
-    M(GS_WIRE_QUERY, 8, query)      \
-    M(GS_WIRE_REPORT, 9, report)    \
-    M(GS_WIRE_FLUSH, 10, flush)     \
-    M(GS_WIRE_FLUSHED, 11, flush)   \
-    M(GS_WIRE_PUBLISH, 12, publish) \
-    M(GS_WIRE_RESUME, 13, close)    \
-    M(GS_WIRE_BYE, 14, bye)         \
-    M(GS_WIRE_ORDER, 15, order)     \
-    M(GS_WIRE_DONE, 16, done)       \
-    M(GS_WIRE_FORKED, 17, forked)   \
-    M(GS_WIRE_NAME, 18, name)       \
-    M(GS_WIRE_PULL, 19, pull)       \
-    M(GS_WIRE_RING, 20, ring)
+/* Who may say a message to whom. */
+enum gs_wire_ways {
+    GS_ASKS = 1,      /* who opens, or asks, to an exporter or a broker; */
+    GS_ANSWERS = 2,   /* and these to him */
+    GS_LEAVES = 4,    /* who shares, to its broker; */
+    GS_PULLS = 8,     /* and that to it */
+    GS_AGENTS = 16,   /* an agent, to its broker; */
+    GS_TO_AGENT = 32, /* and that to it */
+};
 
-#define GS_WIRE_NUMBER(name, number, shape) name = number,
+/* All messages: a number, which no other one ever gets, the struct gs_wire_… that it is, and its
+ * ways. What of it goes between broker and agent is in core/share/wire_cluster.h. */
+#define GS_WIRE_MESSAGES(M)                                                              \
+    M(GS_WIRE_HELLO, 1, hello, GS_ASKS | GS_LEAVES | GS_TO_AGENT)                        \
+    M(GS_WIRE_OPEN, 2, open, GS_ASKS | GS_PULLS | GS_AGENTS | GS_TO_AGENT)               \
+    M(GS_WIRE_GRANT, 3, grant, GS_ANSWERS | GS_LEAVES | GS_AGENTS | GS_TO_AGENT)         \
+    M(GS_WIRE_REFUSE, 4, refuse, GS_ANSWERS | GS_PULLS | GS_AGENTS | GS_TO_AGENT)        \
+    M(GS_WIRE_CLOSE, 5, close, GS_ASKS | GS_LEAVES | GS_PULLS | GS_AGENTS | GS_TO_AGENT) \
+    M(GS_WIRE_RECALL, 6, close, GS_ANSWERS | GS_LEAVES | GS_AGENTS | GS_TO_AGENT)        \
+    M(GS_WIRE_SHARE, 7, share, GS_LEAVES | GS_TO_AGENT)                                  \
+    M(GS_WIRE_QUERY, 8, query, GS_ASKS | GS_AGENTS | GS_TO_AGENT)                        \
+    M(GS_WIRE_REPORT, 9, report, GS_ANSWERS | GS_AGENTS)                                 \
+    M(GS_WIRE_FLUSH, 10, flush, GS_ANSWERS)                                              \
+    M(GS_WIRE_FLUSHED, 11, flush, GS_ASKS)                                               \
+    M(GS_WIRE_PUBLISH, 12, publish, GS_LEAVES)                                           \
+    M(GS_WIRE_RESUME, 13, close, GS_ASKS | GS_TO_AGENT)                                  \
+    M(GS_WIRE_BYE, 14, bye, GS_ASKS | GS_ANSWERS | GS_PULLS)                             \
+    M(GS_WIRE_ORDER, 15, order, GS_ASKS)                                                 \
+    M(GS_WIRE_DONE, 16, done, GS_ANSWERS)                                                \
+    M(GS_WIRE_FORKED, 17, forked, GS_ASKS)                                               \
+    M(GS_WIRE_NAME, 18, name, GS_LEAVES)                                                 \
+    M(GS_WIRE_PULL, 19, pull, GS_PULLS)                                                  \
+    M(GS_WIRE_RING, 20, ring, GS_LEAVES)
+
+#define GS_WIRE_NUMBER(name, number, shape, ways) name = number,
 enum gs_wire_type { GS_WIRE_MESSAGES(GS_WIRE_NUMBER) GS_WIRE_TYPES };
 #undef GS_WIRE_NUMBER
 
@@ -426,6 +436,8 @@ const char *gs_wire_reason_text(uint32_t reason);
 
 /* Whether `length` received bytes are a message of this version, exactly as long as its type. */
 bool gs_wire_valid(const union gs_wire_message *message, size_t length);
+/* Whether a message that is valid may be said in one of these ways. */
+bool gs_wire_goes(const union gs_wire_message *message, unsigned ways);
 /* Whether they are one of ours, as far as can be told, that another version wrote. */
 bool gs_wire_is_of_another_version(const union gs_wire_message *message, size_t length);
 /* Whether an error of gs_wire_send says that the same may go later: the other side does not read,

@@ -162,7 +162,7 @@ void gs_conn_wait_any(const int *sockets, unsigned count, uint64_t ns)
 
 static const char *name_of(unsigned type)
 {
-#define NAME(name, number, shape) [name] = #name,
+#define NAME(name, number, shape, ways) [name] = #name,
     static const char *const names[GS_WIRE_TYPES] = {GS_WIRE_MESSAGES(NAME)};
 
     return type < GS_WIRE_TYPES && names[type] ? &names[type][sizeof "GS_WIRE_" - 1] : "something";

@@ -90,7 +90,7 @@ Test(share_hostile, every_fault_is_named_in_the_log)
         {"for a broker", true, MESSAGE(PUBLISH, 0)},
         {"something that is no message", true, {.head = {0}}},
         {"answers what it was not asked", true, MESSAGE(FLUSHED, 0)},
-        {"not an importer's to send", true, MESSAGE(DONE, 0)},
+        {"not its to send", true, MESSAGE(DONE, 0)},
     };
 
     for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) {
