@@ -5,9 +5,13 @@
 #include "tests/system.h"
 
 static const char usage[] =
-    "ipc [--size BYTES] [--blocks N] [--rounds N] [--pause MS] [--warm]\n"
+    "ipc [--size BYTES] [--blocks N] [--rounds N] [--pieces N] [--pause MS] [--warm]\n"
+    "  --pieces: of 2 MiB, that one handle of memory which is mapped by hand is of\n"
     "  --pause: between making handles and opening them\n"
     "  --warm: the importer allocates and frees a block before it opens any";
+
+#define PIECE  (UINT64_C(2) << 20)
+#define STRIPS 5 /* of each length */
 
 /* What the exporter asks of the importer, followed by `handles` handles. */
 struct request {
@@ -149,6 +153,7 @@ struct measured {
     uint64_t get_first, get_hundred;
     struct answer one, many;
     uint64_t share_all;
+    uint64_t open_strip, open_piece; /* of all pieces, and each beyond the first; 0: neither */
 };
 
 static void pause_ms(uint64_t ms)
@@ -203,6 +208,55 @@ static void many_blocks(int socket, uint64_t size, uint64_t count, uint64_t paus
     free(blocks);
 }
 
+/* Memory of several pieces; only the library gives a handle of it. */
+static CUdeviceptr map_strip(uint64_t pieces)
+{
+    const CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                      .location.type = CU_MEM_LOCATION_TYPE_DEVICE};
+    const CUmemAccessDesc access = {.location = prop.location,
+                                    .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    CUmemGenericAllocationHandle handle;
+    CUdeviceptr base;
+
+    MUST(cuMemAddressReserve(&base, pieces * PIECE, 0, 0, 0));
+    for (uint64_t i = 0; i < pieces; i++) {
+        MUST(cuMemCreate(&handle, PIECE, &prop, 0));
+        MUST(cuMemMap(base + i * PIECE, PIECE, 0, handle, 0));
+        MUST(cuMemRelease(handle));
+    }
+    MUST(cuMemSetAccess(base, pieces * PIECE, &access, 1));
+    return base;
+}
+
+/* Its first open, median. */
+static uint64_t open_strip(int socket, uint64_t pieces)
+{
+    uint64_t ns[STRIPS];
+
+    for (unsigned i = 0; i < STRIPS; i++) {
+        CUdeviceptr base = map_strip(pieces);
+        CUipcMemHandle handle;
+
+        MUST(cuIpcGetMemHandle(&handle, base));
+        ns[i] = ask(socket, &handle, 1, 1).first_open;
+        MUST(cuMemUnmap(base, pieces * PIECE));
+        MUST(cuMemAddressFree(base, pieces * PIECE));
+    }
+    return bench_median(ns, STRIPS);
+}
+
+static void strips(int socket, uint64_t pieces, struct measured *measured)
+{
+    uint64_t one;
+
+    if (pieces < 2 || !bench_under_shim())
+        return;
+    one = open_strip(socket, 1);
+    measured->open_strip = open_strip(socket, pieces);
+    measured->open_piece =
+        measured->open_strip > one ? (measured->open_strip - one) / (pieces - 1) : 0;
+}
+
 static void print(const struct measured *measured, uint64_t size, uint64_t blocks)
 {
     double each = 1000 * (double)blocks;
@@ -221,6 +275,10 @@ static void print(const struct measured *measured, uint64_t size, uint64_t block
     json_number("open_median_us", (double)measured->many.open_median / 1000);
     json_number("open_most_us", (double)measured->many.open_most / 1000);
     json_number("close_each_us", (double)measured->many.close_all / each);
+    if (measured->open_strip) {
+        json_number("open_strip_us", (double)measured->open_strip / 1000);
+        json_number("open_piece_us", (double)measured->open_piece / 1000);
+    }
     if (getrlimit(RLIMIT_NOFILE, &descriptors) == 0)
         json_count("descriptors", descriptors.rlim_cur);
     json_end();
@@ -229,11 +287,12 @@ static void print(const struct measured *measured, uint64_t size, uint64_t block
 int main(int argc, char **argv)
 {
     const char *arguments[] = {"--importer", NULL, NULL};
-    uint64_t size = 2 << 20, blocks = 1000, rounds = 101, pause = 0;
+    uint64_t size = 2 << 20, blocks = 1000, rounds = 101, pieces = 256, pause = 0;
     bool warm = false;
     const struct bench_option options[] = {{"size", BENCH_NUMBER, &size},
                                            {"blocks", BENCH_NUMBER, &blocks},
                                            {"rounds", BENCH_NUMBER, &rounds},
+                                           {"pieces", BENCH_NUMBER, &pieces},
                                            {"pause", BENCH_NUMBER, &pause},
                                            {"warm", BENCH_FLAG, &warm},
                                            {NULL}};
@@ -252,6 +311,7 @@ int main(int argc, char **argv)
     bench_receive(socket, &ready, sizeof ready);
     one_block(socket, size, rounds, pause, &measured);
     many_blocks(socket, size, blocks, pause, &measured);
+    strips(socket, pieces, &measured);
     bench_send(socket, &end, sizeof end);
     bench_wait(pid, socket);
     print(&measured, size, blocks);

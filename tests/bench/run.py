@@ -32,7 +32,7 @@ def all_rows(quick, software):
     live = 2000 if quick else 20000 if software else 1000000
     threads = 4 if quick else 16
     pair = lambda size, pairs, *more: ('pair', '--size', size, '--pairs', str(pairs), *more)
-    ipc = ('ipc', '--blocks', '10', '--rounds', '5') if quick else ('ipc',)
+    ipc = ('ipc', '--blocks', '10', '--rounds', '5', '--pieces', '3') if quick else ('ipc',)
     overhead = ('overhead', '--runs', '5', '--starts', '3') if quick else ('overhead', '--whole')
     shared = [(f'{title}, {when}', (*ipc, *flags), field, 'us') for when, flags in (
         ('at once', ('--warm',)), ('300 ms later', ('--warm', '--pause', '300'))) for title, field in (
@@ -49,6 +49,7 @@ def all_rows(quick, software):
         (f'4 KiB beside {live:,} live', pair('4K', many, '--live', str(live)), 'ns_per_pair', 'ns'),
         ('IPC: get a handle again', ipc, 'get_handle_again_ns', 'ns'),
         ('IPC: open and close again', ipc, 'reopen_close_us', 'us'),
+        ('IPC: first open, each piece beyond the first', ipc, 'open_piece_us', 'us'),
         *shared,
         *((f'{name.replace("_", " ")} of what is not ours', overhead, f'{name}_instructions', 'instructions') for name in (
             'pointer_attribute', 'address_range', 'free', 'free_from_pool', 'copy', 'copy_rows', 'copy_volume',
