@@ -1,13 +1,17 @@
 /*
  * gpushim run: starts a program with the library. It finds the library beside itself, puts it first
  * in LD_PRELOAD, sets the options that it is given, says what would keep the library out, and
- * becomes the program: signals and exit status are the program's.
+ * becomes the program: signals and exit status are the program's. gpushim record stays beside it,
+ * passes those on, and has the last line.
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "config/internal.h"
@@ -212,7 +216,7 @@ static void run_option_print(void)
     }
 }
 
-/* ---- The command ---------------------------------------------------------------------------- */
+/* ---- Options of the line -------------------------------------------------------------------- */
 
 /* FILE of --record, as the library takes it: wherever the program runs. */
 static bool record_to(const char *file)
@@ -257,17 +261,80 @@ static bool record_by_default(const char *program)
     return record_to(file);
 }
 
-/* It is this process that becomes the program. */
-static void say_what_comes_next(void)
+/* ---- Beside what is recorded ---------------------------------------------------------------- */
+
+static void say_what_comes_next(pid_t program)
 {
-    const char *file = getenv("GPUSHIM_RECORD"), *percent = file ? strstr(file, "%p") : NULL;
+    const char *name = getenv("GPUSHIM_RECORD"), *percent = name ? strstr(name, "%p") : NULL;
+    char file[PATH_MAX];
 
     if (percent)
-        command_complain("afterwards: gpushim report %.*s%d%s", (int)(percent - file), file,
-                         getpid(), percent + 2);
-    else if (file)
-        command_complain("afterwards: gpushim report %s", file);
+        snprintf(file, sizeof file, "%.*s%d%s", (int)(percent - name), name, program, percent + 2);
+    else
+        snprintf(file, sizeof file, "%s", name ? name : "");
+    if (access(file, F_OK) == 0)
+        command_complain("next: gpushim report %s", file);
+    else
+        command_complain(
+            "nothing is recorded: the program has not used CUDA, or the library said why (there is no %s)",
+            file);
 }
+
+/* Its status. What this process is sent it gets as well; what a terminal sends it has itself. */
+static int await_end(pid_t program, const sigset_t *heard)
+{
+    siginfo_t got;
+    int status;
+
+    while (waitpid(program, &status, WNOHANG) != program)
+        if (sigwaitinfo(heard, &got) > 0 && got.si_signo != SIGCHLD && got.si_code <= 0)
+            kill(program, got.si_signo);
+    return status;
+}
+
+/* As the program ended: by a signal, too, of which it alone leaves a core. */
+static int end_as(int status)
+{
+    if (WIFEXITED(status))
+        return WEXITSTATUS(status);
+    setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0});
+    signal(WTERMSIG(status), SIG_DFL);
+    raise(WTERMSIG(status));
+    return 128 + WTERMSIG(status);
+}
+
+static int start_recorded(const char *path, char **argv)
+{
+    static const int numbers[] = {SIGCHLD, SIGHUP,  SIGINT,  SIGQUIT,
+                                  SIGTERM, SIGUSR1, SIGUSR2, SIGALRM};
+    struct sigaction on_child;
+    sigset_t heard, before;
+    pid_t program;
+    int status;
+
+    sigemptyset(&heard);
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        sigaddset(&heard, numbers[i]);
+    sigprocmask(SIG_BLOCK, &heard, &before);
+    sigaction(SIGCHLD, &(struct sigaction){.sa_handler = SIG_DFL}, &on_child);
+    program = fork();
+    if (program == 0) {
+        sigaction(SIGCHLD, &on_child, NULL);
+        sigprocmask(SIG_SETMASK, &before, NULL);
+        return start(path, argv);
+    }
+    if (program < 0) {
+        command_complain("'%s' cannot be started: %s", path, strerror(errno));
+        return CANNOT_START;
+    }
+    status = await_end(program, &heard);
+    if (!WIFEXITED(status) || WEXITSTATUS(status) != CANNOT_START)
+        say_what_comes_next(program);
+    sigprocmask(SIG_SETMASK, &before, NULL);
+    return end_as(status);
+}
+
+/* ---- The commands --------------------------------------------------------------------------- */
 
 static int run(const struct call *call, bool records)
 {
@@ -291,9 +358,7 @@ static int run(const struct call *call, bool records)
         run_option_print();
         return COMMAND_WELL;
     }
-    if (records)
-        say_what_comes_next();
-    return start(path, call->argv);
+    return records ? start_recorded(path, call->argv) : start(path, call->argv);
 }
 
 int command_run(const struct call *call)

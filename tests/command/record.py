@@ -499,7 +499,7 @@ def what_is_there_stays(folder):
 
 def by_its_commands(folder):
     done = calls_of(run([gpushim, 'record', '--output', 'here', '--', PYTHON, '-c', PAIRS + 'pairs(5)\ntell()'], cwd=folder,
-                        err=f'gpushim: afterwards: gpushim report {folder}/here\n'))
+                        err=f'gpushim: next: gpushim report {folder}/here\n'))
     check_calls('gpushim record', read(f'{folder}/here'), done)
     printed = run([gpushim, 'run', '--print', '--record', 'x-%p', '--record-stacks', '3'], cwd=folder)
     check(f'GPUSHIM_RECORD={folder}/x-%p\nGPUSHIM_RECORD_STACKS=3\n' in printed, f'{printed}')
@@ -511,8 +511,39 @@ def by_its_commands(folder):
                           capture_output=True, text=True, timeout=60, check=True)
     name, = os.listdir(alone)
     check(re.fullmatch(os.path.basename(PYTHON) + r'-\d+\.trace', name), f'its name where nobody gives one: {name}')
-    check(said.stderr == f'gpushim: afterwards: gpushim report {alone}/{name}\n', f'{said.stderr}')
+    check(said.stderr == f'gpushim: next: gpushim report {alone}/{name}\n', f'{said.stderr}')
     check_calls('gpushim record, by default', read(f'{alone}/{name}'), calls_of(said.stdout))
+    stays_beside(folder)
+
+
+BESIDE = """
+import os, signal
+signal.signal(signal.SIGUSR1, lambda *_: print('heard', flush=True))
+signal.signal(signal.SIGTERM, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+print('begun', flush=True)
+while True:
+    signal.pause()
+"""
+
+
+def stays_beside(folder):
+    """What gpushim record is sent the program gets; its end is the program's, and its line the last."""
+    with subprocess.Popen([gpushim, 'record', '--output', 'beside-%p', PYTHON, '-c', PAIRS + 'pairs(2)' + BESIDE], cwd=folder,
+                          env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as beside:
+        check(beside.stdout.readline() == 'begun\n', 'it begins')
+        for _ in range(2):
+            beside.send_signal(signal.SIGUSR1)
+            check(beside.stdout.readline() == 'heard\n', 'the program has the signal')
+        beside.send_signal(signal.SIGTERM)
+        rest = beside.stdout.read()
+    program, = (name for name in os.listdir(folder) if name.startswith('beside-'))
+    check(rest == f'gpushim: next: gpushim report {folder}/{program}\n' and beside.returncode == -signal.SIGKILL,
+          f'{rest!r}, {beside.returncode}')
+    run([gpushim, 'record', '--output', 'none', 'sh', '-c', 'exit 7'], 7, f'gpushim: nothing is recorded: .*{folder}/none.*\n',
+        cwd=folder)
+    with open(f'{folder}/script', 'w', encoding='ascii', opener=lambda path, flags: os.open(path, flags, 0o755)) as script:
+        script.write('#!/none\n')
+    run([gpushim, 'record', '--output', 'none', './script'], 126, "gpushim: './script' cannot be started: [^\n]*\n", cwd=folder)
 
 
 with tempfile.TemporaryDirectory() as place:
