@@ -118,7 +118,8 @@ bool gs_config_misspelt(const char *entry, char ret[GS_OPTION_NAME_SIZE])
     static const char prefix[] = "GPUSHIM";
     const size_t length = strlen(prefix);
     char squeezed[GS_OPTION_NAME_SIZE], nearest[GS_OPTION_NAME_SIZE];
-    struct gs_text name = {entry, strcspn(entry, "=")};
+    const char *equals = strchr(entry, '=');
+    struct gs_text name = {entry, equals ? (size_t)(equals - entry) : strlen(entry)};
     size_t best = SIZE_MAX;
     if (strncmp(entry, "GPUSHIM_", strlen("GPUSHIM_")) == 0)
         return false;

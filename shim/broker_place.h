@@ -3,6 +3,7 @@
 #ifndef GPUSHIM_SHIM_BROKER_PLACE_H
 #define GPUSHIM_SHIM_BROKER_PLACE_H
 
+#include <fcntl.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
@@ -19,11 +20,11 @@ static inline bool gs_broker_find(const char *library, char *ret_path, size_t si
     for (size_t i = 0; library[0] == '/' && i < sizeof places / sizeof *places; i++) {
         int length = snprintf(ret_path, size, "%.*s%s", (int)(slash - library), library, places[i]);
 
-        if (length > 0 && (size_t)length < size && access(ret_path, X_OK) == 0)
+        if (length > 0 && (size_t)length < size && faccessat(AT_FDCWD, ret_path, X_OK, 0) == 0)
             return true;
     }
     snprintf(ret_path, size, "%s", GS_BROKER_PROGRAM);
-    return access(ret_path, X_OK) == 0;
+    return faccessat(AT_FDCWD, ret_path, X_OK, 0) == 0;
 }
 
 #endif

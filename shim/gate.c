@@ -36,8 +36,11 @@ static _Atomic(const char *) unknown; /* a call that was looked up and is in no 
 void gs_gate_unknown(const char *symbol)
 {
     const char *none = NULL;
-    char *copy = atomic_load(&unknown) ? NULL : strdup(symbol);
+    const size_t size = strlen(symbol) + 1;
+    char *copy = atomic_load(&unknown) ? NULL : malloc(size);
 
+    if (copy)
+        memcpy(copy, symbol, size);
     if (copy && !atomic_compare_exchange_strong(&unknown, &none, copy))
         free(copy);
 }
@@ -248,15 +251,19 @@ struct seen {
 static enum look list_all(const struct finder *finder, uint64_t *ret, struct seen *ret_seen)
 {
     const pid_t self = (pid_t)syscall(SYS_gettid);
-    DIR *tasks = opendir(TASKS);
+    const int fd = open(TASKS, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *tasks = fd < 0 ? NULL : fdopendir(fd);
     enum look result = LOOK_NONE;
     struct dirent *entry;
 
     *ret = 0;
-    if (!tasks)
+    if (!tasks) {
+        if (fd >= 0)
+            close(fd);
         return LOOK_BLIND;
+    }
     while (result == LOOK_NONE && (entry = readdir(tasks))) {
-        const pid_t thread = (pid_t)strtol(entry->d_name, NULL, 10);
+        const pid_t thread = (pid_t)strtoull(entry->d_name, NULL, 10);
         struct gs_gate_mark mark;
 
         if (thread <= 0)

@@ -5,6 +5,7 @@
 #include "start.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -183,8 +184,8 @@ static void fill_report(struct gs_core_options *options, const struct gs_config 
 /* The kernel's modules through which cards register GPU memory by its address. */
 static bool has_peer_memory(void)
 {
-    return access("/sys/module/nvidia_peermem", F_OK) == 0 ||
-           access("/sys/module/nv_peer_mem", F_OK) == 0;
+    return faccessat(AT_FDCWD, "/sys/module/nvidia_peermem", F_OK, 0) == 0 ||
+           faccessat(AT_FDCWD, "/sys/module/nv_peer_mem", F_OK, 0) == 0;
 }
 
 static bool start_core(const struct gs_config *config)

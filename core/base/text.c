@@ -39,7 +39,7 @@ bool gs_text_unhex(const char *digits, unsigned char *ret_bytes, size_t size)
     for (size_t i = 0; i < size; i++) {
         const char two[3] = {digits[2 * i], digits[2 * i + 1], 0};
 
-        ret_bytes[i] = (unsigned char)strtoul(two, NULL, 16);
+        ret_bytes[i] = (unsigned char)strtoull(two, NULL, 16);
     }
     return true;
 }

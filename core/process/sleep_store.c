@@ -14,6 +14,7 @@
 
 #include "core/base/background.h"
 #include "core/base/clock.h"
+#include "core/base/regular.h"
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23 /* Linux 5.14 */
@@ -26,31 +27,50 @@
 #define REST_NS      UINT64_C(50000) /* between looks at a part */
 #define MIB          (1024 * 1024)
 #define WINDOW       ((size_t)32 * MIB)
+#define TEXT         8192 /* of a file of the kernel's; what is looked for there is before that */
 
 /* ---- How much there is ----------------------------------------------------------------------- */
+
+/* A file of the kernel's; "": there is none. */
+static void read_text(const char *path, char ret[TEXT])
+{
+    struct stat info;
+    const int fd = gs_regular_open(AT_FDCWD, path, 0, &info);
+    const size_t got = fd < 0 ? 0 : gs_regular_read(fd, ret, TEXT - 1, 0);
+
+    ret[got] = 0;
+    if (fd >= 0)
+        close(fd);
+}
+
+/* The next line, which is taken off the text; NULL: there is none. */
+static char *next_line(char **text)
+{
+    char *line = *text, *end = strchr(line, '\n');
+
+    *text = end ? end + 1 : line + strlen(line);
+    if (end)
+        *end = 0;
+    return line[0] || end ? line : NULL;
+}
 
 /* The number behind a word in a file, or its first one (word ""); false: there is none. */
 static bool read_number(const char *path, const char *word, size_t *ret)
 {
-    char line[256];
-    FILE *file = fopen(path, "re");
-    bool found = false;
+    const size_t length = strlen(word);
+    char all[TEXT], *text = all, *line, *end;
 
-    if (!file)
-        return false;
-    while (!found && fgets(line, sizeof line, file)) {
-        char *end;
-        unsigned long long number;
+    read_text(path, all);
+    while ((line = next_line(&text))) {
+        const unsigned long long number =
+            strncmp(line, word, length) == 0 ? strtoull(line + length, &end, 10) : 0;
 
-        if (strncmp(line, word, strlen(word)) != 0)
+        if (strncmp(line, word, length) != 0 || end == line + length)
             continue;
-        number = strtoull(line + strlen(word), &end, 10);
-        found = end != line + strlen(word);
-        if (found)
-            *ret = (size_t)number;
+        *ret = (size_t)number;
+        return true;
     }
-    fclose(file);
-    return found;
+    return false;
 }
 
 static size_t less(size_t a, size_t b)
@@ -108,17 +128,16 @@ static size_t left_in_groups(const char *root, char *group, bool second)
 
 static size_t left_by_groups(void)
 {
-    FILE *file = fopen("/proc/self/cgroup", "re");
+    char all[TEXT], *text = all, *line;
     size_t left = SIZE_MAX;
-    char line[320];
 
-    while (file && fgets(line, sizeof line, file)) {
+    read_text("/proc/self/cgroup", all);
+    while ((line = next_line(&text))) {
         char *names = strchr(line, ':'), *group = names ? strchr(names + 1, ':') : NULL;
 
         if (!group)
             continue;
         *group++ = 0;
-        group[strcspn(group, "\n")] = 0;
         if (strcmp(group, "/") == 0)
             *group = 0;
         if (strcmp(names, ":") == 0)
@@ -126,8 +145,6 @@ static size_t left_by_groups(void)
         else if (strstr(names, "memory"))
             left = less(left, left_in_groups("/sys/fs/cgroup/memory", group, false));
     }
-    if (file)
-        fclose(file);
     return left;
 }
 
@@ -294,7 +311,7 @@ static int open_unnamed(const char *directory)
     }
     fd = mkostemp(path, O_CLOEXEC);
     if (fd >= 0)
-        unlink(path);
+        unlinkat(AT_FDCWD, path, 0);
     return fd;
 }
 

@@ -45,7 +45,7 @@ static int address_of(int directory, const struct gs_share_options *options, con
     memset(ret_address, 0, sizeof *ret_address);
     ret_address->sun_family = AF_UNIX;
     snprintf(by_fd, sizeof by_fd, "/proc/self/fd/%d", directory);
-    if (access(by_fd, X_OK) != 0)
+    if (faccessat(AT_FDCWD, by_fd, X_OK, 0) != 0)
         gs_directory_path(options, directory, path);
     else
         memcpy(path, by_fd, sizeof by_fd);
@@ -348,6 +348,7 @@ void gs_directory_sweep(int directory, const struct gs_share_options *options)
 {
     enum gs_whereabouts where;
     struct listing listing;
+    struct timespec now;
     struct statx info;
     const char *name;
     bool ignored;
@@ -359,7 +360,8 @@ void gs_directory_sweep(int directory, const struct gs_share_options *options)
         if (statx(directory, name, AT_SYMLINK_NOFOLLOW, STATX_TYPE | STATX_MTIME, &info) != 0 ||
             !S_ISSOCK(info.stx_mode))
             continue;
-        age = time(NULL) - info.stx_mtime.tv_sec;
+        clock_gettime(CLOCK_REALTIME, &now);
+        age = now.tv_sec - info.stx_mtime.tv_sec;
         if (where == GS_ELSEWHERE ? age > FOREIGN_AGE_S
                                   : (where == GS_BESIDE_GONE || age > UNSEEN_AGE_S) &&
                                         is_dead(directory, options, name))

@@ -93,7 +93,7 @@ static bool hand_over(int fd)
     }
     LL_APPEND(waiting, discard);
     count++;
-    pthread_cond_signal(&more);
+    pthread_cond_broadcast(&more);
     if (!runs) {
         runs = gs_background_start(&closer, run, NULL) == 0;
         __atomic_store_n(&owner, getpid(), __ATOMIC_RELAXED);

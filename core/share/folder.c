@@ -218,7 +218,7 @@ int gs_directory_open_place(const struct gs_share_options *options, unsigned n, 
                  sizeof options->dir - 1);
         return -1;
     }
-    if (make && !in_tmp && mkdir(path, 0700) != 0 && errno != EEXIST) {
+    if (make && !in_tmp && mkdirat(AT_FDCWD, path, 0700) != 0 && errno != EEXIST) {
         snprintf(ret_reason, GS_REASON_SIZE, "%s cannot be made: %s; make it, with mode 0700", path,
                  strerror(errno));
         return -1;

@@ -87,7 +87,7 @@ void gs_home_find(struct gs_home *ret_home)
     gs_boot_id(boot);
     ret_home->known = boot[0] != 0;
     boot[BOOT_DIGITS] = 0;
-    put(ret_home->own + BOOT_AT, NAMESPACE_AT - BOOT_AT, strtoul(boot, NULL, 16));
+    put(ret_home->own + BOOT_AT, NAMESPACE_AT - BOOT_AT, strtoull(boot, NULL, 16));
     if (statx(AT_FDCWD, "/proc/self/ns/pid", 0, STATX_INO, &info) == 0)
         put(ret_home->own + NAMESPACE_AT, PID_AT - NAMESPACE_AT, info.stx_ino);
 }
@@ -110,7 +110,7 @@ enum gs_whereabouts gs_home_whereabouts(const struct gs_home *home, const char *
     for (unsigned i = 0; i < GS_INSTANCE_SIZE; i++) {
         const char digits[3] = {name[2 * i], name[2 * i + 1]};
 
-        instance[i] = (unsigned char)strtoul(digits, NULL, 16);
+        instance[i] = (unsigned char)strtoull(digits, NULL, 16);
     }
     for (unsigned i = 0; i < PID_SIZE; i++)
         pid |= (pid_t)instance[PID_AT + i] << 8 * i;
