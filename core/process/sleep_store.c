@@ -31,16 +31,18 @@
 
 /* ---- How much there is ----------------------------------------------------------------------- */
 
-/* A file of the kernel's; "": there is none. */
-static void read_text(const char *path, char ret[TEXT])
+/* A file of the kernel's, to be freed; "" or NULL: there is none. */
+static char *read_text(const char *path)
 {
     struct stat info;
-    const int fd = gs_regular_open(AT_FDCWD, path, 0, &info);
-    const size_t got = fd < 0 ? 0 : gs_regular_read(fd, ret, TEXT - 1, 0);
+    char *text = calloc(1, TEXT);
+    const int fd = text ? gs_regular_open(AT_FDCWD, path, 0, &info) : -1;
 
-    ret[got] = 0;
-    if (fd >= 0)
+    if (fd >= 0) {
+        gs_regular_read(fd, text, TEXT - 1, 0);
         close(fd);
+    }
+    return text;
 }
 
 /* The next line, which is taken off the text; NULL: there is none. */
@@ -58,19 +60,21 @@ static char *next_line(char **text)
 static bool read_number(const char *path, const char *word, size_t *ret)
 {
     const size_t length = strlen(word);
-    char all[TEXT], *text = all, *line, *end;
+    char *all = read_text(path), *text = all, *line, *end;
+    bool found = false;
 
-    read_text(path, all);
-    while ((line = next_line(&text))) {
-        const unsigned long long number =
-            strncmp(line, word, length) == 0 ? strtoull(line + length, &end, 10) : 0;
+    while (!found && text && (line = next_line(&text))) {
+        unsigned long long number;
 
-        if (strncmp(line, word, length) != 0 || end == line + length)
+        if (strncmp(line, word, length) != 0)
             continue;
-        *ret = (size_t)number;
-        return true;
+        number = strtoull(line + length, &end, 10);
+        found = end != line + length;
+        if (found)
+            *ret = (size_t)number;
     }
-    return false;
+    free(all);
+    return found;
 }
 
 static size_t less(size_t a, size_t b)
@@ -128,11 +132,10 @@ static size_t left_in_groups(const char *root, char *group, bool second)
 
 static size_t left_by_groups(void)
 {
-    char all[TEXT], *text = all, *line;
+    char *all = read_text("/proc/self/cgroup"), *text = all, *line;
     size_t left = SIZE_MAX;
 
-    read_text("/proc/self/cgroup", all);
-    while ((line = next_line(&text))) {
+    while (text && (line = next_line(&text))) {
         char *names = strchr(line, ':'), *group = names ? strchr(names + 1, ':') : NULL;
 
         if (!group)
@@ -145,6 +148,7 @@ static size_t left_by_groups(void)
         else if (strstr(names, "memory"))
             left = less(left, left_in_groups("/sys/fs/cgroup/memory", group, false));
     }
+    free(all);
     return left;
 }
 
