@@ -2,7 +2,7 @@
 tag says, and in a fresh environment, installed without a network, the command, gpushim.stats() and the Jupyter kernel
 do what they are for; removed, it leaves nothing.
 
-Where pip can fetch them, a real Jupyter starts the kernel.
+Where pip can fetch them, a real Jupyter starts the kernel, and mypy finds each function typed, and rightly.
 
 usage: wheel.py SOURCE BUILD VERSION RESOLVE_LIBRARY FOLDER_OF_LIBCUDA
 """
@@ -290,6 +290,15 @@ def check_jupyter(python):
     expect(call(python, '-m', 'gpushim', 'kernelspec', '--remove'), 0, '.*', '')
 
 
+def check_types(python):
+    ran = call(python, '-m', 'pip', 'install', '--disable-pip-version-check', 'mypy')
+    if ran.returncode:
+        skipped.append(f'its types: pip has no mypy here: {ran.stderr.strip()[-200:]}')
+        return
+    expect(call(python, '-m', 'mypy', '--strict', '--ignore-missing-imports', '--cache-dir', '/dev/null', '-p', 'gpushim'), 0,
+           'Success: .*')
+
+
 def check_removal(python, folder):
     expect(call(python, '-m', 'pip', 'uninstall', '-y', 'gpushim'), 0, '.*', '.*')
     left = [os.path.join(place, name) for place, folders, names in os.walk(folder) for name in folders + names
@@ -309,5 +318,6 @@ with tempfile.TemporaryDirectory(prefix='gpushim-wheel-') as temporary:
         os.mkdir(f'{temporary}/{part.__name__}')
         part(interpreter, f'{temporary}/{part.__name__}')
     check_jupyter(interpreter)
+    check_types(interpreter)
     check_removal(interpreter, f'{temporary}/environment')
 end()

@@ -6,7 +6,7 @@ import gpushim
 from gpushim import kernelspec
 
 
-def main():
+def main() -> int:
     arguments = sys.argv[1:]
     if arguments[:1] == ['kernelspec']:
         return kernelspec.main(arguments[1:])

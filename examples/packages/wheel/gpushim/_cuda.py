@@ -1,12 +1,15 @@
 """What of the driver opening memory takes: by libcuda alone, whichever framework uses it, too."""
+from __future__ import annotations
+
 import contextlib
 import ctypes
+from typing import Any, Iterator, Tuple
 
 
 class CudaError(RuntimeError):
     """What the driver answered; `code` is its number."""
 
-    def __init__(self, function, code):
+    def __init__(self, function: str, code: int):
         super().__init__(f'{function}: driver error {code}')
         self.code = code
 
@@ -15,13 +18,13 @@ class Handle(ctypes.Structure):  # is passed by value
     _fields_ = [('bytes', ctypes.c_ubyte * 64)]
 
 
-def call(function, *arguments):
+def call(function: str, *arguments: Any) -> None:
     code = getattr(ctypes.CDLL('libcuda.so.1'), function)(*arguments)
     if code:
         raise CudaError(function, code)
 
 
-def device_of(uuid):
+def device_of(uuid: bytes) -> int:
     """Its number in CUDA, by the 16 bytes of its uuid."""
     call('cuInit', 0)
     count, found = ctypes.c_int(), (ctypes.c_ubyte * 16)()
@@ -34,7 +37,7 @@ def device_of(uuid):
 
 
 @contextlib.contextmanager
-def context_of(device):
+def context_of(device: int) -> Iterator[None]:
     """The device's primary context is the current one, as every framework has it."""
     context = ctypes.c_void_p()
     call('cuInit', 0)
@@ -49,7 +52,7 @@ def context_of(device):
         call('cuDevicePrimaryCtxRelease_v2', device)
 
 
-def open_handle(device, handle):
+def open_handle(device: int, handle: bytes) -> int:
     address = ctypes.c_uint64()
     # The context stays for as long as its memory is open: the reference is given back by close_handle.
     context = ctypes.c_void_p()
@@ -63,7 +66,7 @@ def open_handle(device, handle):
     return address.value
 
 
-def handle_of(device, address):
+def handle_of(device: int, address: int) -> Tuple[int, bytes]:
     """(where the allocation around the address begins, its handle)."""
     base, size, handle = ctypes.c_uint64(), ctypes.c_size_t(), Handle()
     with context_of(device):
@@ -72,7 +75,7 @@ def handle_of(device, address):
     return base.value, bytes(handle)
 
 
-def close_handle(device, address):
+def close_handle(device: int, address: int) -> None:
     try:
         with context_of(device):
             call('cuIpcCloseMemHandle', ctypes.c_uint64(address))

@@ -1,9 +1,11 @@
 """DLPack, by which frameworks take arrays of each other without a copy: https://dmlc.github.io/dlpack/latest/"""
+from __future__ import annotations
+
 import ctypes
-from typing import Any, Dict, Tuple
+from typing import Any, Dict, Optional, Tuple
 
 # name: (DLPack's code, bits, what the array interface calls it)
-_TYPES = {
+_TYPES: Dict[str, Tuple[int, int, Optional[str]]] = {
     **{f'int{bits}': (0, bits, f'<i{bits // 8}') for bits in (8, 16, 32, 64)},
     **{f'uint{bits}': (1, bits, f'<u{bits // 8}') for bits in (8, 16, 32, 64)},
     **{f'float{bits}': (2, bits, f'<f{bits // 8}') for bits in (16, 32, 64)},
@@ -17,7 +19,7 @@ _TYPES = {
 _BY_TYPESTR = {typestr: name for name, (_, _, typestr) in _TYPES.items() if typestr}
 
 
-def dtype_name(dtype):
+def dtype_name(dtype: Any) -> str:
     """'float32' of that, of '<f4', of torch.float32 and of numpy's."""
     name = str(getattr(dtype, 'name', dtype)).rpartition('.')[2]
     name = _BY_TYPESTR.get(name.replace('|u1', '<u1').replace('|i1', '<i1'), name)
@@ -26,11 +28,11 @@ def dtype_name(dtype):
     return name
 
 
-def itemsize(name):
+def itemsize(name: str) -> int:
     return _TYPES[name][1] // 8
 
 
-def typestr(name):
+def typestr(name: str) -> Optional[str]:
     """None: the array interface has none for it."""
     told = _TYPES[name][2]
     return told.replace('<', '|') if told and itemsize(name) == 1 else told
@@ -57,20 +59,22 @@ _pointer = ctypes.pythonapi.PyCapsule_GetPointer
 _pointer.restype, _pointer.argtypes = ctypes.c_void_p, (ctypes.c_void_p, ctypes.c_char_p)
 
 
-@ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-def _delete(address):
+def _forget(address: int) -> None:
     """Called by who took it, on any thread."""
     _given.pop(address, None)
 
 
-@ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
-def _untaken(capsule):
+def _forget_untaken(capsule: int) -> None:
     """Nobody took it."""
     if _is_valid(capsule, _NAME):
         _given.pop(_pointer(capsule, _NAME), None)
 
 
-def capsule(array):
+_delete = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(_forget)
+_untaken = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(_forget_untaken)
+
+
+def capsule(array: Any) -> Any:
     """One that keeps the array."""
     code, bits, _ = _TYPES[array.dtype]
     kind, number = array.memory.dlpack_device

@@ -1,16 +1,19 @@
 """The structs of gpushim.h (a test compares them)."""
+from __future__ import annotations
+
 import ctypes
+from typing import Any, Dict, List, Tuple
 
 
 class Struct(ctypes.Structure):
     """Its first field is its size, by which a library of another version knows how much there is."""
 
     @classmethod
-    def sized(cls, **fields):
+    def sized(cls, **fields: Any) -> Any:
         return cls(size=ctypes.sizeof(cls), **fields)
 
 
-def _all(kind, names):
+def _all(kind: Any, names: str) -> List[Tuple[str, Any]]:
     return [(name, kind) for name in names.split()]
 
 
@@ -58,10 +61,11 @@ class External(Struct):
                 ('arg', ctypes.c_void_p)]
 
 
-def as_dict(struct):
+def as_dict(struct: Struct) -> Dict[str, Any]:
     """Without its size; bytes in hexadecimal, and lists."""
-    found = {}
-    for name, kind in struct._fields_[1:]:  # pylint: disable=protected-access
+    found: Dict[str, Any] = {}
+    fields: Any = struct._fields_[1:]  # pylint: disable=protected-access
+    for name, kind in fields:
         value = getattr(struct, name)
         if isinstance(value, ctypes.Array):
             value = bytes(value).hex() if kind._type_ is ctypes.c_ubyte else list(value)

@@ -3,6 +3,8 @@
 Jupyter starts such a kernel through 'gpushim run', so the library is in it from its start. A kernel that runs is
 left as it is: nothing is put into it, and it is not started again.
 """
+from __future__ import annotations
+
 import argparse
 import importlib.util
 import json
@@ -10,6 +12,7 @@ import os
 import re
 import subprocess
 import sys
+from typing import List
 
 import gpushim
 
@@ -20,7 +23,7 @@ class Refused(Exception):
     """Why nothing was done."""
 
 
-def parser():
+def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(
         prog='gpushim kernelspec', description="Installs a Jupyter kernel of this Python that is started through 'gpushim "
         "run'. Without an option for the place: where this environment's Jupyter looks, or for this user.")
@@ -36,14 +39,14 @@ def parser():
     return made
 
 
-def user_folder():
+def user_folder() -> str:
     """Where Jupyter looks for what a user has."""
     environment = os.environ
     data = environment.get('XDG_DATA_HOME') or os.path.join(os.path.expanduser('~'), '.local', 'share')
     return environment.get('JUPYTER_DATA_DIR') or os.path.join(data, 'jupyter')
 
 
-def folder_of(request):
+def folder_of(request: argparse.Namespace) -> str:
     if not re.fullmatch(r'[A-Za-z0-9._-]+', request.name) or request.name.strip('.') == '':
         raise Refused(f"--name: Jupyter allows letters, digits, '.', '_' and '-' in a kernel's name, not {request.name!r}")
     prefix = request.prefix
@@ -53,7 +56,7 @@ def folder_of(request):
     return os.path.join(data, 'kernels', request.name.lower())
 
 
-def is_ours(path):
+def is_ours(path: str) -> bool:
     """False where nothing is there; Refused where a kernel is there that this program did not make."""
     try:
         with open(path, encoding='utf-8') as file:
@@ -67,7 +70,7 @@ def is_ours(path):
     return True
 
 
-def check_options(options):
+def check_options(options: List[str]) -> List[str]:
     """The command itself says what is wrong with one."""
     words = [word for option in options for word in ('-o', option)]
     if subprocess.run([gpushim.command(), 'run', '--print', *words], stdout=subprocess.DEVNULL, check=False).returncode:
@@ -75,7 +78,7 @@ def check_options(options):
     return words
 
 
-def install(request, folder, path):
+def install(request: argparse.Namespace, folder: str, path: str) -> None:
     spec = {
         'argv': [gpushim.command(), 'run', *check_options(request.options), '--', sys.executable, '-m',
                  'ipykernel_launcher', '-f', '{connection_file}'],
@@ -96,7 +99,7 @@ def install(request, folder, path):
               "ipykernel'", file=sys.stderr)
 
 
-def remove(folder, path):
+def remove(folder: str, path: str) -> None:
     if not is_ours(path):
         raise Refused(f'there is no kernel {path}; --user, --sys-prefix or --prefix and --name say which one')
     os.remove(path)
@@ -107,7 +110,7 @@ def remove(folder, path):
     print(f'{path}: removed; kernels that run go on')
 
 
-def main(arguments):
+def main(arguments: List[str]) -> int:
     request = parser().parse_args(arguments)
     try:
         folder = folder_of(request)

@@ -28,7 +28,7 @@ def call(function: str, *arguments: Any) -> int:
     except AttributeError:
         raise NotLoaded("libgpushim is not in this process, and can only be from its start: start it with 'python -m "
                         "gpushim run -- PROGRAM'") from None
-    error = found(*arguments)
+    error: int = found(*arguments)
     if error == errno.ENODEV:
         raise NotLoaded('libgpushim is in this process and does nothing there, or the memory is none of its own: it begins '
                         "with the first use of CUDA (torch.cuda.init(), cuInit), unless it is switched off ('gpushim "
@@ -180,7 +180,7 @@ class Named:
     def array(self) -> Dict[str, Any]:
         """Its type and shape, where it was published with these: arguments of Array."""
         try:
-            told = json.loads(self.note)
+            told: Dict[str, Any] = json.loads(self.note)
             if told.pop(_MARK) == 1 and set(told) == {'dtype', 'shape'}:
                 return told
         except (ValueError, KeyError, AttributeError, TypeError):
@@ -209,12 +209,12 @@ def open_memory(what: Union[str, Named, bytes], *, device: Optional[int] = None,
         base = _cuda.open_handle(device, what)
         return Memory(base, nbytes, device, lambda: _cuda.close_handle(device, base))
     named = lookup(what) if isinstance(what, str) else what
-    device = _cuda.device_of(named.uuid)
+    found = _cuda.device_of(named.uuid)
     size = named.nbytes - named.offset
     if named.own_address:
-        return Memory(named.own_address, size, device, lambda: None, array=named.array)
-    base = _cuda.open_handle(device, named.handle)
-    return Memory(base + named.offset, size, device, lambda: _cuda.close_handle(device, base), array=named.array)
+        return Memory(named.own_address, size, found, lambda: None, array=named.array)
+    base = _cuda.open_handle(found, named.handle)
+    return Memory(base + named.offset, size, found, lambda: _cuda.close_handle(found, base), array=named.array)
 
 
 _numbers = itertools.count()  # no two threads get one
@@ -228,7 +228,7 @@ def attach(source: int, nbytes: int, *, kind: str, device: int = 0, offset: int 
     that, and does not wait."""
     number = next(_numbers)
 
-    def ended(_):
+    def ended(_: Any) -> None:
         _deleters.pop(number, None)
         if deleter:
             deleter()
@@ -245,6 +245,6 @@ def attach(source: int, nbytes: int, *, kind: str, device: int = 0, offset: int 
         del _deleters[number]
         _raise(error, label)
 
-    def detach():
+    def detach() -> None:
         call('gpushim_detach', ctypes.c_uint64(address.value), ctypes.c_uint64(0))
     return Memory(address.value, nbytes, device, detach, read_only=read_only, on_host=kind == 'memfd')

@@ -102,12 +102,16 @@ def _reduced(tensor: Any) -> Tuple[Any, ...]:
     """For another process: the handle of its allocation, and where in it the tensor lies. The work of the current stream
     is waited for, since no event goes with it."""
     from torch.multiprocessing import reductions  # pylint: disable=import-outside-toplevel
+
+    def by_itself() -> Tuple[Any, ...]:
+        reduced: Tuple[Any, ...] = reductions.reduce_tensor(tensor)
+        return reduced
     if (not tensor.is_cuda or tensor.is_nested or tensor.layout != torch.strided or
             (tensor.requires_grad and not tensor.is_leaf)):
-        return reductions.reduce_tensor(tensor)
+        return by_itself()
     storage = tensor.untyped_storage()
     if storage.nbytes() == 0:
-        return reductions.reduce_tensor(tensor)
+        return by_itself()
     device = tensor.device.index
     torch.cuda.current_stream(device).synchronize()
     base, handle = _cuda.handle_of(device, storage.data_ptr())
