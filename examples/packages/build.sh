@@ -5,9 +5,11 @@
 #   sh examples/packages/build.sh [deb|rpm|wheel] [FOLDER]
 #
 # Where nothing is said, Debian's where dpkg-buildpackage is, else RPM's, into build/packages. All are built
-# in a temporary copy of the tree as it is, with the version of meson.build. Maintainer of Debian's is who builds
-# them: DEBFULLNAME and DEBEMAIL. Nothing is installed; the exit status is 77 where something is missing that would
-# have to be. cuda.h is found as by every build, or fetched (into the build folder).
+# in a temporary copy of the tree as it is, with the version of meson.build. Their maintainer is the project, which has
+# no address by itself: Debian's packages have that of DEBFULLNAME and DEBEMAIL, else one that can be nobody's. Their
+# home page is GPUSHIM_HOMEPAGE, else where the tree was cloned from, if that is a page. Nothing is installed; the exit
+# status is 77 where something is missing that would have to be. cuda.h is found as by every build, or fetched (into the
+# build folder).
 set -eu
 
 root=$(cd "$(dirname "$0")/../.." && pwd)
@@ -39,7 +41,18 @@ result=$(cd "$result" && pwd)
 
 version=$(sed -n "s/^ *version: '\(.*\)',$/\1/p" "$root/meson.build" | head -n 1)
 [ -n "$version" ] || die "no version in $root/meson.build"
-maintainer="${DEBFULLNAME:-libgpushim} <${DEBEMAIL:-libgpushim@example.com}>"
+maintainer="${DEBFULLNAME:-libgpushim maintainers} <${DEBEMAIL:-maintainers@libgpushim.invalid}>"
+# https://user:password@forge/owner/name.git and git@forge:owner/name.git are pages without those parts.
+homepage=${GPUSHIM_HOMEPAGE-$(git -C "$root" remote get-url origin 2>/dev/null | sed -n \
+    -e 's|\.git$||' -e 's|^git@\([^:/]*\):|https://\1/|' -e 's|^https://\([^/@]*@\)*|https://|p')}
+# with_fields FILE: the file, with what is known filled in; a line whose field is not known is left out.
+with_fields()
+{
+    awk -v version="$version" -v by="$maintainer" -v homepage="$homepage" '
+        function fill(word, text) { if (at = index($0, word)) $0 = substr($0, 1, at - 1) text substr($0, at + length(word)) }
+        /@HOMEPAGE@/ && homepage == "" { next }
+        { fill("@VERSION@", version); fill("@MAINTAINER@", by); fill("@HOMEPAGE@", homepage); print }' "$1"
+}
 # The same tree makes the same packages: their time is that of the last thing that users were told.
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(stat -c %Y "$root/CHANGELOG.md")}
 export SOURCE_DATE_EPOCH
@@ -66,9 +79,7 @@ build_deb()
 {
     have dpkg-buildpackage || missing 'dpkg-buildpackage (package dpkg-dev)'
     cp -R "$copy/examples/packages/debian" "$copy/debian"
-    awk -v by="$maintainer" '{ at = index($0, "@MAINTAINER@") }
-        at { $0 = substr($0, 1, at - 1) by }
-        { print }' "$root/examples/packages/debian/control" >"$copy/debian/control"
+    with_fields "$root/examples/packages/debian/control" >"$copy/debian/control"
     cat >"$copy/debian/changelog" <<CHANGES
 gpushim ($version) unstable; urgency=medium
 
@@ -90,7 +101,7 @@ build_rpm()
 {
     have rpmbuild || missing 'rpmbuild (package rpm-build, or rpm)'
     mkdir -p "$work/SOURCES" "$work/SPECS"
-    sed "s/@VERSION@/$version/" "$copy/examples/packages/gpushim.spec" >"$work/SPECS/gpushim.spec"
+    with_fields "$copy/examples/packages/gpushim.spec" >"$work/SPECS/gpushim.spec"
     tar -czf "$work/SOURCES/gpushim-$version.tar.gz" -C "$work" "gpushim-$version"
     # What is required is named as RPM's distributions name it; elsewhere rpm knows of no package.
     depends=
@@ -120,6 +131,7 @@ build_wheel()
     package=$copy/examples/packages/wheel
     printf '"""Of the build: made by build.sh from meson.build."""\nVERSION = '"'%s'"'\n' "$version" >"$package/gpushim/_built.py"
     cp "$copy/LICENSE" "$package"
+    with_fields "$root/examples/packages/wheel/pyproject.toml" >"$package/pyproject.toml"
     # hatchling makes the files; where it is not installed, one that pip fetches for this alone.
     python=python3
     python3 -c 'import importlib.metadata as m; assert tuple(map(int, m.version("hatchling").split(".")[:2])) >= (1, 27)' \

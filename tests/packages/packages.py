@@ -31,6 +31,7 @@ ENVIRONMENT.update(LC_ALL='C.UTF-8', PATH=os.environ['PATH'] + ':/usr/sbin:/sbin
 INSIDE = {'PATH': '/usr/sbin:/usr/bin:/sbin:/bin', 'LC_ALL': 'C.UTF-8', 'HOME': '/nonexistent'}
 OTHERS = re.compile(r'/(?:var/log|var/cache/ldconfig|var/lib/dpkg/[a-z]+-old$|var/lib/dpkg/lock|tmp|run|proc|dev)')
 DRIVER = '/opt/driver'
+HOMEPAGE = 'https://forge.invalid/libgpushim'
 MIB = 1 << 20
 # Mounts what programs expect, where nobody else sees it; $1 is the system, $2 the user.
 ENTER = '''mount -t proc proc "$1/proc" || mount --rbind /proc "$1/proc" || exit 125
@@ -63,7 +64,7 @@ def end():
 def build_packages(folder):
     """Their paths by name."""
     ran = call('sh', f'{source}/examples/packages/build.sh', kind, folder,
-               environment=ENVIRONMENT | {'GPUSHIM_BUILD': build})
+               environment=ENVIRONMENT | {'GPUSHIM_BUILD': build, 'GPUSHIM_HOMEPAGE': HOMEPAGE})
     if ran.returncode == 77:
         skipped.append(ran.stderr.strip())
         end()
@@ -76,6 +77,17 @@ def build_packages(folder):
     if faults:
         end()
     return packages
+
+
+def check_fields(packages):
+    """Who looks after it is the project, and where it is at home is what was said."""
+    for path in packages.values():
+        words = ['dpkg-deb', '-f', path, 'Maintainer', 'Homepage']
+        if kind == 'rpm':
+            words = ['rpm', '-qp', '--queryformat', 'Maintainer: %{VENDOR}\\nHomepage: %{URL}\\n', path]
+        said = call(*words).stdout
+        check(re.fullmatch(rf'Maintainer: libgpushim maintainers( <\S+\.invalid>)?\nHomepage: {HOMEPAGE}\n', said),
+              f'{path}: {said}')
 
 
 def check_by_lintian(folder):
@@ -315,6 +327,7 @@ with tempfile.TemporaryDirectory(prefix='gpushim-packages-') as temporary:
     os.chmod(temporary, 0o755)
     os.mkdir(f'{temporary}/packages')
     built = build_packages(f'{temporary}/packages')
+    check_fields(built)
     if kind == 'deb':
         check_by_lintian(f'{temporary}/packages')
     elif not shutil.which('cpio'):

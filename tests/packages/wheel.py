@@ -104,7 +104,8 @@ def end():
 
 
 def build_wheel(folder):
-    ran = call('sh', f'{source}/examples/packages/build.sh', 'wheel', folder, settings={'GPUSHIM_BUILD': build})
+    ran = call('sh', f'{source}/examples/packages/build.sh', 'wheel', folder,
+               settings={'GPUSHIM_BUILD': build, 'GPUSHIM_HOMEPAGE': 'https://forge.invalid/libgpushim'})
     if ran.returncode:
         (skipped if ran.returncode == 77 else faults).append(f'build.sh: {ran.stdout}{ran.stderr}')
         end()
@@ -132,6 +133,8 @@ def check_record(path):
         check(f'\nTag: {"-".join(os.path.basename(path)[:-4].split("-")[2:])}\n' in text, f'WHEEL: {text}')
         text = wheel.read(f'{info}/METADATA').decode()
         check(f'\nVersion: {version}\n' in text and 'Requires-Dist' not in text, f'METADATA: {text}')
+        check('\nMaintainer: libgpushim maintainers\n' in text and
+              '\nProject-URL: Homepage, https://forge.invalid/libgpushim\n' in text, f'METADATA: {text}')
 
 
 def check_programs(folder, python):
