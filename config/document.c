@@ -1,4 +1,4 @@
-/* Writes the sample file and the table of options in config/README.md from the rows of options.h,
+/* Writes the sample file and the list of options in config/README.md from the rows of options.h,
  * or checks that they are current; and the manual page of the file. Runs while building; it is not
  * installed.
  *
@@ -17,8 +17,9 @@
 #define BEGIN "<!-- options -->\n"
 #define END   "<!-- /options -->\n"
 
-/* Columns of the sample. */
-#define WIDTH 80
+/* Columns of the sample, and of the page. */
+#define WIDTH      80
+#define PAGE_WIDTH 120
 
 /* What both documents say before the options. */
 static const char about_files[] =
@@ -34,21 +35,31 @@ static const char about_values[] =
     "blank begins a comment. Sizes take B, K, M, G, T or KiB, MiB, GiB, TiB (1 K is 1024 bytes); "
     "times take ns, us, ms, s, min.";
 
-/* Writes the sentence as comment lines, wrapped at blanks. */
-static void print_wrapped(FILE *out, const char *text)
+/* Writes the text in lines, wrapped at blanks: `first` before the first one, `next` before each
+ * other. */
+static void print_lines(FILE *out, const char *text, size_t width, const char *first,
+                        const char *next)
 {
     size_t column = 0;
+    const char *before = first;
     while (*text) {
         size_t word = strcspn(text, " ");
-        if (column && column + 1 + word > WIDTH) {
+        if (column && column + 1 + word > width) {
             fputc('\n', out);
             column = 0;
+            before = next;
         }
-        column += (size_t)fprintf(out, "%s%.*s", column ? " " : "# ", (int)word, text);
+        column += (size_t)fprintf(out, "%s%.*s", column ? " " : before, (int)word, text);
         text += word;
         text += *text == ' ';
     }
     fputc('\n', out);
+}
+
+/* As comment lines of the sample. */
+static void print_wrapped(FILE *out, const char *text)
+{
+    print_lines(out, text, WIDTH, "# ", "# ");
 }
 
 static void print_sample_option(FILE *out, const struct gs_option *option)
@@ -81,25 +92,35 @@ static void print_sample(FILE *out)
     }
 }
 
+static void print_paragraph_of_page(FILE *out, const char *text)
+{
+    print_lines(out, text, PAGE_WIDTH, "", "");
+    fputc('\n', out);
+}
+
+static void print_page_option(FILE *out, const struct gs_option *option)
+{
+    char variable[GS_OPTION_NAME_SIZE], allowed[GS_OPTION_ALLOWED_SIZE], text[2048];
+    gs_option_variable(option, variable);
+    gs_option_allowed(option, allowed);
+    snprintf(text, sizeof text, "`%s.%s`, `%s` (%s; default: %s): %s%s", option->section,
+             option->key, variable, allowed, *option->standard ? option->standard : "nothing",
+             option->help, option->live ? " `gpushim set` changes it while a program runs." : "");
+    print_lines(out, text, PAGE_WIDTH, "- ", "  ");
+}
+
 static void print_readme(FILE *out)
 {
-    fprintf(out, "%s\n\n%s\n\n", about_files, about_values);
+    print_paragraph_of_page(out, about_files);
+    print_paragraph_of_page(out, about_values);
     for (size_t i = 0; i < gs_option_count; i++) {
         const struct gs_option *option = &gs_options[i];
-        const bool debug = strcmp(option->section, "debug") == 0;
-        if (i == 0 || (debug && strcmp(option[-1].section, "debug") != 0))
-            fprintf(
-                out,
-                "%s%s%s| Section, key | Variable | Allowed | Default | What it does |\n|---|---|---|---|---|\n",
-                i ? "\n" : "", debug ? gs_sections[gs_section_count - 1].help : "",
-                debug ? "\n\n" : "");
-        char variable[GS_OPTION_NAME_SIZE], allowed[GS_OPTION_ALLOWED_SIZE];
-        gs_option_variable(option, variable);
-        gs_option_allowed(option, allowed);
-        const char *standard = *option->standard ? option->standard : "nothing";
-        fprintf(out, "| `[%s]` `%s` | `%s` | %s | %s | %s%s |\n", option->section, option->key,
-                variable, allowed, standard, option->help,
-                option->live ? " `gpushim set` changes it while a program runs." : "");
+        if (i && strcmp(option->section, "debug") == 0 &&
+            strcmp(option[-1].section, "debug") != 0) {
+            fputc('\n', out);
+            print_paragraph_of_page(out, gs_sections[gs_section_count - 1].help);
+        }
+        print_page_option(out, option);
     }
 }
 

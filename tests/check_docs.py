@@ -1,11 +1,13 @@
-"""The pages (README.md of the project and of its folders, and those of .github) are true where that can be checked:
+"""The pages (README.md of the project and of its folders, CHANGELOG.md, and those of .github) are true where that can be checked:
 
-- none is longer than its limit, and no sentence has more than thirty words (a list counts by its items);
+- none is longer than its limit, no line than 120 columns, and no sentence than thirty words (a list counts by its
+  items);
 - every file that one names is there, and each .c file of a folder of core is named in that folder's page;
 - every folder, function, type and variable that one names (gs_..., gpushim_..., GPUSHIM_...) is there;
 - a function or type whose file follows in brackets, `name` (file.c), is in that file;
+- every option but those of debug has its suggestion in examples/tuning;
 - every link within the project leads to a file, and to a heading of it where it names one;
-- tests begin with each name that a table of promises has, where BUILD is given, a build with all tests.
+- tests begin with each name that a promise has, where BUILD is given, a build with all tests.
 
 A file is named by its path from the page's folder or from the project's, and may have a * in it.
 
@@ -19,7 +21,9 @@ import sys
 
 ROOT = pathlib.Path(sys.argv[1]).resolve()
 
-LINES_MOST = COLUMNS_MOST = 110  # of the first page
+LINES_MOST = 110  # of the first page
+COLUMNS_MOST = 120
+COLUMNS_MOST_OF = {'README.md': 110}
 # Words that a page may have. A folder's page within core fits on a page or so.
 MOST = {'README.md': 1200}
 MOST_IN_CORE = 1150
@@ -50,7 +54,7 @@ def pages():
     for folder, folders, names in os.walk(ROOT):
         folders[:] = [f for f in folders if f == '.github' or not f.startswith(('.', 'build'))]
         for name in names:
-            if name == 'README.md' or (name.endswith('.md') and '.github' in folder):
+            if name in ('README.md', 'CHANGELOG.md') or (name.endswith('.md') and '.github' in folder):
                 yield pathlib.Path(folder) / name
 
 
@@ -66,9 +70,9 @@ def is_there(page, name):
 def check_length(page, lines):
     if of(page) == 'README.md' and len(lines) > LINES_MOST:
         faults.append(f'{of(page)}: {len(lines)} lines, {LINES_MOST} at most')
-    if of(page) == 'README.md':
-        faults.extend(f'{of(page)}:{number}: {len(line)} columns, {COLUMNS_MOST} at most'
-                      for number, line in enumerate(lines, 1) if len(line) > COLUMNS_MOST)
+    most = COLUMNS_MOST_OF.get(of(page), COLUMNS_MOST)
+    faults.extend(f'{of(page)}:{number}: {len(line)} columns, {most} at most'
+                  for number, line in enumerate(lines, 1) if len(line) > most)
     words = sum(len(line.split()) for line in lines)
     most = MOST.get(of(page)) or (MOST_IN_CORE if of(page).startswith('core/') else None)
     most, _ = LONGER.get(of(page), (most, None))
@@ -81,7 +85,7 @@ def check_sentences(page, text):
     text = re.sub(r'<!-- (\w+) -->.*?<!-- /\1 -->', '', text, flags=re.S)
     text = re.sub(r'^(    |\||#).*$', '', text, flags=re.M)
     text = re.sub(r'`[^`]*`', 'x', LINK.sub(lambda link: link[0][1:].split(']')[0], text))
-    for paragraph in re.split(r'\n\s*\n|\n- |\n\d+\. ', text):
+    for paragraph in re.split(r'\n\s*\n|(?:^|\n) *- |\n\d+\. ', text):
         for sentence in re.split(r'(?<=[.:;!?])\s+', paragraph.replace('\n', ' ')):
             count = len(re.findall(r"[\w'./-]+", sentence))
             if count > WORDS_MOST:
@@ -135,20 +139,18 @@ def names_of_tests():
     return [test['name'] for test in tests]
 
 
-def check_promises(page, lines, tests):
-    """Of a table of promises the second column; in brackets it says what is no test."""
-    promises = False
-    for number, line in enumerate(lines, 1):
-        cells = [cell.strip() for cell in line.split('|')]
-        if not line.startswith('|') or set(cells[1]) <= {'-'}:
-            promises = promises and line.startswith('|')
-            continue
-        if cells[2] in ('suites', 'proved by'):
-            promises = True
-        elif promises:
-            names = map(str.strip, re.sub(r'`|[^,]*\([^)]*\)', '', cells[2]).split(','))
-            faults.extend(f'{of(page)}:{number}: no test begins with {name}' for name in names
-                          if name and not any(test.startswith(name) for test in tests))
+def check_promises(page, text, tests):
+    """What follows a promise as its suites, or stands in the second column of a table of them; in brackets, and by
+    `(on a GPU)`, it says what is no test."""
+    told = [re.sub(r'\s+', ' ', found) for found in re.findall(r'^ *- suites: ((?:.+)(?:\n {4}.+)*)', text, re.M)]
+    for table in re.findall(r'(?:^\|.*\n)+', text, re.M):
+        rows = [row.split('|') for row in table.splitlines()]
+        if rows[0][2].strip() == 'proved by':
+            told += [row[2] for row in rows[2:]]
+    for names in told:
+        names = map(str.strip, re.sub(r'`|[^,]*\([^)]*\)', '', names).split(','))
+        faults.extend(f'{of(page)}: no test begins with {name}' for name in names
+                      if name and not any(test.startswith(name) for test in tests))
 
 
 def names_of_sources():
@@ -161,6 +163,16 @@ def names_of_sources():
         if path.exists():
             known.update(re.findall(r'\w+', path.read_text(encoding='utf-8')))
     return known
+
+
+def check_tuning():
+    """What is suggested for each option that is promised: those of debug are not."""
+    page, options = (ROOT / name / 'README.md' for name in ('examples/tuning', 'config'))
+    if options.exists():
+        text = page.read_text(encoding='utf-8')
+        faults.extend(f'{of(page)}: says nothing of {name}' for name in
+                      re.findall(r'^- `((?!debug)\w+\.\w+)`, `GPUSHIM_', options.read_text(encoding='utf-8'), re.M)
+                      if f'`{name}' not in text)
 
 
 def check_folders():
@@ -186,12 +198,13 @@ def main():
         check_places(page, '\n'.join(lines))
         check_sentences(page, '\n'.join(lines))
         if tests:
-            check_promises(page, lines, tests)
+            check_promises(page, '\n'.join(lines) + '\n', tests)
         for number, line in enumerate(lines, 1):
             where = f'{of(page)}:{number}'
             check_links(page, where, line)
             check_names(page, where, line, known)
     check_folders()
+    check_tuning()
     for fault in faults:
         print(fault)
     if not count:

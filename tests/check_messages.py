@@ -1,5 +1,5 @@
 """Every warning and error that the library and the agent log has its entry in the page of troubleshooting: words of the
-message, as they are in the source, begin a row of a table there, between backticks. No entry is of a message that is gone.
+message, as they are in the source, begin an item of a list there, between backticks. No entry is of a message that is gone.
 
 usage: check_messages.py REPOSITORY
 """
@@ -59,7 +59,8 @@ def said():
 
 
 def main():
-    rows = re.findall(r'^\| (`.*?) \| ', PAGE.read_text(encoding='utf-8').partition('\n## Messages')[2], flags=re.M)
+    page = re.sub(r'\n {2,}', ' ', PAGE.read_text(encoding='utf-8').partition('\n## Messages')[2])
+    rows = [re.match(r'(?:`[^`]*`(?:, | / | )?)*', row)[0] for row in re.findall(r'^- (`.*)', page, flags=re.M)]
     entries = [re.compile('.*'.join(re.escape(part) for part in re.split(r' ?\.\.\. ?', entry)))
                for row in rows for entry in re.findall(r'`([^`]{%d,})`' % LEAST, row)]
     found = list(messages())

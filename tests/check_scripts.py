@@ -221,8 +221,9 @@ def check_pages(folder):
               '#no, a heading that README.md has not'),
              ('README.md', '\n' * 106, 'README.md: 111 lines, 110 at most'),
              ('README.md', 'a' * 111, 'README.md:5: 111 columns, 110 at most'),
+             ('core/pool/README.md', '| ' + 'a' * 119, 'core/pool/README.md:6: 121 columns, 120 at most'),
              ('README.md', '\n' + 'a ' * 31, f'README.md: a sentence of 31 words, 30 at most: {("a " * 31).strip()}'),
-             ('core/pool/README.md', '\n' + 'a. ' * 1150, 'core/pool/README.md: 1158 words, 1150 at most'))
+             ('core/pool/README.md', '\n' + 'a.\n' * 1150, 'core/pool/README.md: 1158 words, 1150 at most'))
     for name, more, fault in wrong:
         (folder / name).write_text(pages[name] + more + '\n')
         check(f'{name} and {more!r}', faults_of_pages(folder), [fault])

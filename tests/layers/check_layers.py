@@ -257,7 +257,7 @@ def told(table):
     """core/README.md's table of callbacks, and those of exceptions.txt by which calls go up."""
     page, text = 'core/README.md', (ROOT / 'core/README.md').read_text()
     listed = {f'callback {struct}.{field}'
-              for names, struct in re.findall(r'^\| (`.*?) of `struct (\w+)` \(', text, re.M)
+              for names, struct in re.findall(r'^(?:\||-) (`.*?) of `struct (\w+)` \(', text, re.M)
               for field in re.findall(r'`(\w+)`', names)}
     for key in sorted(listed ^ {key for key in table if key.startswith('callback ')}):
         yield key, f'{page} has it, exceptions.txt not, or the other way round'
