@@ -1,4 +1,4 @@
-"""Every warning and error that the library and the agent log has its entry in the page of troubleshooting: words of the
+"""Every warning and error that the library and the agent log, and the command says, has its entry in the page of troubleshooting: words of the
 message, as they are in the source, begin an item of a list there, between backticks. No entry is of a message that is gone.
 
 usage: check_messages.py REPOSITORY
@@ -9,7 +9,7 @@ import sys
 
 ROOT = pathlib.Path(sys.argv[1])
 PAGE = ROOT / 'examples' / 'troubleshooting' / 'README.md'
-CALL = re.compile(r'\b(gs_log_line|gs_log|AGENT_LOG|PEER_LOG|say_line|(gs_say_unreachable|gs_say_not_exported|gs_complain))\s*\(')
+CALL = re.compile(r'\b(gs_log_line|gs_log|AGENT_LOG|PEER_LOG|say_line|(gs_say_unreachable|gs_say_not_exported|gs_complain|command_complain))\s*\(')
 LEVEL = re.compile(r'GS_LOG_(WARNING|ERROR)')  # the calls of the inner brackets have one of their own
 STRING = re.compile(r'"((?:[^"\\]|\\.)*)"')
 REASON = re.compile(r'\[GS_REFUSED_\w+\] =\s*((?:"[^"]*"\s*)+)')
