@@ -48,6 +48,13 @@ void fixture_options(struct fixture *fixture)
     };
 }
 
+void fixture_neighbours(struct fixture *fixture)
+{
+    fixture->options.neighbours = true;
+    snprintf(fixture->options.share.dir, sizeof fixture->options.share.dir, "/tmp/gpushim-alone-%d",
+             (int)getpid());
+}
+
 void fixture_start(struct fixture *fixture)
 {
     struct gs_driver driver = {
@@ -96,6 +103,8 @@ void fixture_end(struct fixture *fixture)
 {
     gs_core_destroy(fixture->core);
     fixture->core = NULL;
+    if (fixture->options.neighbours)
+        rmdir(fixture->options.share.dir);
     MUST(cuStreamDestroy(fixture->stream));
     MUST(cuModuleUnload(fixture->module));
     MUST(cuDevicePrimaryCtxRelease(0));

@@ -22,6 +22,9 @@ struct fixture {
 
 /* Options that tests may change between these two. */
 void fixture_options(struct fixture *fixture);
+/* Before the start: asks other processes for memory, and answers them, in a folder where there are
+ * none, which goes with the core. */
+void fixture_neighbours(struct fixture *fixture);
 void fixture_start(struct fixture *fixture);
 /* Ends core and the context; everything must be given back but what the test says it keeps. */
 void fixture_end(struct fixture *fixture);

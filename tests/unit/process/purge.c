@@ -264,7 +264,7 @@ Test(purge, what_is_beyond_a_limit_goes_while_an_answer_rests)
 {
     f.options.purge_ns = 3600 * 1000 * MS;
     f.options.cache_limit = 100 * MIB;
-    f.options.neighbours = true;
+    fixture_neighbours(&f);
     fixture_start(&f);
     MUST(gs_core_free(f.core, must_alloc(&f, 400 * MIB)));
     fixture_drain(&f);

@@ -266,7 +266,7 @@ Test(waits, who_asked_in_vain_asks_again_after_a_tenth_of_a_second)
 {
     struct gs_neighbour *neighbour;
 
-    f.options.neighbours = true;
+    fixture_neighbours(&f);
     fixture_start(&f);
     neighbour = &f.core->neighbour;
     must_alloc(&f, MIB);
