@@ -34,7 +34,7 @@ pass_waiting(struct gs_core *core, struct gs_arena *arena, struct gs_block *bloc
 
     gs_arena_unlive_locked(arena, block);
     gs_arena_take_open_locked(arena, &freed);
-    gs_epoch_add_locked(&arena->epochs, &freed, block);
+    gs_block_list_push(&freed, block);
     gs_latch_release(&arena->lock);
     status = gs_fences_synchronize(&core->fences, arena->context);
     gs_latch_take(&arena->lock);

@@ -36,7 +36,6 @@
 
 #define GS_QUICK_CLASSES  2048 /* of 512 bytes: sizes below 1 MiB */
 #define GS_STREAM_BUCKETS 64
-#define GS_RETIRED_SIZES  512
 
 /* Blocks retired together behind one fence. */
 struct gs_epoch {
@@ -114,9 +113,8 @@ struct gs_arena_epochs {
     unsigned polls;                   /* times the oldest could have been looked at */
     struct gs_epoch *oldest, *newest; /* closed ones */
     struct gs_epoch *spare;
-    struct gs_fence stalled;          /* was waited for in vain; it is again once it has */
-    size_t stalled_most;              /* passed, or beyond so many reserved bytes */
-    unsigned sizes[GS_RETIRED_SIZES]; /* large blocks in epochs, by their size */
+    struct gs_fence stalled; /* was waited for in vain; it is again once it has */
+    size_t stalled_most;     /* passed, or beyond so many reserved bytes */
 };
 
 /* Blocks that were freed in the order of a stream. */
@@ -323,11 +321,6 @@ void gs_epoch_choose_limits_locked(struct gs_arena *arena);
 /* Closes the open epoch, if a fence can be recorded now. `at_free`: nothing was submitted since the
  * last block came into it. */
 void gs_epoch_close_locked(struct gs_arena *arena, bool at_free);
-/* Whether a large block of that size may be in one. */
-bool gs_epochs_have_locked(struct gs_arena_epochs *epochs, size_t size);
-/* Puts a retired block in no list into an epoch's. */
-void gs_epoch_add_locked(struct gs_arena_epochs *epochs, struct gs_block_list *list,
-                         struct gs_block *block);
 /* A live block is no longer the program's: retired, in no list yet. */
 void gs_arena_unlive_locked(struct gs_arena *arena, struct gs_block *block);
 /* What is in the open epoch, and in no list any more. False: nothing of cuMemFree's. Then: whether
@@ -356,9 +349,7 @@ bool gs_arena_touched_locked(struct gs_arena *arena);
  */
 bool gs_arena_wait_oldest_locked(struct gs_arena *arena, const struct gs_patience *patience);
 /* Whether an allocation should wait rather than grow the arena by `size`: so many times as much
- * retires as is too much, or a large block of that very size does and the arena has half that much
- * more than was live lately. Waiting for its like keeps sizes where they were: what comes late
- * leaves holes that nothing fits. */
+ * retires as is too much. */
 bool gs_arena_behind_locked(struct gs_arena *arena, size_t size, unsigned times);
 
 /* ---- Stream order (order.c) -------------------------------------------------------------- */

@@ -62,6 +62,9 @@ struct gs_block_list {
     unsigned count;
 };
 
+/* A block in no list becomes its last (retire.c). */
+void gs_block_list_push(struct gs_block_list *list, struct gs_block *block);
+
 /* One physical allocation, mapped into a region. */
 struct gs_piece {
     struct gs_span span;    /* first */

@@ -22,7 +22,7 @@
 #define TOLD_ONCE_IN       64 /* small blocks that are free at once, until the purge thread is told */
 #define EXACT_MIN          ((size_t)32 << 20) /* an epoch of so much has its event at once */
 
-static void list_push(struct gs_block_list *list, struct gs_block *block)
+void gs_block_list_push(struct gs_block_list *list, struct gs_block *block)
 {
     block->entry.next = NULL;
     if (list->last)
@@ -69,42 +69,6 @@ static void passed_locked(struct gs_arena *arena, struct gs_block *block)
     }
 }
 
-/* Sizes that share a count cost a wait in vain at times. */
-static unsigned *retiring_of_locked(struct gs_arena_epochs *epochs, size_t size)
-{
-    uint64_t hash = (uint64_t)(size >> GS_LARGE_SHIFT) * UINT64_C(0x9e3779b97f4a7c15);
-
-    return &epochs->sizes[(hash >> 32) % GS_RETIRED_SIZES];
-}
-
-bool gs_epochs_have_locked(struct gs_arena_epochs *epochs, size_t size)
-{
-    return *retiring_of_locked(epochs, size) > 0;
-}
-
-/* Whether a block serves another of its size as soon as its epoch has passed. That does not change
- * while it is in one: only live blocks are exported. */
-static bool serves_next(const struct gs_block *block)
-{
-    return gs_block_is_large(block) && !block->export;
-}
-
-void gs_epoch_add_locked(struct gs_arena_epochs *epochs, struct gs_block_list *list,
-                         struct gs_block *block)
-{
-    list_push(list, block);
-    if (serves_next(block))
-        ++*retiring_of_locked(epochs, block->entry.size);
-}
-
-static void leaves_epoch_locked(struct gs_arena_epochs *epochs, struct gs_block *block)
-{
-    if (serves_next(block))
-        --*retiring_of_locked(epochs, block->entry.size);
-}
-
-/* What of a list was in no epoch belongs to a context that is over, where nobody counts any
- * more. */
 static void all_passed_locked(struct gs_arena *arena, struct gs_block_list *list)
 {
     struct gs_block *block = list->first, *next;
@@ -112,7 +76,6 @@ static void all_passed_locked(struct gs_arena *arena, struct gs_block_list *list
     memset(list, 0, sizeof *list);
     for (; block; block = next) {
         next = (struct gs_block *)block->entry.next;
-        leaves_epoch_locked(&arena->epochs, block);
         passed_locked(arena, block);
     }
 }
@@ -293,7 +256,7 @@ void gs_arena_retire_locked(struct gs_arena *arena, struct gs_block *block)
         return;
     }
     becomes_plain_locked(arena);
-    gs_epoch_add_locked(&arena->epochs, &arena->epochs.open, block);
+    gs_block_list_push(&arena->epochs.open, block);
     close_full_locked(arena, true);
 }
 
@@ -301,7 +264,7 @@ void gs_arena_retire_in_order_locked(struct gs_arena *arena, struct gs_block *bl
 {
     gs_latch_assert_held(&arena->lock);
     gs_arena_unlive_locked(arena, block);
-    gs_epoch_add_locked(&arena->epochs, &arena->epochs.open, block);
+    gs_block_list_push(&arena->epochs.open, block);
     close_full_locked(arena, false);
 }
 
@@ -323,7 +286,7 @@ void gs_arena_retire_held_locked(struct gs_arena *arena, struct gs_block *block)
     if (passes_at_once_locked(arena, block))
         pass_at_once_locked(arena, block, &arena->order.freed);
     else
-        gs_epoch_add_locked(&arena->epochs, &arena->epochs.open, block);
+        gs_block_list_push(&arena->epochs.open, block);
 }
 
 bool gs_arena_poll_locked(struct gs_arena *arena)

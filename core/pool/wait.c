@@ -4,7 +4,7 @@
  */
 #include "core/pool/arena.h"
 
-/* What retires, or what an arena has beyond what was live, is no reason to wait below this. */
+/* What retires is no reason to wait below this. */
 #define BEHIND_MIN ((size_t)64 << 20)
 #define STALLED_MORE \
     2 /* an arena that grew by this part waits again for a GPU that does not move */
@@ -92,24 +92,13 @@ static bool may_move_locked(const struct gs_arena *arena, size_t size)
            arena->reserved + size > arena->epochs.stalled_most;
 }
 
-static bool exceeds(size_t bytes, size_t basis, size_t most)
-{
-    return bytes > basis + (most > BEHIND_MIN ? most : BEHIND_MIN);
-}
-
 bool gs_arena_behind_locked(struct gs_arena *arena, size_t size, unsigned times)
 {
     const unsigned percent = times * arena->shared->retiring_percent;
-    size_t behind = gs_arena_behind_bytes_locked(arena);
-    bool small;
-    size_t need = gs_arena_round(arena, size, &small);
+    size_t most = arena->live / 100 * percent;
 
     gs_latch_assert_held(&arena->lock);
     if (percent == 0 || !may_move_locked(arena, size))
         return false;
-    if (exceeds(behind, 0, arena->live / 100 * percent))
-        return true;
-    return !small && gs_epochs_have_locked(&arena->epochs, need) &&
-           exceeds(arena->reserved + need, arena->kept.live_peak,
-                   arena->kept.live_peak / 200 * percent);
+    return gs_arena_behind_bytes_locked(arena) > (most > BEHIND_MIN ? most : BEHIND_MIN);
 }

@@ -66,7 +66,7 @@ static void free_all_locked(struct gs_arena *arena)
         while ((block = gs_region_next_locked(region, block)))
             if (block->state == GS_BLOCK_LIVE) {
                 gs_arena_unlive_locked(arena, block);
-                gs_epoch_add_locked(&arena->epochs, &arena->epochs.open, block);
+                gs_block_list_push(&arena->epochs.open, block);
             }
     }
 }
