@@ -110,7 +110,7 @@ struct gs_arena_epochs {
     size_t limit;                     /* bytes at which it closes, */
     unsigned blocks;                  /* or blocks */
     bool plain;                       /* the open one has something of cuMemFree */
-    unsigned polls;                   /* times the oldest could have been looked at */
+    unsigned polls;                   /* times a stream could have looked at the oldest */
     struct gs_epoch *oldest, *newest; /* closed ones */
     struct gs_epoch *spare;
     struct gs_fence stalled; /* was waited for in vain; it is again once it has */
@@ -184,7 +184,7 @@ void gs_arena_fini(struct gs_arena *arena);
 /* ---- Blocks (block.c) ------------------------------------------------------------------- */
 
 size_t gs_arena_round(const struct gs_arena *arena, size_t size, bool *ret_small);
-/* A live block from what is free, or NULL. May look whether the oldest epoch has passed. */
+/* A live block from what is free, or NULL. For a large one it looks at what has come back. */
 struct gs_block *gs_arena_take_locked(struct gs_arena *arena, size_t size);
 /* A live block from either region: memory is out. */
 struct gs_block *gs_arena_take_any_locked(struct gs_arena *arena, size_t size);

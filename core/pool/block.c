@@ -9,7 +9,6 @@
 #define IDS_AT_ONCE     65536             /* so seldom do arenas write what others read */
 #define QUICK_BYTES_MIN ((size_t)4 << 20) /* what may lie unmerged, and */
 #define QUICK_SHARE     64                /* this part of what is live */
-#define POLLED_ONCE_IN  8                 /* small allocations that no quick list serves */
 
 /* ---- Cutting and merging ---------------------------------------------------------------- */
 
@@ -184,13 +183,8 @@ static struct gs_block *take_small_locked(struct gs_arena *arena, size_t need, s
     size_t unit = need >> GS_UNIT_SHIFT;
     struct gs_bin_entry *entry;
 
-    if (unit < GS_QUICK_CLASSES) {
-        if (__builtin_expect(!arena->free.quick[unit] && arena->epochs.oldest, 0) &&
-            arena->epochs.polls++ % POLLED_ONCE_IN == 0)
-            gs_arena_poll_locked(arena);
-        if (arena->free.quick[unit])
-            return take_quick_locked(arena, unit, size);
-    }
+    if (unit < GS_QUICK_CLASSES && arena->free.quick[unit])
+        return take_quick_locked(arena, unit, size);
     entry = gs_arena_find_locked(arena, &arena->small.free, need);
     return entry ? take_entry_locked(arena, entry, need, size) : NULL;
 }
