@@ -238,12 +238,10 @@ static void fail_for(struct process *process, const struct decision *decision)
         process->fd_limit = FDS_MAX;
 }
 
-/* Between a look whether a descriptor is the library's still, and its use, there is no time. */
 static void close_unknown(struct process *process, unsigned which)
 {
-    for (unsigned i = 0; i < THREADS; i++)
-        if (process->threads[i].state == FIBRE_READY && process->threads[i].midway)
-            return;
+    if (!program_may_close(process))
+        return;
     process->image->clean = false;
     world.closed_ns = process->lost_ns = world.now_ns;
     fd_close_unknown(process, which);

@@ -390,6 +390,7 @@ static void open_all(struct process *process)
         if (block->state == BLOCK_LIVE && block->image != process->image && !block->image->over &&
             (!block->is_external || external_is_served(block)))
             open_block(process, block, block->image->machine == process->machine);
+    events_open_all(process);
 }
 
 static struct opened *pick(struct process *process, unsigned arg)
@@ -574,6 +575,7 @@ static void ask(struct process *process, unsigned arg)
     struct gs_import_info info;
     struct opened *opened;
 
+    events_do(process, arg);
     gs_share_stats(process->share, &stats);
     if (arg % 2)
         gs_share_held(process->share, NULL, &held);
@@ -638,6 +640,7 @@ static void end(struct process *process)
     externals_end(process);
     externals_thread_ends(process);
     forget_opened(process);
+    events_end(process);
     gs_share_destroy(process->share);
     process->share = NULL;
     gs_fences_destroy(process->fences);

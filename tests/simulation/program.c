@@ -78,6 +78,14 @@ void program_do(struct process *process, unsigned thread, enum operation_kind ki
     process->threads[thread].state = FIBRE_READY;
 }
 
+bool program_may_close(const struct process *process)
+{
+    for (unsigned i = 0; i < THREADS; i++)
+        if (process->threads[i].state == FIBRE_READY && process->threads[i].midway)
+            return false;
+    return true;
+}
+
 /* ---- The broker's program ------------------------------------------------------------------- */
 
 static bool is_unneeded(struct gs_share *share, uint64_t *since, unsigned *looks)

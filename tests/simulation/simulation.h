@@ -6,7 +6,7 @@
  *   world.c     one world from its begin to     shrink.c    the shortest list of decisions that fails
  *               its end                         rules.c     what must always hold
  *   program.c, operations.c, strips.c,
- *   external.c                                  what the programs do with the library
+ *   external.c, events.c                        what the programs do with the library
  *   ------------------------------- core/share, as it is -------------------------------
  *   fibre.c     threads                         base.c      core/base: clock, locks, descriptors
  *   file.c      files and descriptors           conn.c      sockets and messages
@@ -26,6 +26,7 @@
 #include <sys/types.h>
 
 #include "core/base/clock.h"
+#include "core/base/fd.h"
 #include "core/base/lock.h"
 #include "core/share/share.h"
 
@@ -92,6 +93,7 @@ enum file_kind {
     FILE_PIDFD,
     FILE_MEMORY,
     FILE_WORDS,
+    FILE_EVENTS,
     FILE_OTHER
 };
 
@@ -296,6 +298,8 @@ struct process {
     bool alone;           /* one of its threads wants no other beside it */
     bool lets_go;         /* what others share is unmapped, open or not (sleep.c) */
     enum { ENDS_NOT, ENDS_BY_EXIT, ENDS_EMPTY } ends; /* in order; and has given all back */
+    struct gs_fd event_file;   /* the file of events that it made (events.c), */
+    struct image *event_image; /* and which of its programs did; NULL: none */
 };
 
 struct process *process_here(void); /* whose fibre runs; NULL: the scheduler */
@@ -462,6 +466,9 @@ void *broker_run(void *process);
 /* Whether a thread of its program waits to be told what it does; tells it. */
 bool program_is_idle(const struct process *process, unsigned thread);
 void program_do(struct process *process, unsigned thread, enum operation_kind kind, unsigned arg);
+/* What it does not know: between a look whether a descriptor is the library's still, and its use,
+ * there is no time. */
+bool program_may_close(const struct process *process);
 void program_perform(struct process *process, const struct operation *operation);
 void program_lease_ended(void *process, uint64_t address);
 CUcontext program_context(const struct process *process);
@@ -507,6 +514,15 @@ void externals_purge(struct process *process);
 void externals_context_gone(struct process *process);
 void externals_end(struct process *process);
 void externals_thread_ends(struct process *process);
+
+/* ---- events.c: files of events of several processes ------------------------------------------ */
+
+void events_begin(void);
+/* Shares its own, or opens another's, where this world has any. */
+void events_do(struct process *process, unsigned arg);
+/* All that there are: who made them lives, so they must open. */
+void events_open_all(struct process *process);
+void events_end(struct process *process);
 
 /* ---- decide.c -------------------------------------------------------------------------------- */
 

@@ -108,9 +108,8 @@ bool gs_memory_may_be_drivers(int fd)
 
 bool gs_memory_is_in_shm(int fd, uint64_t size)
 {
-    (void)fd;
     (void)size;
-    return false;
+    return fd_file(fd, FILE_EVENTS) != NULL;
 }
 
 bool gs_memory_is_pages(uint64_t address, uint64_t size)

@@ -481,6 +481,7 @@ static void world_begin(uint64_t seed)
     world.seed = seed;
     world.random = seed * 2 + world.broker + (world.cluster ? UINT64_C(1) << 60 : 0);
     machines_begin();
+    events_begin();
     agents_stay = false;
     world.now_ns = GS_NS_PER_S;
     world.stalled_ns = world.closed_ns = world.starved_ns = 0;
