@@ -81,12 +81,15 @@ def check_length(page, lines):
 
 
 def check_sentences(page, text):
-    """Of prose: without code, tables, headings, and what is made of the options."""
+    """Of prose, and of the cells of tables: without code, headings, and what is made of the options."""
     text = re.sub(r'<!-- (\w+) -->.*?<!-- /\1 -->', '', text, flags=re.S)
-    text = re.sub(r'^(    |\||#).*$', '', text, flags=re.M)
+    text = re.sub(r'^(    |#).*$', '', text, flags=re.M)
+    text = re.sub(r'^\|.*$', lambda row: '\n\n' + row[0].replace('|', '\n\n'), text, flags=re.M)
+    # The items of a list within a sentence, which pages for developers have, count by themselves.
+    ends = r'(?<=[.:!?])\s+' if of(page).startswith(('README', 'CHANGELOG', 'examples')) else r'(?<=[.:;!?])\s+'
     text = re.sub(r'`[^`]*`', 'x', LINK.sub(lambda link: link[0][1:].split(']')[0], text))
     for paragraph in re.split(r'\n\s*\n|(?:^|\n) *- |\n\d+\. ', text):
-        for sentence in re.split(r'(?<=[.:;!?])\s+', paragraph.replace('\n', ' ')):
+        for sentence in re.split(ends, paragraph.replace('\n', ' ')):
             count = len(re.findall(r"[\w'./-]+", sentence))
             if count > WORDS_MOST:
                 faults.append(f'{of(page)}: a sentence of {count} words, {WORDS_MOST} at most: {sentence.strip()}')
