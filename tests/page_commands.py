@@ -6,6 +6,8 @@ be understood, and to do what it says: its exit status is 0, or 1 where a comman
 be run by a test of the build, or by a file of tests.
 
     page_commands.py PUPPET SHIM BROKER all ROOT BUILD GPUSHIM
+    page_commands.py PUPPET SHIM BROKER sessions ROOT BUILD    what pages show of the examples is what these say, but for
+                                                               numbers, and users
 """
 import json
 import os
@@ -135,6 +137,37 @@ def all(root, build, gpushim):  # pylint: disable=redefined-builtin
     check(len(found) > 80 and pages.ran > 30, 'few commands were found')
     check(': asleep, in ' in pages.said and ': awake, in ' in pages.said, f'nobody slept and woke: {pages.said}')
     check(not pages.faults, '\n'.join(pages.faults))
+
+
+
+# The page, the first line of what it shows, and the script that says so.
+SESSIONS = (
+    ('README.md', 'first: loaded llama', 'weights/weights.sh --software'),
+    ('examples/restart/README.md', 'first: loaded llama', 'weights/weights.sh --software'),
+    ('examples/restart/README.md', 'loader: loaded the weights', 'restart/restart.sh broker --software'),
+    ('examples/sleep/README.md', 'apple: apple has a model', 'sleep/sleep.sh --software 150'),
+)
+
+
+def plain(line):
+    return re.sub(r'\d+(?:\.\d+)?', '0', re.sub(r'^(llama) \S+ ', r'\1 USER ', ' '.join(line.split())))
+
+
+def sessions(root, build):
+    said = {}
+    environment = {**os.environ, 'GPUSHIM_BUILD': build, 'GPUSHIM_SHARE_KEEP': '5 s'}
+    for page, first, words in SESSIONS:
+        script, *options = words.split()
+        if words not in said:
+            ran = subprocess.run(['sh', f'{root}/examples/{script}', *options], env=environment, text=True, timeout=180,
+                                 stdin=subprocess.DEVNULL, capture_output=True, check=False)
+            check(ran.returncode == 0, f'{words} ends with {ran.returncode}: {ran.stdout}{ran.stderr}')
+            said[words] = [plain(line) for line in ran.stdout.splitlines()]
+        text = pathlib.Path(root, page).read_text(encoding='utf-8')
+        shown = [plain(line) for line in re.search(rf'(?:^    .*\n)*^    {first}.*\n(?:    .*\n)*', text, re.M)[0].splitlines()]
+        lines = iter(said[words])
+        missing = [line for line in shown if line not in lines]
+        check(not missing, f'{page} shows what {words} does not say so, or not then: {missing}; it says {said[words]}')
 
 
 main(globals())
