@@ -15,7 +15,7 @@ Archive = collections.namedtuple('Archive', 'mirror keys script components')
 DEBIAN = Archive('http://deb.debian.org/debian', '/usr/share/keyrings/debian-archive-keyring.gpg', 'sid', 'main')
 UBUNTU = Archive('http://archive.ubuntu.com/ubuntu', f'{HERE}/packages/ubuntu-archive-2018.asc', 'gutsy',
                  'main,universe')
-ARCHIVES = {'bookworm': DEBIAN, 'trixie': DEBIAN, 'noble': UBUNTU}
+ARCHIVES = {'bullseye': DEBIAN, 'bookworm': DEBIAN, 'trixie': DEBIAN, 'forky': DEBIAN, 'jammy': UBUNTU, 'noble': UBUNTU}
 
 
 def keyring(path, folder):
@@ -29,14 +29,15 @@ def keyring(path, folder):
     return file.name
 
 
-def make(release, folder, scratch):
-    """Why it is not; None: it is."""
+def make(release, folder, scratch, include=''):
+    """With these packages, too. Why it is not; None: it is."""
     archive = ARCHIVES[release]
     if os.geteuid() != 0 or not shutil.which('debootstrap', path=PATH):
         return 'needs root and debootstrap'
     if not os.path.exists(archive.keys):
         return f"no keys of its archive's ({archive.keys})"
     ran = subprocess.run(['debootstrap', '--variant=minbase', '--force-check-gpg', f'--components={archive.components}',
+                          *([f'--include={include}'] if include else []),
                           f'--keyring={keyring(archive.keys, scratch)}', release, folder, archive.mirror,
                           archive.script], env=os.environ | {'PATH': PATH, 'LC_ALL': 'C.UTF-8'}, text=True,
                          errors='replace', stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=1200)
