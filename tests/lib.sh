@@ -4,7 +4,7 @@
 # shellcheck shell=sh disable=SC2154
 
 # The oldest headers that the library is built with, for machines that have none; and the newest that
-# there are, of which shim/lookup/known_names.h knows every function.
+# there are, of which shim/known_names.txt knows every function.
 cuda_wheel=nvidia-cuda-runtime-cu12==12.8.57
 newest_cuda_wheel=nvidia-cuda-runtime==13.5.37
 

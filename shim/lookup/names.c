@@ -4,7 +4,7 @@
  */
 #include "names.h"
 #include "elf_symbols.h"
-#include "known_names.h"
+#include "shim/lookup/known_names.h"
 
 #include <stdint.h>
 

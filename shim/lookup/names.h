@@ -39,7 +39,7 @@ gs_dlvsym_fn *gs_next_dlvsym(void);
 
 extern const char *const gs_row_names[GS_ROWS];
 /* The row of an exact name; or below 0 whether it is known to need none
- * (known_names.h). */
+ * (shim/known_names.txt). */
 #define GS_NAME_KNOWN   (-1)
 #define GS_NAME_UNKNOWN (-2)
 int gs_name_row(const char *name);

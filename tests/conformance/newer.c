@@ -8,7 +8,7 @@
  */
 #include "../../shim/cuda_exact.h"
 #include "../../shim/entry_points.h"
-#include "../../shim/lookup/known_names.h"
+#include "shim/lookup/known_names.h"
 #include "kernels.h"
 #include "plain.h"
 #include "tests/system.h"

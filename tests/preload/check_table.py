@@ -4,7 +4,7 @@ frees or describes device memory is in it, or in the list of what is passed on a
 row says is the vendor's. A hook whose prototype is not the vendor's does not compile.
 
 Every function that the headers declare is a row, or a name that is known to need none
-(shim/lookup/known_names.h): what is neither ends single-stream mode when it is looked up.
+(shim/known_names.txt): what is neither ends single-stream mode when it is looked up.
 
 Each row says whether the call stops at the gate of a process that sleeps. What only asks goes on, and nothing else
 does; what is given memory that may be away is a row.
@@ -162,10 +162,9 @@ with open(os.path.join(shim, 'entry_points.h')) as text:
 table = re.findall(r'\bROW\((\w+),[\s\\]+(\d+), +(\w+), +(\w+), +(\w+)\b', text)
 rows = {name: int(version) for name, version, *_ in table}
 libraries = re.findall(r'\bROW\((\w+),[\s\\]+([A-Z]\w+), +(\w+), +(\w+), +(\w+)\b', text)
-with open(os.path.join(shim, 'lookup', 'known_names.h')) as text:
-    text = text.read()
-known_cuda = int(re.search(r'GS_KNOWN_CUDA (\d+)', text)[1])
-known = ''.join(re.findall(r'^ +"(.*)"', text, re.M)).split(' ')
+with open(os.path.join(shim, 'known_names.txt')) as text:
+    version, *known = (line.rstrip('\n') for line in text if not line.startswith('#'))
+known_cuda = int(version.removeprefix('CUDA '))
 where, headers = drivers_headers()
 cuda_version = int(re.search(r'int version =\s+(\d+)', preprocessed('cuda.h'))[1])
 declared, typedefs, pointed = {}, '', set()
@@ -197,19 +196,19 @@ for name in sorted(set(declared) - set(rows)):
                       'shim/entry_points.h or, with the reason, in shim/pass_through.txt')
 for name in sorted(set(declared) - set(rows) - set(known)):
     faults.append(f'{name} of CUDA {cuda_version} is no row of shim/entry_points.h, and not in '
-                  'shim/lookup/known_names.h: what does it do?')
-if known.pop() or known != sorted(set(known)):
-    faults.append('shim/lookup/known_names.h: each name once, in order, with a space behind it')
+                  'shim/known_names.txt: what does it do?')
+if known != sorted(set(known)):
+    faults.append('shim/known_names.txt: each name once, in order')
 for name in known:
     if name in rows:
-        faults.append(f'{name} is in shim/lookup/known_names.h and in the table')
+        faults.append(f'{name} is in shim/known_names.txt and in the table')
     elif cuda_version == known_cuda and name not in declared and base(name) not in pointed:
-        faults.append(f'{name} of shim/lookup/known_names.h is in no header of CUDA {cuda_version}')
+        faults.append(f'{name} of shim/known_names.txt is in no header of CUDA {cuda_version}')
     if base(name) not in known and base(name) not in rows:
         faults.append(f'{name} is known and {base(name)} is not, by which look-ups know it')
 if cuda_version > known_cuda:
-    faults.append(f'the headers are of CUDA {cuda_version}: GS_KNOWN_CUDA of '
-                  'shim/lookup/known_names.h is that when all their functions are known')
+    faults.append(f'the headers are of CUDA {cuda_version}: the '
+                  'CUDA of shim/known_names.txt is that when all their functions are known')
 for name, reason in passed.items():
     if not reason:
         faults.append(f'{name} is passed on without a reason')
