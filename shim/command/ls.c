@@ -217,6 +217,8 @@ int command_ls(const struct call *call)
             "nobody whom this user may ask has the name %s: 'gpushim ls' has those there are; its program may "
             "have ended, or have another folder (GPUSHIM_SHARE_DIR)",
             listing.only);
+    else if (well && !listing.count && !call_has(call, "json"))
+        command_say("no name that this user may see is published");
     free(listing.rows);
     return well && !wrong && (!listing.only || listing.count) ? COMMAND_WELL : COMMAND_WRONG;
 }

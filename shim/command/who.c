@@ -276,5 +276,7 @@ int command_who(const struct call *call)
         command_complain(
             "process %ld shares nothing that this user may see, and holds nothing of others",
             listing.only);
+    else if (!listing.found && !listing.json)
+        command_say("no process that this user may see shares GPU memory, or has such open");
     return !wrong && (!listing.only || listing.found) ? COMMAND_WELL : COMMAND_WRONG;
 }
