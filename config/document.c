@@ -26,10 +26,10 @@ static const char about_files[] =
     "An option's value comes from its variable, else from ~/.config/gpushim.conf (or "
     "$XDG_CONFIG_HOME/gpushim.conf), else from gpushim.conf in the build's sysconfdir "
     "(/usr/local/etc unless it was given another), else from /etc/gpushim.conf, else it is the "
-    "default; GPUSHIM_LOG=info says which files were read. A file counts only if it belongs to root "
-    "or to the user who runs the program and nobody else may write to it. GPUSHIM_CONFIG names a "
-    "file that is read in place of all; set but empty, none is read. Set-user-id programs take "
-    "only the system's two. A value that is not allowed is reported and gives the default.";
+    "default; GPUSHIM_LOG=info says which files were read. A file counts only if it belongs to "
+    "root or to the user who runs the program and nobody else may write to it. GPUSHIM_CONFIG "
+    "names a file that is read in place of all; set but empty, none is read. Set-user-id programs "
+    "take only the system's two. A value that is not allowed is reported and gives the default.";
 static const char about_values[] =
     "Files hold `key = value` lines under `[section]`; a # at the beginning of a line or after a "
     "blank begins a comment. Sizes take B, K, M, G, T or KiB, MiB, GiB, TiB (1 K is 1024 bytes); "

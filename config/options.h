@@ -10,14 +10,14 @@
  * Default and limits are written as a person would write them in the file and are read by the same
  * code. Types:
  *
- *     BOOL()            on/off, yes/no, true/false, 1/0                             bool
- *     ENUM(name)        one word of a list below                                    enum
- *     BYTES(low, high)  "64M", "64 MiB"; high may be "unlimited"                    bytes
- *     AMOUNT(low, high) the same, or "80 %" of something, or "off" unless low is 0  gs_config_amount
- *     TIME(low, high)   "200 ms"; ns, us, ms, s, min                                nanoseconds
- *     NUMBER(low, high) a whole number                                              uint64_t
- *     PATH(word)        an absolute path, or `word` in its place                    char array
- *     IDS(low, high)    numbers with commas or spaces between them, or nothing      gs_config_ids
+ *     BOOL()            on/off, yes/no, true/false, 1/0                          bool
+ *     ENUM(name)        one word of a list below                                 enum
+ *     BYTES(low, high)  "64M", "64 MiB"; high may be "unlimited"                 bytes
+ *     AMOUNT(low, high) those; "80 %" of something; "off" unless low is 0        gs_config_amount
+ *     TIME(low, high)   "200 ms"; ns, us, ms, s, min                             nanoseconds
+ *     NUMBER(low, high) a whole number                                           uint64_t
+ *     PATH(word)        an absolute path, or `word` in its place                 char array
+ *     IDS(low, high)    numbers with commas or spaces between them, or nothing   gs_config_ids
  *
  * LIVE(TYPE(limits)): it can be changed while a program runs (gpushim set); core/process/settings.c
  * does it. Anything that is one number: no path and no ids.
@@ -90,26 +90,26 @@
            "How many return addresses, and lines of Python, are recorded of each call; 0 "       \
            "records none.")
 
-#define GS_CONFIG_POOL_OPTIONS(OPTION)                                                               \
-    OPTION(pool, free, ENUM(pool_free), "deferred",                                                  \
-           "What cuMemFree does while the GPU still works: deferred returns at once and reuses "     \
-           "the memory when that work is done, native waits for the work as the driver does.")       \
-    OPTION(                                                                                          \
-        pool, decay, LIVE(TIME("0", "60 min")), "2 s",                                               \
-        "How long free memory lies idle before it goes back to the driver, but for 48 MiB that "     \
-        "stay; 0 keeps it.")                                                                         \
-    OPTION(                                                                                          \
-        pool, cache_limit, LIVE(AMOUNT("0", "unlimited")), "unlimited",                              \
-        "How much free memory a process keeps on each GPU for its next allocations, in bytes or in " \
-        "percent of the GPU's, or where several threads allocate at once, so much for each group "   \
-        "of them; what is beyond goes back to the driver.")                                          \
-    OPTION(pool, limit, AMOUNT("2 MiB", "1024 TiB"), "off",                                          \
-           "How much memory of each GPU the library takes for a process at most, in bytes or in "    \
-           "percent of the GPU's: an allocation beyond is refused as on a full GPU, and the "        \
-           "calls that tell how much memory there is tell of no more.")                              \
-    OPTION(pool, oom_report, PATH(""), "",                                                           \
-           "A file to which each report of an allocation that was refused for want of memory is "    \
-           "appended as a line of JSON, with %p in its name replaced by the process id; when "       \
+#define GS_CONFIG_POOL_OPTIONS(OPTION)                                                            \
+    OPTION(pool, free, ENUM(pool_free), "deferred",                                               \
+           "What cuMemFree does while the GPU still works: deferred returns at once and reuses "  \
+           "the memory when that work is done, native waits for the work as the driver does.")    \
+    OPTION(                                                                                       \
+        pool, decay, LIVE(TIME("0", "60 min")), "2 s",                                            \
+        "How long free memory lies idle before it goes back to the driver, but for 48 MiB that "  \
+        "stay; 0 keeps it.")                                                                      \
+    OPTION(                                                                                       \
+        pool, cache_limit, LIVE(AMOUNT("0", "unlimited")), "unlimited",                           \
+        "How much free memory a process keeps on each GPU for its next allocations, in bytes or " \
+        "in percent of the GPU's, or where several threads allocate at once, so much for each "   \
+        "group of them; what is beyond goes back to the driver.")                                 \
+    OPTION(pool, limit, AMOUNT("2 MiB", "1024 TiB"), "off",                                       \
+           "How much memory of each GPU the library takes for a process at most, in bytes or in " \
+           "percent of the GPU's: an allocation beyond is refused as on a full GPU, and the "     \
+           "calls that tell how much memory there is tell of no more.")                           \
+    OPTION(pool, oom_report, PATH(""), "",                                                        \
+           "A file to which each report of an allocation that was refused for want of memory is " \
+           "appended as a line of JSON, with %p in its name replaced by the process id; when "    \
            "empty, the log alone has it.")
 
 #define GS_CONFIG_SHARE_OPTIONS(OPTION)                                                           \

@@ -7,8 +7,9 @@
  *   symbol  the exact exported symbol
  *   since   the CUDA version that brought it; of a call of another library, which one that is
  *   what    the call does (enum gs_does)
- *   gate    STOPS where the process sleeps, its memory off the GPU, or GOES on; ABOUT: it stops where it is about an
- *           address of memory that may be away, or about the limit of stacks, which sleep lowers
+ *   gate    STOPS where the process sleeps, its memory off the GPU, or GOES on; ABOUT: it stops
+ *           where it is about an address of memory that may be away, or about the limit of stacks,
+ *           which sleep lowers
  *   how     the hook comes about, and what the call means by its stream:
  *             BY_HAND  written out in shim/hooks
  *             LEGACY, THREAD  made; the work goes to the legacy default stream, or to the thread's

@@ -4,7 +4,8 @@
  * calls the deleters: where core says that nothing uses the memory any more, or at the end of the
  * process.
  *
- *   HERE ─► (gpushim_detach, its context's end) ─► GOING ─► core: over ─► CALLING, without a lock ─► none
+ *   HERE ─► (gpushim_detach, its context's end) ─► GOING ─► core: over ─► CALLING, without a lock
+ *        ─► none
  */
 #include <errno.h>
 #include <pthread.h>

@@ -25,10 +25,10 @@
 /* What a thread is in. */
 struct gs_gate_mark {
     uint32_t call; /* a row of the table and 1; GS_GATE_OTHER; 0: in none that stops */
-    uint32_t
-        passing; /* it passes whatever the gate is: within such a call already, or it closed the gate */
-    uint32_t
-        refused; /* the last call that came to a closed gate: the process could not be woken for it */
+    /* It passes whatever the gate is: within such a call already, or it closed the gate. */
+    uint32_t passing;
+    /* The last call that came to a closed gate: the process could not be woken for it. */
+    uint32_t refused;
 };
 GS_INSIDE extern __thread struct gs_gate_mark gs_gate_mark
     __attribute__((tls_model("initial-exec")));

@@ -57,10 +57,10 @@ GPUSHIM_API const char *gpushim_version(void);
  * that frees or allocates GPU memory, or one of libgpushim's own. They may not allocate, free or
  * unmap GPU memory.
  *
- *   pin    registers the range, which lies within one allocation of the program's, and perhaps across
- *          several of the driver's (a kernel may take one of those alone by its address; a dma-buf may
- *          be of several); 0 and *ret_handle, or an errno value. ENOMEM says that the device is full:
- *          unused registrations are ended, and it is called again.
+ *   pin    registers the range, which lies within one allocation of the program's, and perhaps
+ *          across several of the driver's (a kernel may take one of those alone by its address; a
+ *          dma-buf may be of several); 0 and *ret_handle, or an errno value. ENOMEM says that the
+ *          device is full: unused registrations are ended, and it is called again.
  *   unpin  ends a registration that nobody uses. 0, or an errno value: its memory is then kept for
  *          as long as the process lives.
  *
@@ -198,8 +198,8 @@ GPUSHIM_API int gpushim_memory(int gpu, struct gpushim_memory *memory);
  */
 struct gpushim_publication {
     size_t size; /* of this struct */
-    uint64_t
-        address; /* in memory that cuMemAlloc or one of its kin gave this process, or that it maps itself */
+    /* In memory that cuMemAlloc or one of its kin gave this process, or that it maps itself. */
+    uint64_t address;
     const char
         *label; /* for people, in gpushim ls: up to 63 bytes without control characters, or NULL */
     const void *note; /* for programs: up to 256 bytes, as they are; or NULL */
@@ -256,8 +256,8 @@ struct gpushim_named {
 GPUSHIM_API int gpushim_lookup(const char *name, struct gpushim_named *named);
 
 /*
- * Ends this user's name, whichever of their processes published it. Who has it open keeps it. EINVAL,
- * ENODEV, ENOENT, ETIMEDOUT, as above.
+ * Ends this user's name, whichever of their processes published it. Who has it open keeps it.
+ * EINVAL, ENODEV, ENOENT, ETIMEDOUT, as above.
  */
 GPUSHIM_API int gpushim_unpublish(const char *name);
 
@@ -282,8 +282,8 @@ GPUSHIM_API int gpushim_tag(const char *label);
  *                     (cuMemExportToShareableHandle)
  *   GPUSHIM_MEMFD     a memfd, from `offset` on: memory   a new one    yes      yes
  *                     of the host, registered with CUDA
- *   GPUSHIM_ADDRESS   memory of the host or of a device   its own      as the   what the driver's own IPC
- *                     that is this process's already               driver lets  can; no name
+ *   GPUSHIM_ADDRESS   memory of the host or of a device   its own      as the   what the driver's
+ *                     that is this process's already               driver lets  IPC can; no name
  *
  * At a new address, it is mapped by the library and answers as memory of cuMemAlloc does (of the
  * host, where it is: CU_POINTER_ATTRIBUTE_MEMORY_TYPE). Whoever opens a handle of it, in another
@@ -416,19 +416,18 @@ struct gpushim_asleep {
     uint64_t registered; /* a network card or storage uses them; */
     uint64_t ending;     /* their context has ended, but not all of its memory; */
     uint64_t refused;    /* the driver did not unmap them; */
-    uint64_t
-        own; /* the program made them in a way that is not moved: bound to a multicast object, say */
-    char text[320]; /* why the call failed; or "" */
+    uint64_t own;        /* the program made them in a way that is not moved: for multicast, say */
+    char text[320];      /* why the call failed; or "" */
 };
 
 struct gpushim_sleep_how {
     size_t size;         /* of this struct */
     uint64_t timeout_ns; /* for calls under way, and for the GPU's work */
-    const char *
-        directory; /* the contents go to a file there, of mode 0600 and without a name; NULL: to memory */
-    const char *
-        discard; /* a tag: what bears it is at the same addresses after the wake, its contents are anything;
-                              NULL: all is kept */
+    /* The contents go to a file there, of mode 0600 and without a name; NULL: to memory. */
+    const char *directory;
+    /* A tag: what bears it is at the same addresses after the wake, its contents are anything;
+     * NULL: all is kept. */
+    const char *discard;
 };
 
 /*

@@ -1,4 +1,5 @@
-/* What core/share has of the configuration in every program: the library, the command, the agent. */
+/* What core/share has of the configuration in every program: the library, the command, the
+ * agent. */
 #ifndef GS_SHIM_SHARE_OPTIONS_H
 #define GS_SHIM_SHARE_OPTIONS_H
 

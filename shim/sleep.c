@@ -177,8 +177,8 @@ static bool stop(const struct step *step, struct gs_sleep_why *why)
                                          : stands_still(step->until_ns, why);
 }
 
-/* Whether it is closed for the next order, by who waits at it. False: none came, or it is at it; the
- * gate is open where none came. */
+/* Whether it is closed for the next order, by who waits at it. False: none came, or it is at it;
+ * the gate is open where none came. */
 static bool still_holds(void)
 {
     const uint64_t until_ns = atomic_load(&held_ns);

@@ -5,9 +5,9 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-/* As it begins: where it was given none of them, no file of its own gets that number, and no line is
- * written into it. Such a line fails as before, and a program that this one becomes finds the number
- * free. */
+/* As it begins: where it was given none of them, no file of its own gets that number, and no line
+ * is written into it. Such a line fails as before, and a program that this one becomes finds the
+ * number free. */
 static inline void hold_standard_files(void)
 {
     for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)

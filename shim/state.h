@@ -1,7 +1,8 @@
 /*
  * Whether this process's driver calls are ours.
  *
- *   unborn ──► loading ──► ready ◄──► closed ───► child (from ready as well)     watched: in place of ready
+ *   unborn ──► loading ──► ready ◄──► closed ───► child (from ready as well)
+ *                             watched: in place of ready
  *                    └───► disabled
  *
  * unborn: nothing was done yet, or libcuda was not there when last asked. loading: one thread has

@@ -1,15 +1,16 @@
 /*
- * A program that calls what it is told, by name: the driver, the library, and whatever else is in its process.
- * tests/puppet.py has what it is told, and what a test makes of that.
+ * A program that calls what it is told, by name: the driver, the library, and whatever else is in
+ * its process. tests/puppet.py has what it is told, and what a test makes of that.
  *
- *   puppet CHANNEL...       a thread for each of these sockets; when the first one hangs up, it ends
+ *   puppet CHANNEL...       a thread for each of these sockets; when the first hangs up, it ends
  *   puppet PATH             the same for the socket that listens there
  *   puppet watch FOLDER     clears the folder up once its input has ended (tests/folder.h)
  *
- * A line is `[forked] FUNCTION ARGUMENT...`, and the answer `RESULT ERRNO BUFFER...`. FUNCTION is a name, or an
- * address (0x...). An argument is a number, ~ and the bytes of a buffer, of which a pointer is passed, or @ and
- * those of an IPC handle, which is passed by value, the second one. All bytes are hexadecimal digits. The answer
- * has what is in each buffer afterwards. A call that is `forked` is made by a child, which ends with its result.
+ * A line is `[forked] FUNCTION ARGUMENT...`, and the answer `RESULT ERRNO BUFFER...`. FUNCTION is a
+ * name, or an address (0x...). An argument is a number, ~ and the bytes of a buffer, of which a
+ * pointer is passed, or @ and those of an IPC handle, which is passed by value, the second one. All
+ * bytes are hexadecimal digits. The answer has what is in each buffer afterwards. A call that is
+ * `forked` is made by a child, which ends with its result.
  */
 #include <cuda.h>
 #include <sys/resource.h>
@@ -101,8 +102,8 @@ static uint64_t make_in_child(const struct call *call)
     return waitpid(child, &status, 0) == child ? (uint64_t)status : UINT64_MAX;
 }
 
-/* All of it, also where the thread was cancelled meanwhile; and with no stream's buffer, which the end of the
- * process would write once more. */
+/* All of it, also where the thread was cancelled meanwhile; and with no stream's buffer, which the
+ * end of the process would write once more. */
 static void answer(int to, uint64_t result, int error, const struct call *call)
 {
     char *text = NULL;
@@ -210,7 +211,8 @@ void poke(uint64_t *at, uint64_t value)
     __atomic_store_n(at, value, __ATOMIC_SEQ_CST);
 }
 
-/* The kernel's call has that error in this thread, and those that it starts; 0: its thread is killed. */
+/* The kernel's call has that error in this thread, and those that it starts; 0: its thread is
+ * killed. */
 int forbid(const char *call, int error);
 int forbid(const char *call, int error)
 {

@@ -6,10 +6,10 @@
 #include <sys/stat.h>
 
 #ifdef __SANITIZE_ADDRESS__
-/* ASan's heap before GCC 14 does not survive a fork beside a thread that allocates: a child in which
- * its lock was held waits for good. Criterion's runner has such threads, and what it forks allocates
- * before it executes the test. So a fork is put off while another thread runs, 0.1 s at most: who
- * sleeps in the kernel has no lock of the heap. */
+/* ASan's heap before GCC 14 does not survive a fork beside a thread that allocates: a child in
+ * which its lock was held waits for good. Criterion's runner has such threads, and what it forks
+ * allocates before it executes the test. So a fork is put off while another thread runs, 0.1 s at
+ * most: who sleeps in the kernel has no lock of the heap. */
 #include <dirent.h>
 #include <dlfcn.h>
 #include <stdbool.h>

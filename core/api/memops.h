@@ -14,8 +14,8 @@
 gs_status gs_core_sync_memops(struct gs_core *core, CUdeviceptr address, bool on);
 
 /* A capture has ended, or the context in which it was. Where it was set while one was open all
- * contexts synchronise once none is any more, which the program's own calls end; until then it hears
- * that it is true, as it does natively. */
+ * contexts synchronise once none is any more, which the program's own calls end; until then it
+ * hears that it is true, as it does natively. */
 void gs_core_sync_memops_due(struct gs_core *core);
 
 #endif

@@ -9,11 +9,10 @@
 
 #include "core/api/core.h"
 
-struct gs_mempool_figures { /* bytes, of ours */
-    uint64_t reserved,
-        reserved_high; /* what is in use, in whole pages, and what is free or will be, whose it was */
-    uint64_t retired;         /* of reserved, what waits for the GPU */
-    uint64_t used, used_high; /* what the program asked for and has not freed */
+struct gs_mempool_figures {           /* bytes, of ours */
+    uint64_t reserved, reserved_high; /* in use, in whole pages, and what is free or will be */
+    uint64_t retired;                 /* of reserved, what waits for the GPU */
+    uint64_t used, used_high;         /* what the program asked for and has not freed */
 };
 
 /* The device whose default pool this is; -1 if it is none's. */

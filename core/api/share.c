@@ -60,8 +60,8 @@ static gs_status source_of(const struct gs_block *block, struct gs_share_source 
     return GS_OK;
 }
 
-/* The handle of what is there, or, where that has none yet, what it is to be of: *ret_exported tells.
- * The source's strip, or NULL, is the caller's. */
+/* The handle of what is there, or, where that has none yet, what it is to be of: *ret_exported
+ * tells. The source's strip, or NULL, is the caller's. */
 static gs_status look_for(struct gs_core *core, CUdeviceptr address, bool *ret_exported,
                           unsigned char ret_ipc_handle[GS_IPC_HANDLE_SIZE],
                           struct gs_share_source *ret_source)

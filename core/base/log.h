@@ -14,7 +14,7 @@ enum gs_log_level {
     GS_LOG_WARNING,
     GS_LOG_INFO,
     GS_LOG_DEBUG,
-    GS_LOG_REPORT, /* no threshold either: a report in JSON, for a file of its own (pool.oom_report) */
+    GS_LOG_REPORT, /* no threshold: a report in JSON, for a file of its own (pool.oom_report) */
 };
 
 struct gs_log {

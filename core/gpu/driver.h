@@ -32,10 +32,11 @@
  *                                 work.
  *   ctx_record_event              no capture is open anywhere in the process: it fails with
  *                                 STREAM_CAPTURE_UNSUPPORTED and breaks the capture, whatever the
- *                                 thread's mode. It does not wait for work, nor where a queue is full
- *                                 (measured, 1,021 fills): a capture's begin waits for it.
- *   event_query                   no capture is open, or this thread's capture mode is RELAXED: then
- *                                 it passes beside captures of every mode and thread (measured).
+ *                                 thread's mode. It does not wait for work, nor where a queue is
+ *                                 full (measured, 1,021 fills): a capture's begin waits for it.
+ *   event_query                   no capture is open, or this thread's capture mode is RELAXED:
+ *                                 then it passes beside captures of every mode and thread
+ *                                 (measured).
  *                                 Does not wait for work.
  *   event_record                  no capture is open, and the stream is known to exist: called with
  *                                 the lock of an arena, or a line of single-stream mode, which its

@@ -10,7 +10,7 @@
 
 #define PAUSE_FIRST_NS   5000 /* between two looks at the mark; doubled up to */
 #define PAUSE_LONGEST_NS 200000
-#define UNMARKED_NS      100000000 /* a driver without memory for an event is asked again for so long */
+#define UNMARKED_NS      100000000 /* a driver without memory for an event is asked again so long */
 
 void gs_single_init(struct gs_single *single, struct gs_fences *fences, const struct gs_log *log,
                     gs_single_arenas_fn *arenas, void *arg, bool wanted)

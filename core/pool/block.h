@@ -76,10 +76,10 @@ struct gs_piece {
     struct gs_piece *after;       /* in a list of detached ones, or of spare records */
     uint64_t peer_access;         /* devices besides its own that have access, one bit each */
     bool mapped; /* false: it is being made, or was detached, and only its place is taken */
-    bool
-        asleep; /* its memory is away, or about to go or come (core/process/sleep.h): it stays where it is */
-    bool
-        lent; /* others may have its memory, by other ways than handles of its blocks: it does not sleep */
+    /* Its memory is away, or about to go or come (core/process/sleep.h): it stays where it is. */
+    bool asleep;
+    /* Others may have its memory, by other ways than handles of its blocks: it does not sleep. */
+    bool lent;
     unsigned char device;   /* atomic: its number, also when it is no arena's any more */
     struct gs_fence freed;  /* of the last block in it that was free at once */
     struct gs_index *index; /* of the blocks that begin in it */
@@ -96,8 +96,9 @@ struct gs_region {
     unsigned
         pieces; /* atomic: in its addresses, also those being made and those being given back */
     struct gs_piece *lowest, *highest;
-    size_t
-        taken; /* bytes of its addresses that those have: all up to the end of the highest, or there is a hole */
+    /* Bytes of its addresses that those have: all up to the end of the highest, or there is a
+     * hole. */
+    size_t taken;
     struct gs_bins free; /* blocks that are free for whoever comes first, by size */
 };
 

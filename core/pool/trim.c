@@ -58,8 +58,8 @@ static bool take_out_locked(struct gs_arena *arena, struct gs_block *block,
     return true;
 }
 
-/* `block` is free, and all of the piece. From now on until its end others may wait for it. False: no
- * host memory. */
+/* `block` is free, and all of the piece. From now on until its end others may wait for it. False:
+ * no host memory. */
 static bool detach_locked(struct gs_arena *arena, struct gs_block *block, struct gs_piece *piece)
 {
     if (!take_out_locked(arena, block, piece))
@@ -88,8 +88,8 @@ static struct gs_block *wholly_free_locked(const struct gs_piece *piece)
     return has_all_of(block, piece) ? block : NULL;
 }
 
-/* Onto the list, of `bytes` together, each of `largest` at most; returns what is still wanted. A block
- * is found by looking through all pieces below: the one of the piece above may be known. */
+/* Onto the list, of `bytes` together, each of `largest` at most; returns what is still wanted. A
+ * block is found by looking through all pieces below: the one of the piece above may be known. */
 static size_t detach_from_locked(struct gs_arena *arena, struct gs_region *region, size_t bytes,
                                  size_t largest, struct gs_piece **list)
 {

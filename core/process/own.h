@@ -4,13 +4,13 @@
  * which addresses are mapped, in how many pieces, inside which reservation, and whether others may
  * have it.
  *
- *   handle ──< mapping (a piece) ──> reservation        strip: pieces side by side in one reservation,
- *                                                       with access, which can be shared; an export
- *                                                       is of one strip as it was then
+ *   handle ──< mapping (a piece) ──> reservation    strip: pieces side by side in one reservation,
+ *                                                   with access, which can be shared; an export
+ *                                                   is of one strip as it was then
  *
  * What goes away leaves these tables before the driver is asked: a moment later its handle or
- * address may be another's. What it refuses to unmap is neither shared nor put to sleep any more. An
- * export ends with the first of its pieces that goes, or that nobody here may reach any more.
+ * address may be another's. What it refuses to unmap is neither shared nor put to sleep any more.
+ * An export ends with the first of its pieces that goes, or that nobody here may reach any more.
  *
  * Handles get the type POSIX descriptor where the program asked for none (core/api/own.c): `added`.
  *
@@ -125,7 +125,8 @@ CUmemGenericAllocationHandle gs_own_made(struct gs_own *own, CUmemGenericAllocat
                                          const struct gs_own_memory *memory);
 CUmemGenericAllocationHandle gs_own_retained(struct gs_own *own, CUmemGenericAllocationHandle real,
                                              CUdeviceptr address);
-/* A reference is given back. Returns the driver's number; 0: the driver has nothing to give back. */
+/* A reference is given back. Returns the driver's number; 0: the driver has nothing to give
+ * back. */
 CUmemGenericAllocationHandle gs_own_releasing(struct gs_own *own,
                                               CUmemGenericAllocationHandle handle);
 /* The driver's number of one. */
@@ -155,8 +156,8 @@ static inline bool gs_own_adds(const struct gs_own *own)
 }
 
 /* Between its files, and sleep_own.c. The handle of that number, or NULL; what is mapped at an
- * address, or NULL; nothing of a handle is left, perhaps, and then it is freed. The reservation that
- * covers an address, or NULL. */
+ * address, or NULL; nothing of a handle is left, perhaps, and then it is freed. The reservation
+ * that covers an address, or NULL. */
 struct gs_own_handle *gs_own_handle_locked(struct gs_own *own, CUmemGenericAllocationHandle handle);
 struct gs_own_mapping *gs_own_mapping_locked(const struct gs_own *own, uint64_t address);
 void gs_own_settle_locked(struct gs_own *own, struct gs_own_handle *handle);

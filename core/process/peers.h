@@ -1,9 +1,9 @@
 /*
  * Peer access: which other devices may touch our memory. cuCtxEnablePeerAccess says nothing to VMM
  * memory, so what the program has enabled is noted here, device by device, and each piece gets
- * access for the devices that are to have it. It stays when it is disabled, and beyond the contexts:
- * to take it away would need to wait for the device's work, since a fill that is still running
- * faults.
+ * access for the devices that are to have it. It stays when it is disabled, and beyond the
+ * contexts: to take it away would need to wait for the device's work, since a fill that is still
+ * running faults.
  */
 #ifndef GS_CORE_PROCESS_PEERS_H
 #define GS_CORE_PROCESS_PEERS_H
@@ -25,7 +25,8 @@ struct gs_peers {
 gs_status gs_peers_admit_locked(struct gs_core *core, struct gs_piece *piece);
 gs_status gs_peers_admit_import(struct gs_core *core, CUdeviceptr address);
 
-/* Those of a device; and of imported memory, which is its importers'. Nothing is locked for that. */
+/* Those of a device; and of imported memory, which is its importers'. Nothing is locked for
+ * that. */
 uint64_t gs_peers_of(const struct gs_core *core, CUdevice device);
 uint64_t gs_peers_of_import(struct gs_core *core, CUdeviceptr address);
 /* Gives it for all pieces of a block, which is locked. GS_OK, or the driver's error. */

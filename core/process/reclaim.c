@@ -309,14 +309,14 @@ static gs_status (*const steps[])(struct request *r) = {
     purge_all,
     await_threads,
     take_free,
-    wait_for_block, /* GPU work before a cuMemFree: the GPU, as the driver's own free would have waited;
-                       before other frees: the GPU, or 10 s */
-    wait_for_all, /* closed blocks: those who had them open, their end, or 2 s (core/share/flush.c) */
-    purge_waiting, /* all of the above */
+    wait_for_block, /* GPU work before a cuMemFree: the GPU, as the driver's own free would have
+                       waited; before other frees: the GPU, or 10 s */
+    wait_for_all,   /* closed blocks: who had them open, their end, or 2 s (core/share/flush.c) */
+    purge_waiting,  /* all of the above */
     take_any,
-    ask_neighbours, /* what other processes keep: they answer, or 1 s, or 10 s where one goes to sleep for it, twice
-                       (core/share/pressure_ask.c) */
-    purge_all, /* ends that the share thread was told of since */
+    ask_neighbours, /* what other processes keep: they answer, or 1 s, or 10 s where one goes to
+                       sleep for it, twice (core/share/pressure_ask.c) */
+    purge_all,      /* ends that the share thread was told of since */
     await_threads,
 };
 

@@ -6,7 +6,7 @@
 
 #define CLEARED_NS      UINT64_C(500000000) /* for the driver to clear what it got back */
 #define CLEARED_STEP_NS 25000000
-#define ROOM_NS         UINT64_C(1000000000) /* for GPU work, which may wait for the call that wants room */
+#define ROOM_NS         UINT64_C(1000000000) /* for GPU work, which may wait for the caller */
 #define GRAPH_MORE      64                   /* a graph's memory takes this part more, and */
 #define GRAPH_MORE_MIN  ((size_t)64 << 20)
 

@@ -4,8 +4,8 @@
  *
  *   log                          each line, before it is put together
  *   pool.decay                   the purge thread, which wakes for it (core/process/purge.c)
- *   pool.cache_limit             each arena's bound is made anew here; every free looks at that, and
- *                                the purge thread for what is kept already
+ *   pool.cache_limit             each arena's bound is made anew here; every free looks at that,
+ *                                and the purge thread for what is kept already
  */
 #include <string.h>
 

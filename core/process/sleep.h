@@ -45,7 +45,7 @@ enum gs_stays {
     GS_STAYS_REGISTERED, /* with a network card or storage, in use */
     GS_STAYS_ENDING,     /* its context has ended, or is about to */
     GS_STAYS_REFUSED,    /* the driver did not unmap it */
-    GS_STAYS_OWN, /* the program's own, of a kind that does not move: bound to a multicast object, say */
+    GS_STAYS_OWN, /* the program's own, of a kind that does not move: in a multicast object, say */
     GS_STAYS_REASONS
 };
 

@@ -24,8 +24,8 @@ void gs_releasing_goes_after(bool after)
     goes_after = after;
 }
 
-/* The driver does one thing at a time, and gives who calls again its turn before one that sleeps for
- * it. */
+/* The driver does one thing at a time, and gives who calls again its turn before one that sleeps
+ * for it. */
 static void let_growths_go_first(const struct gs_core *core)
 {
     if (goes_after)

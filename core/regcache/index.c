@@ -11,7 +11,7 @@
 #define SLAB_FIRST  ((size_t)12 << 10)
 #define SLAB_LARGE  ((size_t)2 << 20) /* a huge page, for the sake of hits among many entries */
 #define SLABS_SMALL (8 * SLAB_FIRST)
-#define LINK_MASK   UINT64_C(63) /* entries are aligned to 64 bytes: the rest is the link's number */
+#define LINK_MASK   UINT64_C(63) /* entries are aligned to 64 bytes: the rest numbers the link */
 #define BITS_LEAST  14
 #define BITS_MOST   20
 

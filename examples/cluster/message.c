@@ -4,7 +4,8 @@
  * second cannot open it.
  *
  *   mpicc -o message message.c -lcuda
- *   mpirun --host A,B -x LD_PRELOAD=... -x GPUSHIM_SHARE_STRATEGY=broker -x GPUSHIM_SHARE_REACH=cluster ./message
+ *   mpirun --host A,B -x LD_PRELOAD=... -x GPUSHIM_SHARE_STRATEGY=broker \
+ *       -x GPUSHIM_SHARE_REACH=cluster ./message
  */
 #include <cuda.h>
 #include <mpi.h>

@@ -4,7 +4,7 @@
  * handles of CUDA IPC, of the memory and of an event that is recorded behind the work; here by
  * files of a folder.
  *
- *   events fill FOLDER    its GPU fills the memory when the reader has submitted all of its own work
+ *   events fill FOLDER    its GPU fills the memory when the reader has submitted all of its work
  *   events read FOLDER    its GPU waits for the event and reads the memory
  *
  * Neither knows of libgpushim. events.sh runs them in containers of their own.

@@ -127,8 +127,9 @@ struct agent {
     /* The broker. */
     struct source broker; /* fd -1: none */
     uint64_t broker_retry_ns;
-    uint64_t
-        know_ns; /* when all that leases may be of has come to a broker: then all are in the file; 0: it was noted */
+    /* When all that leases may be of has come to a broker: then all are in the file; 0: it was
+     * noted. */
+    uint64_t know_ns;
     bool is_synced; /* the broker has said what its processes have */
     struct unsent *unsent;
     unsigned unsent_count;

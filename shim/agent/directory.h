@@ -4,7 +4,8 @@
  * operations; nothing else of the agent knows which it is.
  *
  *   agents/MACHINE   where the agent of a machine listens, and the fingerprint of its certificate
- *   exports/ID       which machine shared what a handle is of, and sealed what its importer needs (seal.h)
+ *   exports/ID       which machine shared what a handle is of, and sealed what its importer needs
+ *                    (seal.h)
  *
  * All that an agent writes is under its one lease, and goes when nobody keeps that alive. That
  * alone ends nothing between agents: they speak to each other (link.h), and the directory only

@@ -161,8 +161,8 @@ static void complain(struct directory *directory, long status, const json_t *ans
         directory->head.reason, sizeof directory->head.reason,
         status == 401 || status == 403 || strstr(text, "permission") || strstr(text, "auth") ||
                 strstr(text, "user name")
-            ? "etcd at %.128s lets this agent not do that (%.128s); see its user, its password, and "
-              "that its role may read and write \"%s\""
+            ? "etcd at %.128s lets this agent not do that (%.128s); see its user, its password, "
+              "and that its role may read and write \"%s\""
             : "etcd at %.128s does not answer (%.128s); see that it runs, that a majority of its "
               "members does, and --directory (keys begin with \"%s\")",
         directory->endpoints[directory->endpoint], text, directory->prefix);

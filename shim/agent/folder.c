@@ -2,8 +2,8 @@
  * The directory as a folder on a file system that all machines see (directory.h): for small
  * clusters, and for tests.
  *
- *   PLACE/gpushim/leases.OWNER     written again and again by its owner, who writes all anew where it
- *                                  has gone
+ *   PLACE/gpushim/leases.OWNER     written again and again by its owner, which writes all anew
+ *                                  where it has gone
  *   PLACE/gpushim/agents.MACHINE   a line with the owner, then the value
  *   PLACE/gpushim/exports.ID
  *

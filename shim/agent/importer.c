@@ -228,8 +228,9 @@ static void say_ended(struct agent *agent, struct peer *peer, uint64_t lease)
     link_send(&agent->links, peer->out, &ended);
 }
 
-/* Whoever may write to the directory can put one machine in the place of another. That machine has no
- * lease of the memory to give, and the memory would be used again under the process that opens it. */
+/* Whoever may write to the directory can put one machine in the place of another. That machine has
+ * no lease of the memory to give, and the memory would be used again under the process that opens
+ * it. */
 static bool is_of_who_shared_it(const struct agent *agent, const struct open *open,
                                 const struct talk_taken *taken)
 {

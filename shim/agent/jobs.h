@@ -19,7 +19,9 @@ struct jobs;
 enum jobs_kind {
     JOBS_GOT,  /* what `key` has: found, size and value */
     JOBS_ANEW, /* there is a new lease: all is to be written again */
-    JOBS_STATE, /* the directory answers, and takes what is written; or does no more: good, and reason in `value` */
+    /* The directory answers, and takes what is written; or does no more: good, and reason in
+     * `value`. */
+    JOBS_STATE,
 };
 
 struct jobs_event {

@@ -19,8 +19,8 @@
 #include "shim/agent/talk.h"
 
 #define LEASES_REASON   384
-#define LEASES_MAX      131072 /* that others make us hold, in all; fewer where the broker keeps fewer */
-#define LEASES_OF_BLOCK 16 /* of one machine: one, and those of brokers that ended there */
+#define LEASES_MAX      131072 /* that others make us hold, in all; the broker may keep fewer */
+#define LEASES_OF_BLOCK 16     /* of one machine: one, and those of brokers that ended there */
 
 struct lease_key {
     unsigned char machine[GS_MACHINE_SIZE]; /* that holds it; zero: this one */
@@ -75,7 +75,8 @@ enum leases_mark {
     LEASES_KNOWN,     /* all leases since the kernel's start are in this file */
     LEASES_BOOT,      /* of a machine that has leases here */
     LEASES_ID,        /* of this file */
-    LEASES_HOLDER, /* in a machine's place, holders.c: a process that has leases by a broker, which is the value */
+    /* In a machine's place, holders.c: a process that has leases by a broker, the value. */
+    LEASES_HOLDER,
 };
 
 struct leases {
@@ -87,8 +88,7 @@ struct leases {
     char name[64];
     unsigned char boot[GS_BOOT_BYTES];
     uint64_t records;
-    bool
-        known; /* all leases since the kernel's start are, as this agent or one before it has seen */
+    bool known; /* all leases since the kernel's start are, as an agent here has seen */
     unsigned char
         id[LEASES_FILE]; /* of the file: that of another is another, also where it was lost */
     char reason[LEASES_REASON]; /* why it cannot be written; "": it can */

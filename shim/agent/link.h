@@ -27,7 +27,7 @@
 #define LINK_UNSENT      (8u << 20)  /* who reads so little is hung up on */
 #define LINK_ANSWERS     (64u << 10) /* unsent to a caller: it is not read from */
 #define LINK_TURN        (16u << 10)
-#define LINK_UNKNOWN     (16u << 10) /* bytes of who has not said who it is, then it is hung up on */
+#define LINK_UNKNOWN     (16u << 10) /* bytes of an unnamed caller, then it is hung up on */
 
 struct link;
 

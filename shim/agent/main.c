@@ -68,8 +68,8 @@ static void on_event(struct agent *agent, const struct jobs_event *event)
         else
             AGENT_LOG(
                 agent, GS_LOG_ERROR,
-                "nothing is opened from other machines or handed out to them, or what is shared here is not found, until "
-                "the directory is well; what is open stays. %s",
+                "nothing is opened from other machines or handed out to them, or what is shared "
+                "here is not found, until the directory is well; what is open stays. %s",
                 (const char *)event->value);
         break;
     }
@@ -123,7 +123,8 @@ static void run(struct agent *agent)
 
 static const char usage[] =
     "usage: gpushim-agent --directory PLACE --listen ADDRESS[:PORT] [OPTION...]\n"
-    "Joins this machine's broker with those of other machines of an NVLink domain, so that GPU memory\n"
+    "Joins this machine's broker with those of other machines of an NVLink domain, so "
+    "that GPU memory\n"
     "is shared across them.\n"
     "  --directory PLACE       URLs of etcd (https://HOST:2379,https://...), or folder:/PATH\n"
     "  --listen ADDRESS[:PORT] where other machines' agents connect; no port: any\n"

@@ -5,14 +5,14 @@
  *
  *   importer's agent                    exporter's agent
  *   HELLO             ----->
- *                     <-----          HELLO              it is who the directory says
- *   KEPT ..., LISTED  ----->                             all leases that its machine has there, always
- *                                                        first: others of it there, by this file, end
+ *                     <-----          HELLO          it is who the directory says
+ *   KEPT ..., LISTED  ----->                         all leases that its machine has there, always
+ *                                                    first: others of it there, by this file, end
  *   TAKE              ----->
  *                     <-----          TAKEN, or REFUSED
- *   ENDED             ----->                             a lease is over; no answer. Where it is lost with
- *                                                        the link, the next list says so
- *                     <-----          RECALL             the block is freed; said again after each list
+ *   ENDED             ----->                         a lease is over; no answer. Where it is lost
+ *                                                    with the link, the next list says so
+ *                     <-----          RECALL         the block is freed; said again after each list
  *
  * Messages are these structs as they are, little-endian and without padding, as all machines with
  * such GPUs have them. Each has its type's size. What does not fit ends the link.

@@ -1,7 +1,7 @@
 /*
  * Where contexts and streams end. Memory ends with its context, stream-ordered memory too, so the
- * arena follows: a context is detached before the driver ends it, since its handle may be given to a
- * new one at once.
+ * arena follows: a context is detached before the driver ends it, since its handle may be given to
+ * a new one at once.
  */
 #include "hook.h"
 #include "shim/result.h"

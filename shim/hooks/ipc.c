@@ -38,7 +38,8 @@ static CUresult get_handle(CUipcMemHandle *pHandle, CUdeviceptr dptr)
 
 #define GS_MAKES_EXPORTS                            GS_TRACED(ptr)
 #define GS_MAKE_EXPORTS(symbol, order, async, real) return get_handle(ret, ptr);
-#define GS_RECORD_EXPORTS(order)                    record(&recorded, GS_TRACE_EXPORTED, result, ptr);
+
+#define GS_RECORD_EXPORTS(order) record(&recorded, GS_TRACE_EXPORTED, result, ptr);
 
 /* True: the handle is one of ours and *ret_result is the outcome. */
 static bool open_token(CUdeviceptr *pdptr, const CUipcMemHandle *handle, unsigned int flags,

@@ -107,7 +107,8 @@
 #define GS_HOW_THREAD(M, f, w, g, s, how, ...) \
     M(f, w, g, s, CU_STREAM_PER_THREAD, false, __VA_ARGS__)
 #define GS_HOW_STREAM(M, f, w, g, s, how, ...) M(f, w, g, s, stream, true, __VA_ARGS__)
-#define GS_HOW_PTSZ(M, f, w, g, s, how, ...)   M(f, w, g, s, gs_per_thread(stream), true, __VA_ARGS__)
+
+#define GS_HOW_PTSZ(M, f, w, g, s, how, ...) M(f, w, g, s, gs_per_thread(stream), true, __VA_ARGS__)
 
 /* Rows that this file does not make are nothing in it. */
 #define GS_ELSEWHERE(...)

@@ -99,7 +99,8 @@ GS_DOES CUresult free_block(bool entered, CUdeviceptr dptr)
 
 #define GS_MAKES_FREES                            GS_TRACED(ptr)
 #define GS_MAKE_FREES(symbol, order, async, real) return free_block(gs_entered, ptr);
-#define GS_RECORD_FREES(order)                    gs_record_free(&recorded, GS_TRACE_FREE, result, ptr, NULL);
+
+#define GS_RECORD_FREES(order) gs_record_free(&recorded, GS_TRACE_FREE, result, ptr, NULL);
 
 #include "made.h"
 

@@ -294,10 +294,10 @@ static void write_much(const char *kind, size_t size)
     if (strcmp(kind, "folder") == 0)
         snprintf(command, sizeof command, "printf 'one\\n%%0*d' %zu 0 >%s", size, path);
     else
-        snprintf(
-            command, sizeof command,
-            "printf %%0*d %zu 0 | ETCDCTL_API=3 etcdctl --endpoints=%s put test/exports/x >/dev/null",
-            size, place);
+        snprintf(command, sizeof command,
+                 "printf %%0*d %zu 0 | "
+                 "ETCDCTL_API=3 etcdctl --endpoints=%s put test/exports/x >/dev/null",
+                 size, place);
     cr_assert_eq(system(command), 0, "%s", command);
 }
 

@@ -97,7 +97,7 @@ void stop_work(void)
     atomic_store(&stop, true);
 }
 
-/* ---- Signals, callbacks, small stacks ---------------------------------------------------------- */
+/* ---- Signals, callbacks, small stacks -------------------------------------------------------- */
 
 static void count_signal(int number)
 {
@@ -159,7 +159,7 @@ int is_freeing_slowly(void)
     return atomic_load(&pauses);
 }
 
-/* ---- Threads that end and begin while all are listed ------------------------------------------- */
+/* ---- Threads that end and begin while all are listed ----------------------------------------- */
 
 static _Atomic pid_t hidden, ending, begun;
 static atomic_bool goes;

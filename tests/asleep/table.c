@@ -1,8 +1,8 @@
 /*
  * The gate of a process that sleeps is whole: every row of the table of entry points is called by
  * another thread of a sleeping process. What only asks answers at once, and as in a process that is
- * awake. All else waits, before it reaches the driver, and answers so after the wake. Whether a call
- * waits or not, errno stays, and what signals the thread holds back and has pending.
+ * awake. All else waits, before it reaches the driver, and answers so after the wake. Whether a
+ * call waits or not, errno stays, and what signals the thread holds back and has pending.
  *
  * Each row is called in two processes of its own, one awake and one asleep, with arguments that are
  * all 0: what it makes of them is the driver's affair, which may also be to crash, but the same in

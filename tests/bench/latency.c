@@ -1,14 +1,15 @@
 /*
  * How long each allocation and each free takes, in mixes of them: see latency.h.
  *
- *   latency MIX|TRACE [--async] [--calls N] [--milliseconds N] [--seed N] [--streams N] [--with ALLOCATOR]
+ *   latency MIX|TRACE [--async] [--calls N] [--milliseconds N] [--seed N] [--streams N]
+ *           [--with ALLOCATOR]
  *                     [--rounds N] [--kernel MICROSECONDS] [--idle MILLISECONDS]
  *
  * MIX is mixed, server, training or threads; a name with a slash in it is the file of a trace.
  * The run ends with --calls calls of all threads, or after --milliseconds; that of a trace, which
- * is played twice or so many --rounds, at its end. --async allocates and frees in stream order, --with by
- * another allocator (other.h). Of a trace alone: how long its kernels take (5 us, 0: there are none), and a
- * pause after each round, before what the program never frees is freed.
+ * is played twice or so many --rounds, at its end. --async allocates and frees in stream order,
+ * --with by another allocator (other.h). Of a trace alone: how long its kernels take (5 us, 0:
+ * there are none), and a pause after each round, before what the program never frees is freed.
  */
 #include "../conformance/kernels.h"
 #include "latency.h"
@@ -24,8 +25,8 @@
 #define FIRST_NS      200000000 /* of a program, whose calls are told by themselves as well */
 
 static const char usage[] =
-    "latency mixed|server|training|threads|TRACE [--async] [--calls N] [--milliseconds N] [--seed N]\n"
-    "               [--streams N] [--with mempool|torch:LIBRARY|KIND:LIBRARY]\n"
+    "latency mixed|server|training|threads|TRACE [--async] [--calls N] [--milliseconds N]\n"
+    "               [--seed N] [--streams N] [--with mempool|torch:LIBRARY|KIND:LIBRARY]\n"
     "               [--rounds N] [--kernel MICROSECONDS] [--idle MILLISECONDS]   of a trace";
 
 struct run {

@@ -57,8 +57,8 @@ struct latency_mix {
 };
 extern const struct latency_mix latency_mixes[]; /* name NULL ends it */
 
-/* The trace in that file (trace.h), with a kernel of that length (0: none) beside each 16 calls, and
- * how many calls once through it are. For one run. */
+/* The trace in that file (trace.h), with a kernel of that length (0: none) beside each 16 calls,
+ * and how many calls once through it are. For one run. */
 const struct latency_mix *latency_trace(const char *path, uint64_t kernel_ns,
                                         const struct trace **ret_trace, uint64_t *ret_calls);
 

@@ -1,7 +1,7 @@
 /*
  * What the shim costs where it has nothing to do: hooked calls on memory that is not its own, the
- * first CUDA calls of a process, and processes that never use CUDA. And on the software driver, whose
- * own part is the same each time, what a warm allocation and its free take.
+ * first CUDA calls of a process, and processes that never use CUDA. And on the software driver,
+ * whose own part is the same each time, what a warm allocation and its free take.
  *
  * Run under the shim (LD_PRELOAD) it measures each thing in second processes with it and without
  * it, in turns; run without, it gives the native figures and null for the shim's. Instructions are
@@ -45,8 +45,8 @@ static bool launch_in_turns(int round)
 /*
  * CALL(name, whether it worked)
  *
- * Copies and fills are of nothing, so that no work is submitted, whose cost varies: the way there is
- * the same. Kernels are none: the driver refuses them.
+ * Copies and fills are of nothing, so that no work is submitted, whose cost varies: the way there
+ * is the same. Kernels are none: the driver refuses them.
  */
 /* clang-format off */
 #define CALLS_OF(CALL) \

@@ -9,8 +9,8 @@
  * native answer is not documented or measured, a test prints a probe and asserts only what is sure.
  *
  * Nothing here may be called from a forked child, and CHECK, OK and FAILS only on the test's own
- * thread: Criterion ends a test with longjmp. Each test is a process: what it has made goes with it,
- * and is given back only where that is to be seen.
+ * thread: Criterion ends a test with longjmp. Each test is a process: what it has made goes with
+ * it, and is given back only where that is to be seen.
  */
 #ifndef CONFORMANCE_CONFORM_H
 #define CONFORMANCE_CONFORM_H
@@ -80,7 +80,8 @@ bool is_busy(CUstream stream);
 CUcontext second_device(void);
 /* A new context, made current. Fails the test where there is none. */
 CUcontext context_create(CUdevice on);
-/* What memory of device 0 that a program makes itself is made with, and access of that device to it. */
+/* What memory of device 0 that a program makes itself is made with, and access of that device to
+ * it. */
 CUmemAllocationProp device_memory(CUmemAllocationHandleType types);
 void access_set(CUdeviceptr ptr, size_t size, CUmemAccess_flags flags);
 /* As much physical memory of the device, made and released: what the driver says to it. */
@@ -137,8 +138,8 @@ CUresult launch_copy(CUstream stream, CUdeviceptr dst, CUdeviceptr src, size_t w
 CUresult copy_batch(int form, CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *sizes, size_t *ret_fail,
                     CUstream stream);
 
-/* Memory changes its owner behind late work: it is had, worked on, freed, and had by the next one, each
- * in a context (NULL: the test's) and, but for PLAINLY, in the order of a stream. */
+/* Memory changes its owner behind late work: it is had, worked on, freed, and had by the next one,
+ * each in a context (NULL: the test's) and, but for PLAINLY, in the order of a stream. */
 #define PLAINLY ((CUstream)(uintptr_t)-1)
 struct turn {
     CUcontext owner, worker, freer, taker;

@@ -1,9 +1,9 @@
 /*
  * Several devices under load: threads allocate in the context that is current, free from any, hand
  * blocks to each other, let each other's devices in and out, and copy between them. No block ever
- * shows another owner's stamp, no call that must succeed fails, and in the end every byte is back. A
- * plain program, so that TSan can watch it too. Contexts that come and go: tests/stress; a primary one
- * that is reset and released meanwhile: primary.c; what is shared: tests/chaos.
+ * shows another owner's stamp, no call that must succeed fails, and in the end every byte is back.
+ * A plain program, so that TSan can watch it too. Contexts that come and go: tests/stress; a
+ * primary one that is reset and released meanwhile: primary.c; what is shared: tests/chaos.
  *
  *   load [--seconds N]
  */

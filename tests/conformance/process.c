@@ -116,8 +116,8 @@ static void look_at_signals(struct signals *ret_now)
     cr_assert_eq(sigpending(&ret_now->pending), 0);
 }
 
-/* One that a write of the library's may raise (core/base/quiet.h), and one more. The others of those
- * would end this process. */
+/* One that a write of the library's may raise (core/base/quiet.h), and one more. The others of
+ * those would end this process. */
 static void hold_signals_back(void)
 {
     static const int some[] = {SIGPIPE, SIGUSR2};

@@ -163,8 +163,8 @@ Test(reuse, in_other_sizes)
     }
 }
 
-/* Memory of either kind freed in stream order behind a kernel; then the calls cross: cuMemAlloc gets
- * what cuMemFreeAsync gave back. */
+/* Memory of either kind freed in stream order behind a kernel; then the calls cross: cuMemAlloc
+ * gets what cuMemFreeAsync gave back. */
 Test(reuse, across_plain_and_async_memory)
 {
     CUstream user = new_stream(), filler = new_stream();

@@ -6,8 +6,8 @@
  *
  * name is what cuGetProcAddress is asked for, symbol what is exported, since the CUDA version that
  * brought this form. Rows of one name stand together, older forms first, and a per-thread form
- * after the plain form of the same version. The body runs with sd_lock held unless SD_UNLOCKED. That
- * of a CALL is `function arguments`; the function has these parameters, and is declared by it.
+ * after the plain form of the same version. The body runs with sd_lock held unless SD_UNLOCKED.
+ * That of a CALL is `function arguments`; the function has these parameters, and is declared by it.
  *
  * ROWS and CALLS are two rows, of the plain form and of the per-thread one, whose symbol has that
  * suffix and which came with `since_too`: OWN(stream) is what a handle means in either.
@@ -17,7 +17,8 @@
  * The 32-bit forms of CUDA 2 and 3 do what they can with 32 bits: those that take an address find
  * nothing there, those that would have to return one say NOT_SUPPORTED.
  *
- * Define ROW and ALIAS, and CALL where its function matters, include this, and they are undefined again.
+ * Define ROW and ALIAS, and CALL where its function matters, include this, and they are undefined
+ * again.
  */
 /* clang-format off */
 #ifndef CALL

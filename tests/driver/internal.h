@@ -8,7 +8,8 @@
  *   stream.c event.c eventshare.c capture.c graph.c nodes.c   order of work
  *   segment.c     physical memory, its mappings, and each access that work makes to it
  *   space.c       where mappings may be
- *   span.c block.c memory.c array.c texture.c pool.c poolshare.c vmm.c ipc.c host.c   allocations as programs see them
+ *   span.c block.c memory.c array.c texture.c pool.c poolshare.c vmm.c ipc.c host.c
+ *                 allocations as programs see them
  *   attributes.c copy.c copy2d.c copy3d.c batch.c module.c kernels.c device.c context.c green.c
  *   errors.c procaddress.c
  *

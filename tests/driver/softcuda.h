@@ -49,7 +49,8 @@
  *   - what a killed process recorded on an event of several processes is never done;
  *   - nothing reads a texture, a library (cuLibrary*) has variables alone, multicast is not
  *     supported, and of checkpoints there are only questions; other names are not found. A green
- *     context is given all of its device. Nodes that are added to a graph by hand copy, fill, or are memory.
+ *     context is given all of its device. Nodes that are added to a graph by hand copy, fill,
+ *     or are memory.
  */
 #ifndef SOFTCUDA_H
 #define SOFTCUDA_H

@@ -151,7 +151,8 @@ struct option {
     const char *text; /* in place of it */
 };
 
-#define AT(field)                            offsetof(struct given, field), sizeof((struct given *)0)->field
+#define AT(field) offsetof(struct given, field), sizeof((struct given *)0)->field
+
 #define NUMBER(section_key, word, field, is) {section_key, word, AT(field), {.number = is}, NULL}
 #define TEXT(section_key, word, field)       {section_key, word, AT(field), {{0}}, word}
 #define MS                                   UINT64_C(1000000)

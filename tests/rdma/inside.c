@@ -1,5 +1,5 @@
-/* What tests of memory regions have a puppet call (tests/puppet.c) beside the driver, the library and the
- * stand-in libibverbs, which the puppet is linked with as verbs programs are. */
+/* What tests of memory regions have a puppet call (tests/puppet.c) beside the driver, the library
+ * and the stand-in libibverbs, which the puppet is linked with as verbs programs are. */
 #include <infiniband/verbs.h>
 
 #include "shim/gpushim.h"

@@ -1,8 +1,9 @@
 /*
  * The cache of registrations against a model of a device and of the memory: threads register, use,
- * release, free, unmap and map again at the same address, with a device that is full at times and fails
- * at times. At no step is a registration live over memory that has gone, or used beyond what it was made
- * for; in the end none is left, and the counts agree. A plain program, so that TSan can watch it too.
+ * release, free, unmap and map again at the same address, with a device that is full at times and
+ * fails at times. At no step is a registration live over memory that has gone, or used beyond what
+ * it was made for; in the end none is left, and the counts agree. A plain program, so that TSan can
+ * watch it too.
  *
  *   race_registrations [--late] [--seconds N]
  *
@@ -40,7 +41,7 @@ static void count(unsigned long *counter)
     __atomic_fetch_add(counter, 1, __ATOMIC_RELAXED);
 }
 
-/* ---- The model: what is mapped, what is registered, and whether the one covers the other ------- */
+/* ---- The model: what is mapped, what is registered, and whether the one covers the other ----- */
 
 struct registration {
     struct registration *prev, *next;
@@ -135,7 +136,8 @@ static void use(const struct registration *r, uint64_t base, size_t size)
     pthread_mutex_unlock(&model_lock);
 }
 
-/* Something else is mapped there. Of the arena nothing may be registered; what is of others is dead. */
+/* Something else is mapped there. Of the arena nothing may be registered; what is of others is
+ * dead. */
 static void remap(unsigned chunk)
 {
     pthread_mutex_lock(&model_lock);
@@ -166,7 +168,7 @@ static const struct gs_reg_backend backend[2] = {
     {.name = "shares", .pin = pin, .unpin = unpin},
 };
 
-/* ---- The arena --------------------------------------------------------------------------------- */
+/* ---- The arena ------------------------------------------------------------------------------- */
 
 enum state { READY, LIVE, LIMBO };
 
@@ -248,7 +250,8 @@ static void free_blocks(struct worker *w)
     w->blocks = 0;
 }
 
-/* NULL: the device refused. Memory of the arena is looked at under its lock, that of others is not. */
+/* NULL: the device refused. Memory of the arena is looked at under its lock, that of others is
+ * not. */
 static struct gs_reg *acquire(const struct gs_reg_request *request, struct gs_lock *lock)
 {
     struct gs_reg *reg = gs_regcache_hit(cache, request);
@@ -368,7 +371,7 @@ static void unmap_chunk(unsigned chunk)
     gs_lock_release(&pool[chunk].lock);
 }
 
-/* ---- The threads, and what is left of them ------------------------------------------------------ */
+/* ---- The threads, and what is left of them --------------------------------------------------- */
 
 static bool of_domain(const struct gs_regcache_info *info, void *arg)
 {

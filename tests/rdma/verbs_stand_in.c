@@ -4,7 +4,7 @@
  *
  * It stands in for kernel and card: a registration remembers which pages it pinned (file and offset
  * of the mapping, as the software CUDA driver's memory is files), and
- *   - with STAND_IN_KERNEL=peermem (the default) dies when its pages go: its key then moves nothing;
+ *   - with STAND_IN_KERNEL=peermem (the default) dies when its pages go: its key moves nothing;
  *   - with STAND_IN_KERNEL=dmabuf, and for a dma-buf always, holds them: it goes on reaching them.
  * By its address no more than one allocation of the GPU's is registered; a dma-buf may be of
  * several. Whenever it is called, it looks whether a live registration covers memory that has gone,

@@ -1,6 +1,7 @@
 /*
- * What tests of sharing have a puppet call (tests/puppet.c) beside the driver and the library: questions to a broker,
- * an importer that ignores the library, and threads that unmap and map anew without a rest.
+ * What tests of sharing have a puppet call (tests/puppet.c) beside the driver and the library:
+ * questions to a broker, an importer that ignores the library, and threads that unmap and map anew
+ * without a rest.
  */
 #include <setjmp.h>
 
@@ -38,7 +39,7 @@ bool broker_ends(const char *dir)
     return side_broker_end(dir);
 }
 
-/* ---- Descriptors -------------------------------------------------------------------------------- */
+/* ---- Descriptors ----------------------------------------------------------------------------- */
 
 #define FILLERS 256
 
@@ -87,7 +88,7 @@ void share_on(unsigned times)
     }
 }
 
-/* ---- Events ------------------------------------------------------------------------------------ */
+/* ---- Events ---------------------------------------------------------------------------------- */
 
 /* Descriptors of the files that they lie in. */
 unsigned count_event_files(void);
@@ -118,7 +119,7 @@ int open_event_often(uint64_t unused, CUipcEventHandle handle)
     return 0;
 }
 
-/* ---- An importer that ignores the library ------------------------------------------------------ */
+/* ---- An importer that ignores the library ---------------------------------------------------- */
 
 /* How many words there are, of `value` or (0) that are not zero. */
 uint64_t count_words(CUdeviceptr from, size_t size, uint32_t value);
@@ -195,7 +196,7 @@ void leave_chunk(uint32_t word)
     gs_wire_send(thief, &message, -1);
 }
 
-/* ---- What is called where an allocation fails ----------------------------------------------------- */
+/* ---- What is called where an allocation fails ------------------------------------------------ */
 
 static jmp_buf back;
 
@@ -221,7 +222,7 @@ int leave_allocation(size_t size)
     return 0;
 }
 
-/* ---- Threads without a rest --------------------------------------------------------------------- */
+/* ---- Threads without a rest ------------------------------------------------------------------ */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static uint32_t stamps[PIECES], last, published, gone; /* published, gone: atomic */

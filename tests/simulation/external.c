@@ -150,9 +150,9 @@ static void call_deleter(struct process *process, struct block *block)
 
     sim_trace("    the deleter of external block %llu is called", (unsigned long long)block->id);
     if (block->state == BLOCK_LIVE && !block->freed_ns)
-        sim_fail(
-            "external memory: process %u calls the deleter of block %llu, which it has not detached",
-            process->index, (unsigned long long)block->id);
+        sim_fail("external memory: process %u calls the deleter of block %llu, which it has not "
+                 "detached",
+                 process->index, (unsigned long long)block->id);
     if (!block->forced) {
         rule_handed_out(block);
         mapped = phys_at(process, block->address, &offset);
@@ -180,8 +180,8 @@ static void *run(void *arg)
             block->forced = false;
         else if (!block || block->state == BLOCK_GONE)
             sim_fail(
-                "external memory: process %u is to call the deleter of block %llu, and has called it, or "
-                "never attached it",
+                "external memory: process %u is to call the deleter of block %llu, and has called "
+                "it, or never attached it",
                 process->index, (unsigned long long)id);
         else
             call_deleter(process, block);
@@ -440,8 +440,8 @@ static void look_at_wait(const struct process *process, const struct block *bloc
     if (block->state != BLOCK_GONE && wait->limit_ns >= ENOUGH_NS && starved < GS_NS_PER_MS &&
         process->image->clean && !world.short_of_memory && !may_be_held(block, wait))
         sim_fail(
-            "external memory: process %u has detached block %llu, which nobody has and no GPU work is "
-            "at, and its end has not come",
+            "external memory: process %u has detached block %llu, which nobody has and no GPU work "
+            "is at, and its end has not come",
             process->index, (unsigned long long)block->id);
 }
 

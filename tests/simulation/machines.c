@@ -4,7 +4,8 @@
  * lost. An agent is a process of the world: it stops, is killed, becomes another; what it must not
  * forget is in a file.
  *
- *   OPEN ─► noted: asked ─► letter TAKE ─► lent: asked, OPEN ─► GRANT ─► letter ANSWER ─► noted: granted, GRANT
+ *   OPEN ─► noted: asked ─► letter TAKE ─► lent: asked, OPEN ─► GRANT ─► letter ANSWER
+ *        ─► noted: granted, GRANT
  *
  * After every such loss each says anew what it has (LIST); what was only asked by then is refused.
  * What a broker had when it ended is kept until all has come to rest: nobody knows who of its
@@ -24,7 +25,7 @@
 #define LOOK_NS     (2 * GS_NS_PER_MS)
 #define AGAIN_NS    (10 * GS_NS_PER_MS) /* a broker is looked for again after this */
 #define ROOM_NS     (100 * GS_NS_PER_MS)
-#define LATE_NS     (400 * GS_NS_PER_MS) /* an agent that hears late asks the directory after this */
+#define LATE_NS     (400 * GS_NS_PER_MS) /* an agent that hears late asks the directory after it */
 #define OFF_NS      (200 * GS_NS_PER_MS) /* longer than any GPU work goes on */
 #define ORPHANS_NS     \
     (2 * GS_NS_PER_S + \

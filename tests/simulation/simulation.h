@@ -3,14 +3,14 @@
  * over a simulated kernel and driver. README.md says what that shows and what it cannot.
  *
  *   main.c      options, seeds                  decide.c    what happens next: by seed, or replayed
- *   world.c     one world from its begin to     shrink.c    the shortest list of decisions that fails
+ *   world.c     one world from its begin to     shrink.c    shortest list of decisions that fails
  *               its end                         rules.c     what must always hold
  *   program.c, operations.c, strips.c,
  *   external.c, events.c                        what the programs do with the library
  *   ------------------------------- core/share, as it is -------------------------------
  *   fibre.c     threads                         base.c      core/base: clock, locks, descriptors
  *   file.c      files and descriptors           conn.c      sockets and messages
- *   process.c   processes, how they end         folder.c    the runtime directory, system.c the rest
+ *   process.c   processes, how they end         folder.c    the runtime directory; system.c: rest
  *   loop.c      the share thread                driver.c    the driver and its GPU
  *   heap.c      host memory                     machines.c  two machines, and their agents
  *
@@ -40,7 +40,7 @@
 #define STRIP_MAX     3                   /* pieces of one strip */
 #define OPENS_MAX     8                   /* blocks that one process has open */
 #define HANDLES_MAX   24                  /* IPC handles that go round */
-#define LINGER_NS     (60 * GS_NS_PER_MS) /* GPU work goes on so long at most when its process ends */
+#define LINGER_NS     (60 * GS_NS_PER_MS) /* GPU work goes on so long when its process ends */
 #define SLOW          100                 /* times that in slow worlds, sometimes */
 
 struct process;
@@ -403,8 +403,8 @@ struct block {
     struct phys
         *pieces[STRIP_MAX]; /* of a strip, and how many; `phys` is the one that the handle is of */
     unsigned piece_count, piece;
-    bool
-        crosses; /* it lies across these pieces, from its slot of the first one on, and is freed as others are; */
+    /* It lies across these pieces, from its slot of the first on, and is freed as others are. */
+    bool crosses;
     bool mapped;                  /* where it was made */
     bool is_external, by_address; /* which its program has mapped */
     bool forced;     /* its deleter was called at the end of the process, whoever had it */

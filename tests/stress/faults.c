@@ -434,10 +434,10 @@ static void account(struct run *run, size_t free_before)
         pause_ms(10);
     }
     if (!is_clear(&census))
-        wrong(
-            "memory is left when its context is gone: bytes, and handles, mappings, reservations in digits",
-            (long long)census.device_bytes,
-            100LL * census.handles + 10LL * census.mappings + census.reservations);
+        wrong("memory is left when its context is gone: bytes, and handles, mappings, reservations "
+              "in digits",
+              (long long)census.device_bytes,
+              100LL * census.handles + 10LL * census.mappings + census.reservations);
     if (census.blocks || census.events > was_not_taken_back() || census.exported_fds)
         wrong("blocks or events, and descriptors are left", census.blocks + census.events,
               census.exported_fds);

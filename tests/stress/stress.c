@@ -3,8 +3,8 @@
  *
  * See stress.h. The last line is "stress: ok BLOCKS blocks CHECKS checks", or what went wrong. With
  * --find it is the other way round: success is memory that was given to two (or taken away under a
- * kernel), and to find nothing in the whole time is failure. With --one-context no context comes and
- * goes: where several programs make and destroy contexts at once, the driver hangs by itself.
+ * kernel), and to find nothing in the whole time is failure. With --one-context no context comes
+ * and goes: where several programs make and destroy contexts at once, the driver hangs by itself.
  *
  * Exit status: 0 as said, 1 otherwise, 2 when called wrongly.
  */

@@ -9,7 +9,8 @@
  *   exchange.c   blocks that one thread allocates and another one frees
  *   doing.c      what is told when something is wrong
  *   no_epochs.c  the library with its fences broken, which this program must find out
- *   old_driver.c one that takes any driver for one without cuCtxRecordEvent (tests/with.sh --old-driver)
+ *   old_driver.c one that takes any driver for one without cuCtxRecordEvent
+ *                (tests/with.sh --old-driver)
  *   single.c     another program of the same threads, which begin with one stream for all of them
  *
  * Every block has a tag that no other block of the run has. Kernels fill the block with it, soon or
@@ -38,8 +39,8 @@ struct options {
     unsigned seconds, threads;
     uint64_t seed;
     bool find; /* success is to find memory with two owners */
-    bool
-        one_context; /* of stress, for the whole time: several at once would hang in the driver else */
+    /* Of stress, for the whole time: several at once would hang in the driver else. */
+    bool one_context;
 };
 extern struct options options;
 

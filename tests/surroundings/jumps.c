@@ -1,5 +1,5 @@
-/* Part of a puppet (tests/puppet.c): whenever its process asks for the time of day it is years earlier or later than
- * before, as if somebody set it all the time. */
+/* Part of a puppet (tests/puppet.c): whenever its process asks for the time of day it is years
+ * earlier or later than before, as if somebody set it all the time. */
 #include <stdatomic.h>
 #include <stdint.h>
 

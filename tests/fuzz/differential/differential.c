@@ -3,9 +3,9 @@
  *
  *   differential SEED [--steps N] [--devices N] [--only LIST]
  *
- * LIST names the steps that are made, such as 0-5,9 (all by default). run.py compares two such prints.
- * See world.h for what a program is. What calls are refused for whatever came before is asked by the
- * conformance suite, and what several processes share by tests/chaos.
+ * LIST names the steps that are made, such as 0-5,9 (all by default). run.py compares two such
+ * prints. See world.h for what a program is. What calls are refused for whatever came before is
+ * asked by the conformance suite, and what several processes share by tests/chaos.
  */
 #include "world.h"
 #include "tests/system.h"

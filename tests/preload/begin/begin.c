@@ -5,8 +5,8 @@
  *                                  each by the way of asking that it likes
  *   begin closed LIBCUDA [led]     the program closes libcuda while memory is live, shared and
  *                                  freed, and loads it again; the library's threads run then
- *   begin held LIBCUDA led         a thread that holds the dynamic linker's lock comes while another
- *                                  one starts the library
+ *   begin held LIBCUDA led         a thread that holds the dynamic linker's lock comes while
+ *                                  another one starts the library
  *
  * led: what they find are the library's hooks.
  */

@@ -1,8 +1,8 @@
 /*
- * A program in whose process a library redirects the driver's allocation calls, as UCX and libfabric do
- * for their caches: by a jump over the first bytes of each, whose instructions it runs elsewhere. It
- * sees what it would see natively, once each, however the program found them, and the calls do what
- * they did. (A jump that is taken away for each call is in tests/rdma/own_cache.c.)
+ * A program in whose process a library redirects the driver's allocation calls, as UCX and
+ * libfabric do for their caches: by a jump over the first bytes of each, whose instructions it runs
+ * elsewhere. It sees what it would see natively, once each, however the program found them, and the
+ * calls do what they did. (A jump that is taken away for each call is in tests/rdma/own_cache.c.)
  *
  * usage: patched near|far; the shortest such jump, or the longest
  */
@@ -23,7 +23,7 @@ static unsigned seen[TARGETS]; /* atomic */
 static CUdeviceptr freed;      /* what the driver said of the last one, before it went */
 static size_t freed_size;
 
-/* ---- The library that redirects --------------------------------------------------------------- */
+/* ---- The library that redirects -------------------------------------------------------------- */
 
 static void *note(int which)
 {
@@ -122,7 +122,7 @@ static void redirect(int which, void *hook, bool is_near)
     CHECK(mprotect(from, 2 * page, PROT_READ | PROT_EXEC) == 0, "mprotect");
 }
 
-/* ---- The program ------------------------------------------------------------------------------ */
+/* ---- The program ----------------------------------------------------------------------------- */
 
 struct way {
     const char *name;

@@ -145,8 +145,8 @@ static bool are_right(void)
     return right;
 }
 
-/* Whoever has a handle gives it back as often as they have it, and nothing is left, where the driver
- * took back what it was given. */
+/* Whoever has a handle gives it back as often as they have it, and nothing is left, where the
+ * driver took back what it was given. */
 static void end(struct fixture *f)
 {
     const bool took = strcmp(softcuda_last_failed(), "cuMemRelease") != 0;

@@ -1,6 +1,7 @@
 /*
- * How long is waited at most, as core/README.md promises: by a clock that goes on only while somebody
- * looks at it or rests. Whoever waits for what never comes takes no longer here than to count.
+ * How long is waited at most, as core/README.md promises: by a clock that goes on only while
+ * somebody looks at it or rests. Whoever waits for what never comes takes no longer here than to
+ * count.
  */
 #include <criterion/criterion.h>
 
