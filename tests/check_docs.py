@@ -1,4 +1,5 @@
-"""The pages (README.md of the project and of its folders, CHANGELOG.md, and those of .github) are true where that can be checked:
+"""The pages (README.md of the project and of its folders, CHANGELOG.md, and those of .github) are true where that can
+be checked:
 
 - none is longer than its limit, no line than 120 columns, and no sentence than thirty words (a list counts by its
   items);
@@ -30,7 +31,8 @@ MOST_IN_CORE = 1150
 # Longer ones, and why.
 LONGER = {
     'core/README.md': (2860, 'it is the page on how all of core works, and has the glossary'),
-    'core/share/README.md': (4560, 'its first half is what users read about sharing, on one machine and on several, and '
+    'core/share/README.md': (4560,
+                             'its first half is what users read about sharing, on one machine and on several, and '
                                   'each promise with its tests'),
 }
 

@@ -1,5 +1,6 @@
-"""Every warning and error that the library and the agent log, and the command says, has its entry in the page of troubleshooting: words of the
-message, as they are in the source, begin an item of a list there, between backticks. No entry is of a message that is gone.
+"""Every warning and error that the library and the agent log, and the command says, has its entry in the page of
+troubleshooting: words of the message, as they are in the source, begin an item of a list there, between backticks. No
+entry is of a message that is gone.
 
 usage: check_messages.py REPOSITORY
 """
@@ -9,7 +10,9 @@ import sys
 
 ROOT = pathlib.Path(sys.argv[1])
 PAGE = ROOT / 'examples' / 'troubleshooting' / 'README.md'
-CALL = re.compile(r'\b(gs_log_line|gs_log|AGENT_LOG|PEER_LOG|say_line|(gs_say_unreachable|gs_say_not_exported|gs_complain|command_complain))\s*\(')
+CALL = re.compile(
+    r'\b(gs_log_line|gs_log|AGENT_LOG|PEER_LOG|say_line|'
+    r'(gs_say_unreachable|gs_say_not_exported|gs_complain|command_complain))\s*\(')
 LEVEL = re.compile(r'GS_LOG_(WARNING|ERROR)')  # the calls of the inner brackets have one of their own
 STRING = re.compile(r'"((?:[^"\\]|\\.)*)"')
 REASON = re.compile(r'\[GS_REFUSED_\w+\] =\s*((?:"[^"]*"\s*)+)')
@@ -67,7 +70,8 @@ def main():
     faults = [f'{path.relative_to(ROOT)}: "{message}" is not in {PAGE.relative_to(ROOT)}' for path, message in found
               if not is_told(message, entries)]
     strings = '\n'.join(said())
-    faults += [f'{PAGE.relative_to(ROOT)}: {entry.pattern} is in no source' for entry in entries if not entry.search(strings)]
+    faults += [f'{PAGE.relative_to(ROOT)}: {entry.pattern} is in no source' for entry in entries
+               if not entry.search(strings)]
     for fault in faults:
         print(fault)
     if len(found) < 50:

@@ -1,5 +1,6 @@
 """Checks the scripts that build, count and check (tests/lib.sh, tests/count.py, tests/check_docs.py,
-tests/layers/check_layers.py, shim/find_cuda.sh) on projects, headers, logs, pages and sources made up here.
+tests/check_format.py, tests/check_version.py, tests/layers/check_layers.py, shim/find_cuda.sh) on projects, headers,
+logs, pages and sources made up here.
 
 usage: check_scripts.py REPOSITORY
 """
@@ -127,7 +128,8 @@ sleep() {{ command sleep "$1"; naps=$((naps + 1)); [ $naps -lt 1000 ] || exit 9;
 . {ROOT}/examples/lib.sh
 start dead 3 sh -c 'echo of this >&2; exit 1'
 echo goes on"""], text=True, capture_output=True, check=False)
-    check('a program that says nothing', (said.returncode, said.stdout, said.stderr), (1, 'sh: dead says nothing\n', 'of this\n'))
+    check('a program that says nothing', (said.returncode, said.stdout, said.stderr),
+          (1, 'sh: dead says nothing\n', 'of this\n'))
 
 
 def check_what_stands_in_the_way(folder):
@@ -137,7 +139,8 @@ def check_what_stands_in_the_way(folder):
         (spaced / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, spaced / name)
     for name, begins in (('examples/quickstart.sh', 'quickstart: failed: '), ('tests/run.sh', 'failed: ')):
-        run = subprocess.run(['sh', spaced / name], text=True, capture_output=True, check=False, stdin=subprocess.DEVNULL)
+        run = subprocess.run(['sh', spaced / name], text=True, capture_output=True, check=False,
+                             stdin=subprocess.DEVNULL)
         check(f'{name} in a folder with a space', (run.returncode, run.stdout.splitlines()[0], run.stderr), (
             1, f"{begins}the folder '{spaced}' has a space or a colon in its name, where the dynamic linker splits "
             'LD_PRELOAD: use another one', ''))
@@ -245,7 +248,8 @@ def check_version(folder):
     project = "project('small', 'c',\n  version: '{}',\n)\n"
     texts = {'shim/gpushim.h': '#define GPUSHIM_VERSION_MAJOR 1\n#define GPUSHIM_VERSION_MINOR 0\n'
                                '#define GPUSHIM_VERSION_PATCH 0\n#define GPUSHIM_VERSION "1.0.0"\n',
-             'examples/containers/a.yaml': 'newTag: 1.0.0\n', 'examples/a/README.md': 'gpushim 1.0.0, of glibc 2.36.1\n'}
+             'examples/containers/a.yaml': 'newTag: 1.0.0\n',
+             'examples/a/README.md': 'gpushim 1.0.0, of glibc 2.36.1\n'}
     for name, text in texts.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
@@ -300,7 +304,8 @@ def faults_of_layers(folder):
         top, *names = source.relative_to(folder).parts
         (folder / 'built' / top).mkdir(parents=True, exist_ok=True)
         objects[top].append(folder / 'built' / top / ('_'.join(names) + '.o'))
-        subprocess.run([*os.environ.get('CC', 'cc').split(), '-w', '-I', folder, '-c', source, '-o', objects[top][-1]], check=True)
+        subprocess.run([*os.environ.get('CC', 'cc').split(), '-w', '-I', folder, '-c', source, '-o', objects[top][-1]],
+                       check=True)
     archive = folder / 'built' / 'core.a'
     subprocess.run(['ar', 'rcs', archive, *objects['core']], check=True)
     run = subprocess.run([sys.executable, folder / 'tests' / 'layers' / 'check_layers.py', archive,
@@ -357,8 +362,10 @@ def check_layers(folder):
          ['callback gs_up.ask: is not listed']),
         ('shim/start.c', '/* As in core/pool/no.c. */\n',
          ['name shim/start.c core/pool/no.c: a comment names a file that is not there']),
-        ('core/README.md', '| ' + ', '.join(f'`f{i}`' for i in 'abcdefghijk') + ' of `struct gs_up` (core/base/log.h) | all | why |\n',
-         [f'callback gs_up.f{i}: core/README.md has it, exceptions.txt not, or the other way round' for i in 'abcdefghijk'] +
+        ('core/README.md',
+         '| ' + ', '.join(f'`f{i}`' for i in 'abcdefghijk') + ' of `struct gs_up` (core/base/log.h) | all | why |\n',
+         [f'callback gs_up.f{i}: core/README.md has it, exceptions.txt not, or the other way round'
+          for i in 'abcdefghijk'] +
          ['core/README.md: 12 callbacks, 11 are enough']),
         ('tests/layers/exceptions.txt', 'file core/base/log.c: long\n',
          ['exceptions.txt: not needed any more: file core/base/log.c']),
@@ -386,7 +393,25 @@ def check_layers(folder):
           "nothing is known of ['pool/of6']")
 
 
+def check_format(folder):
+    """Of lines that are too long; how C is laid out is clang-format's to say."""
+    for name, text in {
+            'core/base/log.c': f'/* {"x" * 94} */\n/* {"x" * 95} */\n#define LONG {"x" * 100} \\\n    1\n',
+            'core/base/table.h': f'/* clang-format off */\n{"x" * 200}\n/* clang-format on */\n{"x" * 101}\n',
+            'core/share/share.c': f'/* {"x" * 124} */\n/* {"x" * 125} */\n', 'tests/some.txt': 'x' * 200,
+            'tests/some.py': f'# {"x" * 118}\n# {"x" * 119}\n', 'examples/some.sh': f'# {"x" * 119}\n'}.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    run = subprocess.run([sys.executable, ROOT / 'tests' / 'check_format.py', folder, folder], text=True,
+                         capture_output=True, check=False)
+    check('long lines', run.stderr.splitlines(), [
+        'core/base/log.c:2: 101 columns, 100 at most', 'core/base/table.h:4: 101 columns, 100 at most',
+        'core/share/share.c:2: 131 columns, 130 at most', 'examples/some.sh:1: 121 columns, 120 at most',
+        'tests/some.py:2: 121 columns, 120 at most'])
+    check('their status', run.returncode, 1)
+
+
 for case in (check_configure, check_find_cuda, check_examples,
-             check_what_stands_in_the_way, check_count, check_pages, check_version, check_layers):
+             check_what_stands_in_the_way, check_count, check_pages, check_version, check_format, check_layers):
     with tempfile.TemporaryDirectory() as name:
         case(pathlib.Path(name))

@@ -45,7 +45,8 @@ def faults_of_places(version, write):
             if new != text and write:
                 path.write_text(new, encoding='utf-8')
             elif new != text:
-                yield f'{path.relative_to(ROOT)}: names another version than meson.build, {version}: meson compile update-docs'
+                yield (f'{path.relative_to(ROOT)}: names another version than meson.build, {version}: '
+                       'meson compile update-docs')
     if not named:
         yield 'nothing names the version'
 

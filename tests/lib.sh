@@ -260,8 +260,8 @@ fetch_wheel_headers()
     [ -e "$1/include/cuda.h" ]
 }
 
-# fetch_clang_format BUILD: the version that tests/check_format.py names, into BUILD/clang-format. Where it cannot be had
-# that test is skipped.
+# fetch_clang_format BUILD: the version that tests/check_format.py names, into BUILD/clang-format. Where it cannot be
+# had that test is skipped.
 fetch_clang_format()
 {
     format_version=$(sed -n "s/^VERSION = '\\(.*\\)'/\\1/p" "$root/tests/check_format.py")

@@ -2,8 +2,8 @@
 
 Commands of the library (`gpushim ...`) are run as they stand, by a shell, beside two processes that share memory: what
 pages write for something (PID, PROGRAM) is filled in, and programs of others are stand-ins that end well. A line has to
-be understood, and to do what it says: its exit status is 0, or 1 where a command found something to say. Scripts have to
-be run by a test of the build, or by a file of tests.
+be understood, and to do what it says: its exit status is 0, or 1 where a command found something to say. Scripts have
+to be run by a test of the build, or by a file of tests.
 
     page_commands.py PUPPET SHIM BROKER all ROOT BUILD GPUSHIM
     page_commands.py PUPPET SHIM BROKER sessions ROOT BUILD    what pages show of the examples is what these say, but for
@@ -20,25 +20,31 @@ import tempfile
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from puppet import MIB, Puppet, around, check, main, set_for_all
 
-FIRST = re.compile(r"(?:[A-Z_]+=(?:'[^']*'|\S+) )*(?:gpushim|gpushim-broker|sh|python3?|meson|podman|docker|apt-get|dpkg|pip|"
+FIRST = re.compile(r"(?:[A-Z_]+=(?:'[^']*'|\S+) "
+                   r")*(?:gpushim|gpushim-broker|sh|python3?|meson|podman|docker|apt-get|dpkg|pip|"
                    r'systemctl|loginctl|kubectl|mpirun|srun|install|torchrun|promtool|jupyter|kill) ')
 # Programs of others, which a line starts under the library.
 STAND_INS = ('python', 'python3', 'torchrun', 'vllm', 'srun', 'mpirun', 'train', 'program', 'server')
 # Words that stand for something. The first process is A; both sleep and wake in turns.
-WORDS = ((r'4711 4712 4713|PID\.\.\.|PID\|CGROUP\.\.\.', '{both}'), (r'\bA B\b', '{both}'), (r'\b4711\b|\bPID\b|\bB\b', '{one}'),
-         (r'-- PROGRAM|\bPROGRAM$', '-- program'), (r'\./(program|server)', r'\1'), (r'MODEL', 'model'), (r'\bFILE\b', '{file}'),
+WORDS = ((r'4711 4712 4713|PID\.\.\.|PID\|CGROUP\.\.\.', '{both}'), (r'\bA B\b', '{both}'),
+         (r'\b4711\b|\bPID\b|\bB\b', '{one}'),
+         (r'-- PROGRAM|\bPROGRAM$', '-- program'), (r'\./(program|server)', r'\1'), (r'MODEL', 'model'),
+         (r'\bFILE\b', '{file}'),
          (r'127\.0\.0\.1:\d+', '127.0.0.1:0'), (r'/var/lib/prometheus/node-exporter|/etc/cdi|/run/gpushim', '{folder}'),
          (r'/opt/gpushim/bin/', ''))
 # Why a command of the library is not run as it stands, or not at all.
-NOT_RUN = ((r'gpushim (COMMAND|cdi|run|record|report|export|sleep|wake|swap|set|config|ls|broker|cluster|cluster forget)$',
+NOT_RUN = ((r'gpushim (COMMAND|cdi|run|record|report|export|sleep|wake|swap|set|config|ls|broker|cluster|cluster '
+            r'forget)$',
             'names the command'),
            (r'python3? -m gpushim', 'the wheel: tests/packages/wheel.py, tests/packages/python.py'),
            (r'gpushim report', 'tests/command/report.py, as there is no recording here'),)
 # Commands of others: what they are about, and the file of tests that runs the like; or '' and why none does.
 OTHERS = (
-    (r'meson (setup|test|install|compile)', 'tests/run.sh'), (r'podman (build|run|images)', 'tests/packages/containerfile.py'),
+    (r'meson (setup|test|install|compile)', 'tests/run.sh'),
+    (r'podman (build|run|images)', 'tests/packages/containerfile.py'),
     (r'dpkg (-i|--purge)', 'tests/packages/packages.py'), (r'apt-get install', 'tests/lib.sh'),
-    (r'pip install', 'tests/packages/wheel.py'), (r'kubectl (apply|delete|kustomize)', 'tests/containers/kubernetes.py'),
+    (r'pip install', 'tests/packages/wheel.py'),
+    (r'kubectl (apply|delete|kustomize)', 'tests/containers/kubernetes.py'),
     (r'kubectl exec', ''),  # there is no cluster
     (r'systemctl|loginctl', 'tests/packages/units.py'),  # by what they start; no systemd runs here
     (r'promtool', 'tests/command/prometheus.py'), (r'jupyter kernelspec', 'tests/command/container_files.py'),
@@ -86,9 +92,11 @@ class Pages:
 
     def run(self, where, text):
         line = self.filled_in(text.replace('{', '{{').replace('}', '}}'))
-        environment = around.environment({'LD_PRELOAD': None, 'PATH': f'{self.folder}/bin:{os.environ["PATH"]}', 'TERM': 'dumb'})
+        environment = around.environment({'LD_PRELOAD': None, 'PATH': f'{self.folder}/bin:{os.environ["PATH"]}',
+                                          'TERM': 'dumb'})
         lasts = re.search(r'gpushim (top|export .*--listen|broker)', line)
-        ran = subprocess.run(['timeout', '-s', 'TERM', '2' if lasts else '40', 'sh', '-c', line], env=environment, cwd=self.folder, text=True,
+        ran = subprocess.run(['timeout', '-s', 'TERM', '2' if lasts else '40', 'sh', '-c', line], env=environment,
+                             cwd=self.folder, text=True,
                              stdin=subprocess.DEVNULL, capture_output=True, timeout=60, check=False)
         self.ran += 1
         self.said += ran.stdout
@@ -116,7 +124,8 @@ class Pages:
             return
         if re.match(r'(?:[A-Z_]+=\S+ )*(?:sh|python3) [\w./-]+\.(?:sh|py)\b', text):
             self.of_script(where, text)
-        elif re.search(r'\bgpushim(?:-broker)? ', text) and not re.match(r'kubectl|podman|docker|systemctl|jupyter|mpirun -x', text):
+        elif re.search(r'\bgpushim(?:-broker)? ',
+                       text) and not re.match(r'kubectl|podman|docker|systemctl|jupyter|mpirun -x', text):
             self.run(where, text)
         else:
             for what, file in OTHERS:

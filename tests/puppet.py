@@ -39,7 +39,8 @@ INVALID_VALUE, OUT_OF_MEMORY, INVALID_CONTEXT, MAP_FAILED = 1, 2, 201, 205
 NOT_READY, NOT_PERMITTED, NOT_SUPPORTED = 600, 800, 801
 # What cuda.h calls otherwise.
 NAMES = {name: name + '_v2' for name in (
-    'cuMemAlloc', 'cuMemFree', 'cuMemGetInfo', 'cuMemsetD8', 'cuMemsetD32', 'cuMemcpyDtoH', 'cuMemcpyHtoD', 'cuMemcpyDtoD', 'cuMemcpyDtoDAsync',
+    'cuMemAlloc', 'cuMemFree', 'cuMemGetInfo', 'cuMemsetD8', 'cuMemsetD32', 'cuMemcpyDtoH', 'cuMemcpyHtoD',
+    'cuMemcpyDtoD', 'cuMemcpyDtoDAsync',
     'cuMemGetAddressRange', 'cuMemHostRegister', 'cuCtxDestroy', 'cuCtxPopCurrent', 'cuCtxPushCurrent',
     'cuDevicePrimaryCtxRelease', 'cuDevicePrimaryCtxReset', 'cuEventDestroy', 'cuStreamDestroy', 'cuIpcOpenMemHandle',
     'cuStreamBeginCapture')}

@@ -271,7 +271,8 @@ struct gs_block *gs_arena_take_from_locked(struct gs_arena *arena, struct gs_blo
 
 /* Detaches pieces that are free from end to end, and that no work touches any more, from the map
  * and the arena: of about `bytes` together, none larger than `largest`, the highest ones. What was
- * quick is merged first. They are then the caller's, to unmap without the lock (gs_pieces_unmap). */
+ * quick is merged first. They are then the caller's, to unmap without the lock
+ * (gs_pieces_unmap). */
 struct gs_piece *gs_arena_detach_locked(struct gs_arena *arena, size_t bytes, size_t largest);
 /* Free bytes beyond the target: what was live lately, and a slack that is smaller where the device
  * has less left. */

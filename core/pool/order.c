@@ -80,9 +80,9 @@ static void flush_locked(struct gs_arena *arena, struct gs_stream_list *stream)
     stream->bytes = 0;
 }
 
-/* While all work is in one stream, what that freed is free for all at once, and merges with what is.
- * Else it goes to the epoch: while the GPU is behind that is of use to nobody, and a stream that is
- * alone is better off with it. */
+/* While all work is in one stream, what that freed is free for all at once, and merges with what
+ * is. Else it goes to the epoch: while the GPU is behind that is of use to nobody, and a stream
+ * that is alone is better off with it. */
 static __attribute__((noinline)) void holds_much_locked(struct gs_arena *arena,
                                                         struct gs_stream_list *stream)
 {

@@ -49,7 +49,9 @@ homepage=${GPUSHIM_HOMEPAGE-$(git -C "$root" remote get-url origin 2>/dev/null |
 with_fields()
 {
     awk -v version="$version" -v by="$maintainer" -v homepage="$homepage" '
-        function fill(word, text) { if (at = index($0, word)) $0 = substr($0, 1, at - 1) text substr($0, at + length(word)) }
+        function fill(word, text) {
+            if (at = index($0, word)) $0 = substr($0, 1, at - 1) text substr($0, at + length(word))
+        }
         /@HOMEPAGE@/ && homepage == "" { next }
         { fill("@VERSION@", version); fill("@MAINTAINER@", by); fill("@HOMEPAGE@", homepage); print }' "$1"
 }
@@ -129,14 +131,17 @@ build_wheel()
         die 'the build failed, see above'
     }
     package=$copy/examples/packages/wheel
-    printf '"""Of the build: made by build.sh from meson.build."""\nVERSION = '"'%s'"'\n' "$version" >"$package/gpushim/_built.py"
+    printf '"""Of the build: made by build.sh from meson.build."""\nVERSION = '"'%s'"'\n' "$version" \
+        >"$package/gpushim/_built.py"
     cp "$copy/LICENSE" "$package"
     with_fields "$root/examples/packages/wheel/pyproject.toml" >"$package/pyproject.toml"
     # hatchling makes the files; where it is not installed, one that pip fetches for this alone.
     python=python3
-    python3 -c 'import importlib.metadata as m; assert tuple(map(int, m.version("hatchling").split(".")[:2])) >= (1, 27)' \
+    python3 -c 'import importlib.metadata as m
+assert tuple(map(int, m.version("hatchling").split(".")[:2])) >= (1, 27)' \
         2>/dev/null || {
-        { python3 -m venv "$work/python" && "$work/python/bin/pip" install -q hatchling; } >"$work/log" 2>&1 </dev/null ||
+        { python3 -m venv "$work/python" && "$work/python/bin/pip" install -q hatchling; } \
+            >"$work/log" 2>&1 </dev/null ||
             missing 'hatchling, of 1.27 or newer (package python3-hatchling)'
         python=$work/python/bin/python
     }

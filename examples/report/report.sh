@@ -19,5 +19,6 @@ sh "$root/tests/with.sh" native $software "$build/shim/command/gpushim" record -
     fail 'the loop was not recorded'
 gpushim report "$place/trace" ${1:+--html "$1"} >"$place/report"
 cat "$place/report"
-[ -n "${1:-}" ] || grep -q 'log_loss (.*train.py:' "$place/report" || fail 'the line that forgets to let go is not named'
+[ -n "${1:-}" ] || grep -q 'log_loss (.*train.py:' "$place/report" ||
+    fail 'the line that forgets to let go is not named'
 echo 'report: ok'

@@ -3,8 +3,9 @@
 #
 #   sh examples/sleep/sleep.sh [--software] [--by-itself] [MIB]
 #
-# By commands; with --by-itself by two options and none. MIB is the size of each model, 600 where nothing else is said; --software takes the software driver, with
-# a GPU that has room for one. The last line is "sleep: ok" or what went wrong.
+# By commands; with --by-itself by two options and none. MIB is the size of each model, 600 where nothing
+# else is said; --software takes the software driver, with a GPU that has room for one. The last line is
+# "sleep: ok" or what went wrong.
 # shellcheck disable=SC2154,SC2086 # pid_NAME is from lib.sh; nothing, or one word
 set -eu
 

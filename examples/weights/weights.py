@@ -9,8 +9,8 @@ in milliseconds, and with a broker a new one starts on them when all before it h
 `run` says what it did and how long that took, reads the weights until its standard input ends, and once more then. An
 engine takes what is here up to tensors(), and no more: its own allocator and its kernels need not know of it.
 
-The block has the file's index (safetensors: 8 bytes of length, then JSON) and behind it, at a multiple of 512 bytes, its
-data; so all that a reader needs is in the memory itself. The note says where the data begins, and the file's size
+The block has the file's index (safetensors: 8 bytes of length, then JSON) and behind it, at a multiple of 512 bytes,
+its data; so all that a reader needs is in the memory itself. The note says where the data begins, and the file's size
 and time, so that another version of the file is not taken for it.
 """
 import array
@@ -185,7 +185,8 @@ class Memory:
 
 
 # DLPack's code and bits of each type that is in files of weights.
-KINDS = {'F64': (2, 64), 'F32': (2, 32), 'F16': (2, 16), 'BF16': (4, 16), 'I64': (0, 64), 'I32': (0, 32), 'I16': (0, 16),
+KINDS = {'F64': (2, 64), 'F32': (2, 32), 'F16': (2, 16), 'BF16': (4, 16), 'I64': (0, 64), 'I32': (0, 32),
+         'I16': (0, 16),
          'I8': (0, 8), 'U8': (1, 8), 'BOOL': (6, 8)}
 
 

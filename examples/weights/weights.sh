@@ -36,7 +36,8 @@ weights()
 # run NAME DESCRIPTOR: an engine. Not by weights(): the number is to be the engine's, not that of a shell around it.
 run()
 {
-    start "$1" "$2" sh "$root/tests/with.sh" shim $software "$python" "$root/examples/weights/weights.py" run llama "$file"
+    start "$1" "$2" sh "$root/tests/with.sh" shim $software \
+        "$python" "$root/examples/weights/weights.py" run llama "$file"
 }
 
 if [ -z "$file" ]; then

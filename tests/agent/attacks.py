@@ -166,7 +166,8 @@ def strangers(cluster, machines, a, b):
                 plain.sendall(bytes([byte]))
                 attack.count += 1
 
-    beside('strangers that say it byte by byte', one, a, b, trickle, anew, lambda attack: attack.count > 1000, threads=16)
+    beside('strangers that say it byte by byte', one, a, b, trickle, anew, lambda attack: attack.count > 1000,
+           threads=16)
 
     def be_nobody(_):
         with context.wrap_socket(call(port)) as link:
@@ -197,7 +198,8 @@ def takes_of(handle, liar, exporter, leases):
 
     def one(lease):
         number = struct.pack('<Q', lease)
-        return message(TAKE, name + hash_of(handle, b"gpushim importer's proof", liar.machine + exporter + number) + number
+        return message(TAKE,
+                       name + hash_of(handle, b"gpushim importer's proof", liar.machine + exporter + number) + number
                        + struct.pack('<II', os.getuid(), os.getgid()))
     return b''.join(one(lease) for lease in leases)
 
@@ -272,7 +274,8 @@ def recalls_without_end(cluster, machines, a, b):
     over, said = threading.Event(), [0]
 
     def answer(body):
-        return message(TAKEN, body[48:56] + proof_of(raw, body, liar.importer, liar.liar.machine) + struct.pack('<II', 0, 0))
+        return message(TAKEN,
+                       body[48:56] + proof_of(raw, body, liar.importer, liar.liar.machine) + struct.pack('<II', 0, 0))
 
     liar.answer = answer
 

@@ -30,7 +30,8 @@ def before_it_is_published(one, two, a, b):
 def before_it_is_heard_of(cluster, one, two, a, b):
     """The exporter's machine knows nothing of the importer's, until it has hung up on it."""
     folder = f'{cluster.folder}/directory/gpushim'
-    own = next(name for name in os.listdir(folder) if name.startswith('agents.') and b'm2\0' in contents(f'{folder}/{name}'))
+    own = next(name for name in os.listdir(folder) if name.startswith('agents.')
+               and b'm2\0' in contents(f'{folder}/{name}'))
     text = contents(f'{folder}/{own}')
     os.unlink(f'{folder}/{own}')
     one.kill('agent')

@@ -1,5 +1,5 @@
-"""An etcd without room for more: what it has is opened, what is open stays, and people are told. What is shared meanwhile
-is found when there is room again.
+"""An etcd without room for more: what it has is opened, what is open stays, and people are told. What is shared
+meanwhile is found when there is room again.
 
 usage: full.py GPUSHIM SHIM LIBCUDA AGENT BROKER
 """

@@ -87,7 +87,8 @@ def main():
             one.start_broker()
             two.start_broker()
             check_refused(one, 'certificate problem', '--etcd-ca', another[0])
-            check_refused(one, 'lets this agent not do that', '--etcd-password-file', written(folder, 'wrong', 'another word\n'))
+            check_refused(one, 'lets this agent not do that', '--etcd-password-file',
+                          written(folder, 'wrong', 'another word\n'))
             for machine in cluster.machines:
                 machine.start_agent()
             for machine in cluster.machines:

@@ -27,7 +27,8 @@ def check_dying(cluster, one):
     for member in cluster.members[1:]:
         member.kill()
         member.wait()
-    await_that(lambda: told(one)['lease_seconds'] == 0 and told(one)['directory'], 'without a majority there is no lease')
+    await_that(lambda: told(one)['lease_seconds'] == 0 and told(one)['directory'],
+               'without a majority there is no lease')
     out = one.gpushim('cluster')[1]
     check('lease, WRONG: ' in out and 'directory, WRONG: ' in out, f'and in text: {out}')
 

@@ -1,5 +1,5 @@
-"""A member of a cluster that a test plays: it is in the directory, with a certificate of its own, and says what the test
-has it say. For tests of machines that mean harm.
+"""A member of a cluster that a test plays: it is in the directory, with a certificate of its own, and says what the
+test has it say. For tests of machines that mean harm.
 """
 import ctypes
 import ctypes.util
@@ -115,7 +115,8 @@ class Seal:
         self.sodium = ctypes.CDLL(ctypes.util.find_library('sodium'))
         self.key = hash_of(handle, b"gpushim export's seal")
         out = ctypes.create_string_buffer(len(sealed) - 40)
-        check(self.sodium.crypto_secretbox_open_easy(out, sealed[24:], ctypes.c_ulonglong(len(sealed) - 24), sealed[:24],
+        check(self.sodium.crypto_secretbox_open_easy(out, sealed[24:], ctypes.c_ulonglong(len(sealed) - 24),
+                                                     sealed[:24],
                                                      self.key) == 0, 'the test reads a seal')
         self.fields = struct.unpack(self.FORM, out.raw)
 

@@ -15,7 +15,8 @@ import threading
 
 sys.path.insert(0, os.path.dirname(__file__))
 from caller import HELLO, LISTED, VERSION, message
-from liar import ENDED, KEPT, RECALL, REFUSED, TAKEN, Exporter, Liar, Seal, exports, proof_of, published, sealed_of, take
+from liar import (ENDED, KEPT, RECALL, REFUSED, TAKEN, Exporter, Liar, Seal, exports, proof_of, published, sealed_of,
+                  take)
 from machines import MIB, Program, await_that, check, skip, with_machines
 
 DRIVER = 5  # GS_REFUSED_DRIVER

@@ -45,7 +45,8 @@ class Scene:
         before = self.one.limbo()
         pointer = self.a.do(f'alloc({MIB}, 0x12)')
         handle = self.a.do(f'share({pointer})')
-        there = self.b.opens(handle, f'{self.name}: more is shared {when}; {self.one.said()[-900:]} {self.two.said()[-900:]}')
+        there = self.b.opens(handle,
+                             f'{self.name}: more is shared {when}; {self.one.said()[-900:]} {self.two.said()[-900:]}')
         self.b.do(f'close({there})')
         self.a.do(f'free({pointer})')
         await_that(lambda: self.one.limbo() == before, f'{self.name}: what was shared {when} and closed comes back; '

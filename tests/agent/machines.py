@@ -257,7 +257,8 @@ def memory_folder():
     """Where files are memory that all machines reach."""
     room = os.statvfs('/dev/shm')
     if room.f_bavail * room.f_frsize < FABRIC_BYTES:
-        skip(f'less than {FABRIC_BYTES // MIB} MiB are free in /dev/shm; docker run --shm-size=1g gives a container more')
+        skip(f'less than {FABRIC_BYTES // MIB} MiB are free in /dev/shm; docker run --shm-size=1g gives a container '
+             'more')
     return '/dev/shm'
 
 

@@ -54,7 +54,8 @@ def main():
                         'time.monotonic()) for _ in range(1000)]')
         print(f'reopens of what is still mapped: median {statistics.median(took) * 1e6:.2f} us')
         kib, descriptors = costs(first.agent.pid)
-        print(f'the exporter\'s agent: {before[0]} KiB and {before[1]} descriptors before, {kib} and {descriptors} after')
+        print(f'the exporter\'s agent: {before[0]} KiB and {before[1]} descriptors before, {kib} and {descriptors} '
+              'after')
         sharer.end()
         for reader in readers + [again]:
             reader.end()

@@ -36,7 +36,8 @@ def check_manifest():
     check(list(claims.values()) == [channel], f'the pods claim the domain\'s channel: {claims}')
     for container in template['containers']:
         check({mount['name'] for mount in container['volumeMounts']} <= volumes, f'{container["name"]}: its volumes')
-        check({'name': 'GPUSHIM_SHARE_DIR', 'value': '/run/gpushim'} in container['env'], f'{container["name"]}: the folder')
+        check({'name': 'GPUSHIM_SHARE_DIR', 'value': '/run/gpushim'} in container['env'],
+              f'{container["name"]}: the folder')
         for claim in container.get('resources', {}).get('claims', []):
             check(claim['name'] in claims, f'{container["name"]}: its claim')
     check(sum('claims' in container.get('resources', {}) for container in template['containers']) == 1,
@@ -45,7 +46,8 @@ def check_manifest():
 
 def build(cluster):
     program = os.path.join(cluster.folder, 'message')
-    ran = subprocess.run(['mpicc', '-o', program, os.path.join(EXAMPLES, 'message.c'), *(['-I', INCLUDE] if INCLUDE else []),
+    ran = subprocess.run(['mpicc', '-o', program, os.path.join(EXAMPLES, 'message.c'),
+                          *(['-I', INCLUDE] if INCLUDE else []),
                           LIBCUDA], capture_output=True, text=True, check=False)
     if ran.returncode:
         skip(f'the program cannot be built with mpicc (Debian: libopenmpi-dev): {ran.stderr[-300:]}')
@@ -76,7 +78,8 @@ def play(cluster):
         process.kill()
         out, err = process.communicate()
     check(process.returncode == 0 and 'has its bytes: yes' in out,
-          f'it reads the other machine\'s memory: {process.returncode}, {out}, {err[-1500:]}, {one.said()} {two.said()}')
+          f'it reads the other machine\'s memory: {process.returncode}, {out}, {err[-1500:]}, {one.said()} '
+          f'{two.said()}')
 
 
 def main():

@@ -1,6 +1,6 @@
-"""What etcd says when it refuses, as its versions word it: 3.4 in "error", 3.5 and later in "message" alone; and what one
-in its place says to have it in the log. And what an agent says of its options: what is wrong with them, and who else may
-read its password.
+"""What etcd says when it refuses, as its versions word it: 3.4 in "error", 3.5 and later in "message" alone; and what
+one in its place says to have it in the log. And what an agent says of its options: what is wrong with them, and who
+else may read its password.
 
 usage: words.py AGENT
 """
@@ -68,9 +68,11 @@ def agent(place, *options):
     with tempfile.TemporaryDirectory(prefix='gpushim-words-') as folder:
         os.mkdir(f'{folder}/share', 0o700)
         with open(f'{folder}/log', 'wb') as log:
-            process = subprocess.Popen([AGENT, '--directory', place, '--listen', '127.0.0.1', '--machine-id', f'{1:032x}',
+            process = subprocess.Popen([AGENT, '--directory', place, '--listen', '127.0.0.1', '--machine-id',
+                                        f'{1:032x}',
                                         '--boot-id', f'{2:032x}', '--lease', '3', *options], stderr=log,
-                                       env={'GPUSHIM_SHARE_DIR': f'{folder}/share', 'GPUSHIM_CONFIG': '', 'PATH': '/usr/bin'})
+                                       env={'GPUSHIM_SHARE_DIR': f'{folder}/share', 'GPUSHIM_CONFIG': '',
+                                            'PATH': '/usr/bin'})
 
         def said():
             with open(f'{folder}/log', 'rb') as file:
@@ -130,7 +132,8 @@ def passwords(folder):
         path = secret(folder, 'x' * 20, f'password-{mode:o}', mode)
         with agent(etcd.place, '--etcd-user', 'u', '--etcd-password-file', path, '--name', 'n' * 31) as said:
             await_that(lambda: 'the directory answers' in said(), f'it runs: {said()}')
-            check(word is None or f'others may {word} the password in {path} (mode 0{mode:o})' in said(), f'{mode:o}: {said()}')
+            check(word is None or f'others may {word} the password in {path} (mode 0{mode:o})' in said(),
+                  f'{mode:o}: {said()}')
             check(word or 'others may' not in said(), f'nothing to say: {said()}')
             check('goes over the network as it is' in said(), f'a password over http: {said()}')
 
@@ -138,14 +141,18 @@ def passwords(folder):
 def wrong_options():
     """One line each, and it does not start."""
     for options, word in ((('--name', 'n' * 32), '--name wants up to 31'), (('--prefix', ''), '--prefix wants 1 to 60'),
-                          (('--prefix', 'p' * 61), '--prefix wants 1 to 60'), (('--listen', '0.0.0.0'), 'give --address'),
+                          (('--prefix', 'p' * 61), '--prefix wants 1 to 60'),
+                          (('--listen', '0.0.0.0'), 'give --address'),
                           (('--listen', '[::]:7610'), 'give --address'),
-                          *((('--lease', lease), '--lease wants a number') for lease in ('2', '3601', '15 s', '4294967311', '')),
+                          *((('--lease', lease), '--lease wants a number')
+                            for lease in ('2', '3601', '15 s', '4294967311', '')),
                           *((('--listen', where), '--listen wants') for where in
                             ('', ':7610', '127.0.0.1:', '127.0.0.1:65536', '127.0.0.1:7x', '[::1', '[]', '[::1]:'))):
         with tempfile.TemporaryDirectory(prefix='gpushim-words-') as folder:
-            run = subprocess.run([AGENT, '--directory', f'folder:{folder}', '--listen', '127.0.0.1', *options], text=True,
-                                 env={'GPUSHIM_SHARE_DIR': folder, 'GPUSHIM_CONFIG': ''}, capture_output=True, timeout=60,
+            run = subprocess.run([AGENT, '--directory', f'folder:{folder}', '--listen', '127.0.0.1', *options],
+                                 text=True,
+                                 env={'GPUSHIM_SHARE_DIR': folder, 'GPUSHIM_CONFIG': ''}, capture_output=True,
+                                 timeout=60,
                                  check=False)
         check(run.returncode == 2 and run.stderr.startswith(f'gpushim-agent: {word}') and run.stderr.count('\n') == 1,
               f'{options}: {run}')

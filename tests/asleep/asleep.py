@@ -1,5 +1,5 @@
-"""What a program meets that sleeps: each test has a process of its own. Its calls are those of tests/asleep/inside.c, the
-driver and the library.
+"""What a program meets that sleeps: each test has a process of its own. Its calls are those of tests/asleep/inside.c,
+the driver and the library.
 
     asleep.py PUPPET SHIM BROKER HOW...
 """
@@ -120,8 +120,8 @@ def use():
 
 
 def refused():
-    """With sleep.wake = use, where it cannot be woken: calls that have no memory natively say so, a free waits. Once it can
-    be, all is as it was."""
+    """With sleep.wake = use, where it cannot be woken: calls that have no memory natively say so, a free waits. Once it
+    can be, all is as it was."""
     one = Sleeper(threads=2, GPUSHIM_SLEEP_WAKE='use', GPUSHIM_DEBUG_RECLAIM_FROM_PEERS='on')
     block, freed = one.block(stamp=6), one.alloc(SIZE)
     one.must_sleep()
@@ -129,7 +129,8 @@ def refused():
     task = one.thread(1).result('gettid')
     one.thread(1).tell('cuMemFree', freed)
     for _ in range(20):
-        for call in ('cuMemcpyDtoH', Out(4), block, 4), ('cuMemsetD32Async', block, 7, WORDS, 0), ('cuMemAlloc', OUT, SIZE):
+        for call in ('cuMemcpyDtoH', Out(4), block, 4), ('cuMemsetD32Async', block, 7, WORDS,
+                                                         0), ('cuMemAlloc', OUT, SIZE):
             check(one.result(*call) == OUT_OF_MEMORY, f'{call[0]} is refused')
     await_that(lambda: one.waits(task), 'the free waits')
     one.cuMemGetInfo(OUT, OUT)
@@ -249,7 +250,8 @@ def tag():
         one.map_piece(base + piece * PIECE, handle)
         one.cuMemsetD32(base + piece * PIECE, 7, PIECE // 4)
     state = one.sleep(discard='kv')
-    check(state.away >= 2 * SIZE + 2 * PIECE and state.copied <= SIZE + PIECE + MIB, f'of {state.away} bytes {state.copied} are kept')
+    check(state.away >= 2 * SIZE + 2 * PIECE and state.copied <= SIZE + PIECE + MIB,
+          f'of {state.away} bytes {state.copied} are kept')
     one.must_wake()
     one.must_be(kept, 8)
     one.cuMemsetD32(block, 10, WORDS)
@@ -285,13 +287,15 @@ def under_way():
     one.must_wake()
     await_that(lambda: one.result('softcuda_calls', 'cuStreamCreate') > made, 'the call that waited is made')
     error, state = one.try_sleep(SHORT_NS)
-    check(error == EBUSY and b'cuStreamCreate' in state.text, f'a call that has waited is waited for: {error}, {state.text}')
+    check(error == EBUSY and b'cuStreamCreate' in state.text,
+          f'a call that has waited is waited for: {error}, {state.text}')
     late.answer()
     one.sleep_and_wake()
 
 
 def hidden():
-    """A thread that ends while all are listed hides one that is in a call, and another begins: there are as many as before."""
+    """A thread that ends while all are listed hides one that is in a call, and another begins: there are as many as
+    before."""
     one = Sleeper()
     block = one.block(stamp=4)
     one.pointer('softcuda_delay', 'cuStreamCreate', 1000000)
@@ -319,7 +323,8 @@ def asks():
                      ('cuPointerGetAttributes', 1, kinds, struct.pack('Q', answer), block)):
             one.must_sleep()
             thread = one.tell_and_see_wait(*call)
-            check(one.result('cuPointerGetAttribute', OUT4, 2, host) == INVALID_VALUE, "the host's memory is not told of")
+            check(one.result('cuPointerGetAttribute', OUT4, 2, host) == INVALID_VALUE,
+                  "the host's memory is not told of")
             one.must_wake()
             result, outs = thread.answer()
             check(result == 0, f'{call[0]} answers: {result}')
@@ -341,8 +346,8 @@ def limits():
 
 
 def small():
-    """With sleep.wake = use: whoever calls wakes it on the stack that it has, also where the GPU is full at first and others
-    are asked."""
+    """With sleep.wake = use: whoever calls wakes it on the stack that it has, also where the GPU is full at first and
+    others are asked."""
     one = Sleeper(GPUSHIM_SLEEP_WAKE='use', GPUSHIM_DEBUG_RECLAIM_FROM_PEERS='on')
     block = one.alloc(SIZE)
     for full in False, True:
@@ -357,14 +362,16 @@ MOUNTS = ('mount --bind "$0/meminfo" /proc/meminfo && mount --bind "$0/cgroup" /
           'mount --bind "$0/groups" /sys/fs/cgroup && exec "$@"')
 KIB = 1024
 OLD, OUTER, INNER = ('groups/' + group for group in ('memory/old', 'outer', 'outer/inner'))
-ROOMY = {'meminfo': f'MemTotal: 1 kB\nMemAvailable: {64 * KIB} kB\n', 'cgroup': '4:cpu,memory:/old\n1:name=x:/\n0::/outer/inner\n',
+ROOMY = {'meminfo': f'MemTotal: 1 kB\nMemAvailable: {64 * KIB} kB\n',
+         'cgroup': '4:cpu,memory:/old\n1:name=x:/\n0::/outer/inner\n',
          f'{OLD}/memory.limit_in_bytes': 1 << 62, f'{OLD}/memory.usage_in_bytes': 6 * MIB, f'{OLD}/memory.stat': ''} | {
              f'{group}/memory.{name}': text for group in (OUTER, INNER)
              for name, text in (('max', 'max'), ('high', 'max'), ('current', 6 * MIB), ('stat', 'file 9\n'))}
 
 
 def room():
-    """Whether the host has room is known before anything moves: by the kernel, and by what groups of either kind leave."""
+    """Whether the host has room is known before anything moves: by the kernel, and by what groups of either kind
+    leave."""
     with tempfile.TemporaryDirectory() as folder:
         def tell(**told):
             for name, text in (ROOMY | told).items():
@@ -383,7 +390,8 @@ def room():
                        {f'{INNER}/memory.max': 10 * MIB, f'{INNER}/memory.stat': 'inactive_file 1\n'}):
             tell(**little)
             error, state = one.try_sleep()
-            check(error == ENOMEM and b"the host's memory has room for " in state.text, f'with {little}: {error}, {state.text}')
+            check(error == ENOMEM and b"the host's memory has room for " in state.text,
+                  f'with {little}: {error}, {state.text}')
             one.must_be(block, 12)
         for enough in ({}, {f'{OUTER}/memory.max': 12 * MIB},
                        {f'{INNER}/memory.max': 10 * MIB, f'{INNER}/memory.stat': f'inactive_file {2 * MIB}\n'}):

@@ -43,7 +43,8 @@ def all_rows(quick, software):
         ('64 KiB, stream-ordered', pair('64K', many, '--async'), 'ns_per_pair', 'ns'),
         ('alloc + free, 256 MiB', pair('256M', few), 'ns_per_pair', 'ns'),
         ('256 MiB, stream-ordered', pair('256M', few, '--async'), 'ns_per_pair', 'ns'),
-        (f'1 MiB, {threads} threads', pair('1M', few, '--warmup', str(few), '--threads', str(threads)), 'ns_per_pair_mean', 'ns'),
+        (f'1 MiB, {threads} threads', pair('1M', few, '--warmup', str(few), '--threads', str(threads)),
+         'ns_per_pair_mean', 'ns'),
         (f'64 KiB, {threads} threads', pair('64K', many // 10, '--warmup', str(many // 20), '--threads', str(threads)),
          'pairs_per_second', 'pairs/s'),
         (f'4 KiB beside {live:,} live', pair('4K', many, '--live', str(live)), 'ns_per_pair', 'ns'),
@@ -51,7 +52,8 @@ def all_rows(quick, software):
         ('IPC: open and close again', ipc, 'reopen_close_us', 'us'),
         ('IPC: first open, each piece beyond the first', ipc, 'open_piece_us', 'us'),
         *shared,
-        *((f'{name.replace("_", " ")} of what is not ours', overhead, f'{name}_instructions', 'instructions') for name in (
+        *((f'{name.replace("_", " ")} of what is not ours', overhead, f'{name}_instructions', 'instructions')
+          for name in (
             'pointer_attribute', 'address_range', 'free', 'free_from_pool', 'copy', 'copy_rows', 'copy_volume',
             'copy_peer', 'fill', 'launch', 'launch_per_thread', 'launch_config', 'launch_attribute', 'launch_graph',
             'dlsym')),
@@ -133,7 +135,8 @@ def table(rows, results):
     lines += [(title, *(number(figure(results[command], mode, field), unit) for mode in MODES))
               for title, command, field, unit in rows]
     widths = [max(len(line[i]) for line in lines) for i in range(len(MODES) + 1)]
-    return '\n'.join(f'{title:<{widths[0]}}  {native:>{widths[1]}}  {shim:>{widths[2]}}' for title, native, shim in lines)
+    return '\n'.join(f'{title:<{widths[0]}}  {native:>{widths[1]}}  {shim:>{widths[2]}}' for title, native,
+                     shim in lines)
 
 
 def main():

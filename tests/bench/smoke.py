@@ -273,10 +273,12 @@ def latency():
     refused(1, 'usage: latency', 'latency', 'threads', '--calls', 15)
 
 
-# Pieces that the library makes and gives back for 1,000 of the program's calls, and events that it records, by cuMemAlloc;
-# then both in stream order. Making a piece takes half a millisecond more there: how much is kept depends on what it costs,
-# and so it is nearly the same on each machine. A fifth more than runs had; of events, beside other programs, twice as many.
-KEPT = {'mixed': (10, 1, 10.5, 2), 'server': (2.6, 44, 2.6, 2.5), 'training': (4.6, 0.5, 4.8, 2.7), 'threads': (13, 66, 17, 6)}
+# Pieces that the library makes and gives back for 1,000 of the program's calls, and events that it records, by
+# cuMemAlloc; then both in stream order. Making a piece takes half a millisecond more there: how much is kept depends on
+# what it costs, and so it is nearly the same on each machine. A fifth more than runs had; of events, beside other
+# programs, twice as many.
+KEPT = {'mixed': (10, 1, 10.5, 2), 'server': (2.6, 44, 2.6, 2.5), 'training': (4.6, 0.5, 4.8, 2.7),
+        'threads': (13, 66, 17, 6)}
 MAKING = 'cuMemCreate:delay:500,*:delay:1'  # and each call some 50 us
 
 
@@ -300,7 +302,8 @@ def latency_kept():
                 pieces, events = kept(mix, *more)
                 if pieces <= most[0] and events <= most[1]:
                     break
-            check(pieces <= most[0] and events <= most[1], f'{mix} {more}: {pieces} pieces and {events} events, {most} at most')
+            check(pieces <= most[0] and events <= most[1],
+                  f'{mix} {more}: {pieces} pieces and {events} events, {most} at most')
 
 
 def against():
@@ -315,16 +318,19 @@ def against():
         check(line['with'] == name and given == taken >= line['alloc']['calls'] > 0, f'{given} given, {taken} taken')
     line = measure('native', 'latency', 'mixed', '--calls', 2000, '--with', 'mempool')
     check(line['ratio'] > 1, 'what the pool reserves is seen')
-    for bad, said in (('none', 'no other allocator none'), ('async:/none.so', '/none.so'), (f'async:{stand_in}', 'of kind async'),
+    for bad, said in (('none', 'no other allocator none'), ('async:/none.so', '/none.so'),
+                      (f'async:{stand_in}', 'of kind async'),
                       (f'torch:{BUILD}/tests/driver/libcuda.so.1', 'PyTorch 2.8')):
         refused(1, said, 'latency', 'mixed', '--with', bad)
     with tempfile.TemporaryDirectory() as name:
         out = pathlib.Path(name)
-        command = [sys.executable, str(HERE / 'against.py'), '--software', '--mix', 'mixed', '--trace', 'gpt', '--seconds',
+        command = [sys.executable, str(HERE / 'against.py'), '--software', '--mix', 'mixed', '--trace', 'gpt',
+                   '--seconds',
                    '0.05', '--out', str(out)]
 
         def against_says(status, *more):
-            done = subprocess.run([*command, *map(str, more)], capture_output=True, text=True, timeout=PATIENT_S, check=False)
+            done = subprocess.run([*command, *map(str, more)], capture_output=True, text=True, timeout=PATIENT_S,
+                                  check=False)
             print(done.stdout, done.stderr, sep='', end='')
             check(done.returncode == status, f'against.py ended with {done.returncode}')
             check((out / 'against.txt').read_text() == done.stdout, 'the text')

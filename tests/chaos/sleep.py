@@ -1,13 +1,13 @@
-"""Sleep and wake on their worst days: a program that allocates, computes, makes and ends contexts (tests/stress) is put to sleep
-and woken again and again, and SIGKILL meets the command, or the program, at any moment.
+"""Sleep and wake on their worst days: a program that allocates, computes, makes and ends contexts (tests/stress) is put
+to sleep and woken again and again, and SIGKILL meets the command, or the program, at any moment.
 
     sleep.py STRESS GPUSHIM SHIM LIBCUDA [--seconds N] [--seed N]
 
-Every other time it is four servers that have room for two, each used at moments of its own: they sleep for each other and wake by
-use, and SIGKILL meets some.
+Every other time it is four servers that have room for two, each used at moments of its own: they sleep for each other
+and wake by use, and SIGKILL meets some.
 
-A program that is not killed must end well, which it does where each byte was right; and what a killed one had must be had again:
-memory of the GPU, files of contents. The same seed takes the same choices, at other instants.
+A program that is not killed must end well, which it does where each byte was right; and what a killed one had must be
+had again: memory of the GPU, files of contents. The same seed takes the same choices, at other instants.
 """
 import argparse
 import ctypes
@@ -85,8 +85,10 @@ class Machine:
                                      'GPUSHIM_DEBUG_RECLAIM_FROM_PEERS': 'on', **settings})
 
     def serve(self, number):
-        return subprocess.Popen([sys.executable, '-c', SERVER, str(number), str(CALLS)], text=True, stderr=subprocess.PIPE,
-                                env={**self.environment, 'LD_PRELOAD': self.shim, 'GPUSHIM_DEBUG_RECLAIM_FROM_PEERS': 'on',
+        return subprocess.Popen([sys.executable, '-c', SERVER, str(number), str(CALLS)], text=True,
+                                stderr=subprocess.PIPE,
+                                env={**self.environment, 'LD_PRELOAD': self.shim,
+                                     'GPUSHIM_DEBUG_RECLAIM_FROM_PEERS': 'on',
                                      'GPUSHIM_SLEEP_AFTER': '10 ms', 'GPUSHIM_SLEEP_WAKE': 'use'})
 
     def order(self, *words):
@@ -95,7 +97,8 @@ class Machine:
 
     def used(self):
         """Of each GPU, natively."""
-        ran = subprocess.run([sys.executable, '-c', FREE], env=self.environment, capture_output=True, text=True, check=True)
+        ran = subprocess.run([sys.executable, '-c', FREE], env=self.environment, capture_output=True, text=True,
+                             check=True)
         return [int(line) for line in ran.stdout.split()]
 
     def ask(self, *words):
@@ -107,13 +110,15 @@ class Machine:
 
 def one_life(machine, choose):
     """What became of it: kills of commands, and whether the program was killed."""
-    settings = choose.choice(({}, {'GPUSHIM_SLEEP_WAKE': 'use'}, {'GPUSHIM_SLEEP_AFTER': '1 ms', 'GPUSHIM_SLEEP_WAKE': 'use'}))
+    settings = choose.choice(({}, {'GPUSHIM_SLEEP_WAKE': 'use'},
+                              {'GPUSHIM_SLEEP_AFTER': '1 ms', 'GPUSHIM_SLEEP_WAKE': 'use'}))
     program = machine.start(choose.randrange(1 << 31), settings)
     pid, kills, killed = str(program.pid), 0, False
     dies = choose.randrange(60) if choose.random() < 0.5 else None  # before this order
     orders = 0
     while program.poll() is None and not killed:
-        words = choose.choice((('sleep', pid), ('sleep', pid, '--to', str(machine.contents)), ('wake', pid), ('swap', pid, pid)))
+        words = choose.choice((('sleep', pid), ('sleep', pid, '--to', str(machine.contents)), ('wake', pid),
+                               ('swap', pid, pid)))
         order = machine.order(*words, '--timeout', choose.choice(('0s', '0.01s', '5s')))
         if orders == dies:
             time.sleep(choose.random() * KILLED_WITHIN_S)

@@ -28,7 +28,8 @@ def as_nobody():
 
 def run(words, settings=None, **options):
     return subprocess.run(words, env=surroundings(**(settings or {})), check=False,
-                          **{'errors': 'replace', 'timeout': 100, 'capture_output': True, 'stdin': subprocess.DEVNULL} | options)
+                          **{'errors': 'replace', 'timeout': 100, 'capture_output': True, 'stdin': subprocess.DEVNULL}
+                          | options)
 
 
 def expect(ran, status, out='', err=''):

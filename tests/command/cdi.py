@@ -46,11 +46,14 @@ def mount(outside, inside, mode):
 def expected(folder=None):
     """The specification, as it has to be."""
     def device(name, *env):
-        env = [*env, f'GPUSHIM_SHARE_BROKER={INSIDE}/bin/gpushim-broker', *[f'GPUSHIM_SHARE_DIR={INSIDE}/share'] * bool(folder)]
-        return {'name': name, 'containerEdits': {'env': env} | ({'mounts': [mount(folder, '/share', 'rw')]} if folder else {})}
+        env = [*env, f'GPUSHIM_SHARE_BROKER={INSIDE}/bin/gpushim-broker',
+               *[f'GPUSHIM_SHARE_DIR={INSIDE}/share'] * bool(folder)]
+        return {'name': name,
+                'containerEdits': {'env': env} | ({'mounts': [mount(folder, '/share', 'rw')]} if folder else {})}
     return {'cdiVersion': '0.5.0', 'kind': 'libgpushim.dev/shim',
             'devices': [device('all', f'LD_PRELOAD={INSIDE}/lib/libgpushim.so'), device('all-run')],
-            'containerEdits': {'mounts': [mount(library, '/lib/libgpushim.so', 'ro'), mount(gpushim, '/bin/gpushim', 'ro'),
+            'containerEdits': {'mounts': [mount(library, '/lib/libgpushim.so', 'ro'),
+                                          mount(gpushim, '/bin/gpushim', 'ro'),
                                           mount(gpushim, '/bin/gpushim-broker', 'ro')]}}
 
 
@@ -91,7 +94,8 @@ def writes_the_file(folder):
     expect(generate('generate', '--output', f'{folder}/none/shim.json'), 1, '',
            r'gpushim: \S+/none/shim\.json. cannot be written: No such file or directory; make its folder first .*\n')
     os.mkdir(f'{folder}/folder.json')
-    expect(generate('generate', '--output', f'{folder}/folder.json'), 1, '', r'.* cannot be written: Is a directory; .*\n')
+    expect(generate('generate', '--output', f'{folder}/folder.json'), 1, '',
+           r'.* cannot be written: Is a directory; .*\n')
     check(sorted(os.listdir(folder)) == ['folder.json', 'here.yaml', 'shim.json'], f'left: {os.listdir(folder)}')
     if os.geteuid() == 0:
         as_root = os.path.join(folder, 'folder.json') + '/shim.json'
@@ -114,7 +118,8 @@ def copied(folder, with_library=True):
 def says_what_is_wrong(folder):
     alone = copied(folder, with_library=False)
     ran = expect(generate('generate', program=alone), 1, '', 'gpushim: there is no libgpushim.so .*')
-    check(f'  {os.path.dirname(os.path.dirname(alone))}/lib/libgpushim.so: No such file or directory\n' in ran.stderr, f'{ran.stderr}')
+    check(f'  {os.path.dirname(os.path.dirname(alone))}/lib/libgpushim.so: No such file or directory\n' in ran.stderr,
+          f'{ran.stderr}')
     expect(generate('generate', '--share-dir', ''), 1, '', r"gpushim: --share-dir: '' cannot be used: No such .*\n")
     expect(generate('generate', '--share-dir', f'{folder}/none'), 1, '',
            r"gpushim: --share-dir: '\S+/none' cannot be used: No such .*; make it first, .*install -d -m 1777\n")
@@ -206,7 +211,8 @@ def share(runtime, folder):
     case = make_case(runtime, folder, 'all', 'all')
     begin_both(case, ())
     log = json.loads(said(case, f'{INSIDE}/bin/gpushim', 'version', '--json').splitlines()[-1])
-    check(log.pop('time', None) and log == {'version': version, 'library': f'{INSIDE}/lib/libgpushim.so'}, f'inside: {log}')
+    check(log.pop('time', None) and log == {'version': version, 'library': f'{INSIDE}/lib/libgpushim.so'},
+          f'inside: {log}')
     check(f'gpushim-broker {version}' in said(case, f'{INSIDE}/bin/gpushim-broker', '--version'), 'no broker')
 
 

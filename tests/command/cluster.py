@@ -57,7 +57,8 @@ class Agent:
         return lease
 
     def answer(self, machines, ask):
-        """What `ask` says while this one tells of these machines; of one that is to be forgotten, that it had one lease."""
+        """What `ask` says while this one tells of these machines; of one that is to be forgotten, that it had one
+        lease."""
         asking = threading.Thread(target=self.tell, args=(machines,))
         asking.start()
         said = ask()
@@ -77,7 +78,8 @@ class Agent:
 
 
 def told(client, machines, machine, name, state, *sums):
-    return wire.machine(client, 0, 0, 4, 2, 200, machines, state, machine, name, *sums, 5_250_000_000, 5_000_000_000, b'no room')
+    return wire.machine(client, 0, 0, 4, 2, 200, machines, state, machine, name, *sums, 5_250_000_000, 5_000_000_000,
+                        b'no room')
 
 
 def cluster(folder, *arguments):
@@ -144,7 +146,8 @@ def check_wrong(folder):
         check('no broker runs here' in run.stderr, f'there is none: {run}')
 
 
-MACHINES = [(b'm' * 16, b'one', 2, 3, 30, 1, 10), (b'n' * 16, b'two', 3, 5, 50, 2, 20), (b'o' * 16, b'three', 1, 7, 70, 0, 0)]
+MACHINES = [(b'm' * 16, b'one', 2, 3, 30, 1, 10), (b'n' * 16, b'two', 3, 5, 50, 2, 20),
+            (b'o' * 16, b'three', 1, 7, 70, 0, 0)]
 
 
 def broker_at(path, silent=None):
@@ -161,15 +164,20 @@ def check_told(folder, name):
     broker = broker_at(os.path.join(folder, name))
     run = gpushim(folder, 'cluster', '--json')
     (row,) = json.loads(run.stdout)['rows']
-    check(run.returncode == 0 and (row['has_agent'], row['agent_pid'], row['shared_blocks'], row['opened_blocks'], row['opened_bytes']) ==
+    check(run.returncode == 0
+          and (row['has_agent'], row['agent_pid'], row['shared_blocks'], row['opened_blocks'], row['opened_bytes']) ==
           (False, 0, 4, 2, 200), f'a broker in numbers: {run}')
-    found = [tuple(machine[word] for word in ('name', 'state', 'leases', 'bytes', 'freed_leases', 'freed_bytes', 'age_seconds'))
+    found = [tuple(machine[word]
+                   for word in ('name', 'state', 'leases', 'bytes', 'freed_leases', 'freed_bytes', 'age_seconds'))
              for machine in row['machines']]
-    check(found == [('one', 'there', 3, 30, 1, 10, 5.25), ('two', 'lost', 5, 50, 2, 20, 5.25), ('three', 'comes back', 7, 70, 0, 0, 5.25)],
+    check(found == [('one', 'there', 3, 30, 1, 10, 5.25), ('two', 'lost', 5, 50, 2, 20, 5.25),
+                    ('three', 'comes back', 7, 70, 0, 0, 5.25)],
           f'each machine in numbers: {found}')
     text = gpushim(folder, 'cluster').stdout
-    check('no agent; 4 blocks may be opened on other machines; 2 of other machines, 200 bytes, are open here; 3 machines' in text and
-          text.count('  machine ') == 3 and 'two (' in text and ': 5 leases, 50 bytes, ' in text and 'freed blocks 2, 20 bytes' in text,
+    check('no agent; 4 blocks may be opened on other machines; 2 of other machines, 200 bytes, are open here; 3 '
+          'machines' in text and
+          text.count('  machine ') == 3 and 'two (' in text and ': 5 leases, 50 bytes, ' in text
+          and 'freed blocks 2, 20 bytes' in text,
           f'and in words: {text}')
     broker.end()
     for silent in (0, 1):
@@ -177,7 +185,8 @@ def check_told(folder, name):
         for form in ((), ('--json',)):
             run = gpushim(folder, 'cluster', *form)
             check(run.returncode == 1 and f'the broker, process {os.getpid()}: ' in run.stderr and
-                  (not form or isinstance(json.loads(run.stdout)['rows'], list)), f'one that says no more, {form}: {run}')
+                  (not form or isinstance(json.loads(run.stdout)['rows'], list)),
+                  f'one that says no more, {form}: {run}')
         broker.end()
 
 

@@ -38,7 +38,8 @@ def in_bash(*line):
     text = ' '.join(line)
     found = output('bash', '--norc', '-c', f'source {shlex.quote(folder)}/gpushim.bash; '
                   f'COMP_WORDS=({" ".join(shlex.quote(word) for word in words)}); COMP_CWORD={len(words) - 1}; '
-                  f'COMP_LINE={shlex.quote(text)}; COMP_POINT={len(text)}; _gpushim; printf "%s\\n" "${{COMPREPLY[@]}}"')
+                  f'COMP_LINE={shlex.quote(text)}; COMP_POINT={len(text)}; _gpushim; printf "%s\\n" '
+                  f'"${{COMPREPLY[@]}}"')
     return [word for word in found if word]
 
 
@@ -54,7 +55,8 @@ def expect(what, found, expected):
 
 # Words of a line, and what may stand in place of the last; fish writes the whole word.
 TOLD = [(['conf'], ['config']), (['config', '--'], ['--check', '--json', '--help']), (['config', '--ch'], ['--check']),
-        (['set', '1', 'pool.dec'], ['pool.decay=']), (['ls', 'weights/'], ['weights/a']), (['run', '-o', 'pool.dec'], ['pool.decay=']),
+        (['set', '1', 'pool.dec'], ['pool.decay=']), (['ls', 'weights/'], ['weights/a']),
+        (['run', '-o', 'pool.dec'], ['pool.decay=']),
         (['config', '--check', 'some'], ['some.conf']), (['trim', 'a'], ['all']), (['help', 'sta'], ['stats']),
         (['set', '1', 'pool.f'], []), (['config', '--ch', 'some'], ['some.conf']), (['config', '--', '--js'], []),
         (['nonsense', '--js'], []), (['run', '--', 'cat', 'so'], ['some.conf'])]

@@ -27,7 +27,8 @@ def holds(condition, what, *seen):
 
 def without(**settings):
     """Nothing of the caller's that the library goes by, a home neither."""
-    return {name: None for name in os.environ if OURS.match(name)} | {'HOME': None, 'XDG_CONFIG_HOME': None, 'GPUSHIM_CONFIG': ''} | settings
+    return {name: None for name in os.environ
+            if OURS.match(name)} | {'HOME': None, 'XDG_CONFIG_HOME': None, 'GPUSHIM_CONFIG': ''} | settings
 
 
 def config(*arguments, **settings):
@@ -85,11 +86,13 @@ def check_defaults():
         defaults = rows(''.join(re.sub(r'^#(?=\w+ =)', '', line) for line in file))
     ran = config()
     expect('defaults', ran, 0, '# No file is read: GPUSHIM_CONFIG is there and empty.', of='stdout')
-    holds(rows(ran.stdout) == defaults and len(defaults) >= 30 and not ran.stderr, 'defaults of the sample', rows(ran.stdout), ran.stderr)
+    holds(rows(ran.stdout) == defaults and len(defaults) >= 30 and not ran.stderr, 'defaults of the sample',
+          rows(ran.stdout), ran.stderr)
     remarks = {remark for _, remark in rows(ran.stdout).values()}
     holds(remarks == {None}, 'defaults have no remark', remarks)
     options, found = as_json('defaults as JSON', 0)
-    holds({(o['section'], o['key']): o['value'] for o in options.values()} == {name: value for name, (value, _) in defaults.items()},
+    holds({(o['section'], o['key']): o['value']
+           for o in options.values()} == {name: value for name, (value, _) in defaults.items()},
           'defaults as JSON', options)
     holds(not found['files'], 'no file', found['files'])
     for option in options.values():
@@ -106,16 +109,19 @@ def check_origins(folder):
     options, found = as_json('origins', 0, **settings)
     listed = config(**settings)
     for name, origin, value, default, remark in (
-            ('general.log', ('environment', None, None, 'GPUSHIM_LOG'), 'info', 'warning', 'changed by environment GPUSHIM_LOG, default: warning'),
+            ('general.log', ('environment', None, None, 'GPUSHIM_LOG'), 'info', 'warning',
+             'changed by environment GPUSHIM_LOG, default: warning'),
             ('pool.decay', ('environment', None, None, 'GPUSHIM_POOL_DECAY'), '1 min', '2 s',
              'changed by environment GPUSHIM_POOL_DECAY, default: 2 s'),
             ('pool.cache_limit', ('file', user, 3), '10 %', 'unlimited', f'changed by {shown}:3, default: unlimited'),
             ('pool.limit', ('file', user, 4), 'off', 'off', f'{shown}:4')):
         option = options[name.removeprefix('general.')]
         expect_origin(name, option, *origin)
-        check((option['value'], option['default'], option['is_default']) == (value, default, value == default), f'{option}')
+        check((option['value'], option['default'], option['is_default']) == (value, default, value == default),
+              f'{option}')
         check(rows(listed.stdout)[tuple(name.split('.'))][1] == remark, f'{name}: not {remark}: {listed.stdout}')
-    holds(found['files'][0] == {'path': user, 'read': True, 'why_not': None} and len(found['files']) >= 2, 'files', found['files'])
+    holds(found['files'][0] == {'path': user, 'read': True, 'why_not': None} and len(found['files']) >= 2, 'files',
+          found['files'])
     expect('the list of files', listed, 0, re.escape(f'#   {shown}: read'), of='stdout')
 
 
@@ -132,7 +138,8 @@ def check_listing_is_a_file(folder):
     expect('its check', config('--check', path), 0,
            f'{re.escape(path)}: {len(options)} options, no mistake', of='stdout')
     again, _ = as_json('as listed', 0, GPUSHIM_CONFIG=path)
-    holds({name: o['value'] for name, o in again.items()} == {name: o['value'] for name, o in options.items()}, 'as listed', again)
+    holds({name: o['value'] for name, o in again.items()} == {name: o['value'] for name, o in options.items()},
+          'as listed', again)
     # What no file can say is no line of it.
     ran = config(GPUSHIM_SHARE_DIR='/a #b')
     expect('a # behind a blank', ran, 0, r'#dir = /a #b +# a file cannot say this, only '
@@ -165,10 +172,12 @@ def check_mistakes(folder):
 
 def check_misspelt():
     """Unless it is another's name (tests/unit/config/explain.c)."""
-    pattern = r"environment: GPU_SHIM_LOG is ignored: the library's variables begin with GPUSHIM_; did you mean GPUSHIM_LOG\?"
+    pattern = (r"environment: GPU_SHIM_LOG is ignored: the library's variables begin with GPUSHIM_; "
+               r"did you mean GPUSHIM_LOG\?")
     expect('misspelt', config(GPU_SHIM_LOG='x\ny'), 1, 'gpushim: ' + pattern)
     _, found = as_json('misspelt', 1, GPU_SHIM_LOG='x')
-    holds(len(found['complaints']) == 1 and re.fullmatch(pattern, found['complaints'][0]), 'misspelt', found['complaints'])
+    holds(len(found['complaints']) == 1 and re.fullmatch(pattern, found['complaints'][0]), 'misspelt',
+          found['complaints'])
     ran = config(GPU_SHIM_COLOUR='red')
     holds(ran.returncode == 0 and not ran.stderr, "another's name", ran.stderr)
 
@@ -178,7 +187,8 @@ def check_files(folder):
         home = os.path.join(folder, name)
         return write(home, 'gpushim.conf', text, mode), {'XDG_CONFIG_HOME': home, 'GPUSHIM_CONFIG': None}
 
-    for name, text, mode, why in (('open to others', 'log = info\n', 0o666, r'others may write to it \(mode 666\); chmod go-w .*'),
+    for name, text, mode, why in (('open to others', 'log = info\n', 0o666,
+                                   r'others may write to it \(mode 666\); chmod go-w .*'),
                                   ('too long', '#' * 70000, 0o644, 'longer than 65536 bytes')):
         path, settings = of_user(name, text, mode)
         options, found = as_json(name, 1, **settings)
@@ -216,7 +226,8 @@ def check_check(folder):
            *[f'gpushim: {re.escape(path)}:{line}: .*' for line in [*range(1, 301), 302, 303]])
     options, found = as_json('a check as JSON', 1, '--check', path)
     expect_origin('of the file', options['log'], 'file', path, 301)
-    holds(len(found['complaints']) == 302 and [file['path'] for file in found['files']] == [path], 'a check as JSON', found['files'])
+    holds(len(found['complaints']) == 302 and [file['path'] for file in found['files']] == [path], 'a check as JSON',
+          found['files'])
     expect('one that is absent', config('--check', folder + '/none'), 1,
            'gpushim: .*/none: the configuration is ignored: No such file or directory')
     expect('one that others may write to', config('--check', write(folder, 'w.conf', '', 0o622)), 1,
@@ -237,9 +248,11 @@ def check_library(folder):
     ran = run([sys.executable, '-c', CALL], without(LD_PRELOAD=library, LD_LIBRARY_PATH=driver, **settings))
     lines = ran.stderr.splitlines()
     for complaint in found['complaints']:
-        holds(any(line.endswith(': ' + complaint) for line in lines), 'the library does not complain', complaint, *lines)
+        holds(any(line.endswith(': ' + complaint) for line in lines), 'the library does not complain', complaint,
+              *lines)
     read = ', '.join(file['path'] for file in found['files'] if file['read'])
-    holds(len(found['complaints']) >= 4 and user in read and any(line.endswith(f'configuration read from {read}') for line in lines),
+    holds(len(found['complaints']) >= 4 and user in read
+          and any(line.endswith(f'configuration read from {read}') for line in lines),
           'the library', f'it has not read {read}', found['complaints'], *lines)
 
 

@@ -71,7 +71,8 @@ class Asked:
             if state not in ('ok', 'warn', 'FAIL') or not found or (remedy is None) != (state == 'ok'):
                 faults.append(f'{what}: {subject}: {state}, {found!r}, {remedy!r}')
         failed = any(row[0] == 'FAIL' for row in self.rows)
-        check(self.ran.returncode == (1 if failed else 0), f'{what}: it ends with {self.ran.returncode}, and has {self.rows}')
+        check(self.ran.returncode == (1 if failed else 0),
+              f'{what}: it ends with {self.ran.returncode}, and has {self.rows}')
         self.compare(read_text(what, text.stdout))
 
     def check_screen(self, ran):
@@ -165,7 +166,9 @@ def good_case():
     for row in asked.rows:
         check(row[0] != 'FAIL' or row[1].startswith('process '), f'the good case: {row}')
     asked.has('ok', 'driver', r'^CUDA \d+\.\d+, from .*libcuda\.so\.1$')
-    asked.has('ok', 'GPU 0', r'^Software GPU 0, GPU-\w{8}-\w{4}-\w{4}-\w{4}-\w{12}, 1\.0 GiB, of which an unknown part \(no NVML\) is free: ')
+    asked.has('ok', 'GPU 0',
+              r'^Software GPU 0, GPU-\w{8}-\w{4}-\w{4}-\w{4}-\w{12}, 1\.0 GiB, of which an unknown part \(no NVML\) is '
+              r'free: ')
     asked.has('ok', 'GPU 1', r'^Software GPU 1, GPU-.*: all of the library, and GPUDirect RDMA$')
     asked.has('ok', 'library', re.escape(library) + '$')
     asked.has('ok', 'LD_PRELOAD', 'not set')
@@ -184,17 +187,21 @@ def bad_drivers():
     os.mkdir(old)
     shutil.copy(old_driver, os.path.join(old, 'libcuda.so.1'))
     for settings, state, found, remedy in (
-            ({'SOFTCUDA_FAULTS': 'cuInit:*:304'}, 'FAIL', r'device files .*CUDA_ERROR_OPERATING_SYSTEM, 304', 'gpus all'),
+            ({'SOFTCUDA_FAULTS': 'cuInit:*:304'}, 'FAIL', r'device files .*CUDA_ERROR_OPERATING_SYSTEM, 304',
+             'gpus all'),
             ({'SOFTCUDA_FAULTS': 'cuInit:*:999'}, 'FAIL', 'nvidia-uvm', 'modprobe'),
             ({'SOFTCUDA_FAULTS': 'cuInit:*:3'}, 'FAIL', r'cuInit gives .* \(3\)', 'nvidia-smi'),
             ({'SOFTCUDA_FAULTS': 'cuInit:kill:1'}, 'FAIL', 'ended the process by signal 9', 'again'),
             ({'SOFTCUDA_FAULTS': 'cuDriverGetVersion:*:1'}, 'warn', 'does not tell its version', 'again'),
             ({'CUDA_VISIBLE_DEVICES': '7'}, 'warn', "CUDA_VISIBLE_DEVICES is '7'", 'unset'),
-            ({'SOFTCUDA_DEVICES': '0'}, 'FAIL' if os.path.exists('/dev/nvidia0') else 'warn', 'no GPU that it can use', 'gpus all'),
+            ({'SOFTCUDA_DEVICES': '0'}, 'FAIL' if os.path.exists('/dev/nvidia0') else 'warn', 'no GPU that it can use',
+             'gpus all'),
             ({'LD_LIBRARY_PATH': old}, 'warn', r'CUDA 10\.2, .* before 12\.5', '12.5'),
-            ({'LD_LIBRARY_PATH': old, 'OLD_DRIVER_TALKS': '1'}, 'FAIL', r'has no cu\w+: the library steps aside', 'CUDA 11'),
+            ({'LD_LIBRARY_PATH': old, 'OLD_DRIVER_TALKS': '1'}, 'FAIL', r'has no cu\w+: the library steps aside',
+             'CUDA 11'),
             ({'LD_LIBRARY_PATH': old, 'OLD_DRIVER_VERSION': '12050'}, 'ok', r'^CUDA 12\.5, from ', None)):
-        asked = Asked(str(settings), settings=settings).has(state, 'driver', found, remedy).has('ok', 'library', r'libgpushim\.so$')
+        asked = Asked(str(settings), settings=settings)
+        asked.has(state, 'driver', found, remedy).has('ok', 'library', r'libgpushim\.so$')
         if 'cuDriver' not in str(settings):
             asked.lacks('GPU 0')
 
@@ -226,7 +233,8 @@ def folders():
         os.mkdir(path)
         os.chmod(path, mode)
         return path
-    open_to_all, foreign, link = made('all', 0o1777), made('foreign', 0o700 if os.geteuid() == 0 else 0o500), os.path.join(scratch, 'link')
+    open_to_all, foreign, link = made('all', 0o1777), made('foreign', 0o700 if os.geteuid() == 0
+                                                           else 0o500), os.path.join(scratch, 'link')
     os.symlink(folder, link)
     if os.geteuid() == 0:
         os.chown(foreign, NOBODY, NOBODY)
@@ -237,10 +245,12 @@ def folders():
             (link, 'FAIL', 'no socket can be put up: .* symbolic link', 'GPUSHIM_SHARE_DIR'),
             (foreign, 'FAIL', f'belongs to user {NOBODY}|no socket can be made in', 'of this user'),
             ('/' + 'x' * 200, 'FAIL', 'no absolute path of at most', 'GPUSHIM_SHARE_DIR')):
-        asked = Asked(path, settings={'GPUSHIM_SHARE_DIR': path}).has(state, 'folder', found, remedy).has('ok', 'library', '.')
+        asked = Asked(path, settings={'GPUSHIM_SHARE_DIR': path})
+        asked.has(state, 'folder', found, remedy).has('ok', 'library', '.')
         if state == 'ok':
             asked.lacks('folder', 'FAIL').lacks('folder', 'warn')
-    left = [name for path in ('absent', 'all', f'all/gpushim-{os.geteuid()}') for name in os.listdir(os.path.join(scratch, path))]
+    left = [name for path in ('absent', 'all', f'all/gpushim-{os.geteuid()}')
+            for name in os.listdir(os.path.join(scratch, path))]
     check(left == [f'gpushim-{os.geteuid()}'], f'{left} were left behind')
     Asked('no sharing', settings={'GPUSHIM_SHARE_ENABLE': '0'}).has('warn', 'folder', 'switched off', 'share.enable')
 
@@ -266,14 +276,17 @@ def sockets():
 
 def brokers():
     settings = {'GPUSHIM_SHARE_STRATEGY': 'broker'}
-    Asked('a broker to be started', settings=settings).has('ok', 'sockets', '0 of them brokers: the first that shares starts one')
+    Asked('a broker to be started', settings=settings).has('ok', 'sockets',
+                                                           '0 of them brokers: the first that shares starts one')
     with subprocess.Popen([gpushim, 'broker'], env=ENVIRONMENT | {'GPUSHIM_SHARE_DIR': folder}) as runs:
         await_that(lambda: [name for name in glob.glob(folder + '/broker*') if not name.endswith('.new')], 'a broker')
         Asked('a broker', settings=settings).has('ok', 'sockets', '^1 processes answer .*, 1 of them brokers$').has(
             'ok', 'broker', f'one answers, process {runs.pid}$')
         runs.send_signal(signal.SIGSTOP)
         await_that(lambda: state_of(runs.pid) == 'T', 'a stop')
-        Asked('a stopped broker', settings=settings).has('warn', 'broker', rf'^pid {runs.pid}\b.* does not answer, as it is stopped$', 'CONT')
+        Asked('a stopped broker', settings=settings).has('warn', 'broker',
+                                                         rf'^pid {runs.pid}\b.* does not answer, as it is stopped$',
+                                                         'CONT')
         runs.send_signal(signal.SIGCONT)
         runs.terminate()
 
@@ -318,10 +331,13 @@ def preloads():
     os.symlink(library, linked)
     has = 'has the library, ' + re.escape(library)
     for value, state, found, remedy in (
-            (library, 'ok', has, None), (f'{library}:{library}', 'ok', has, None), (f'{library}:{linked}', 'ok', has, None),
+            (library, 'ok', has, None), (f'{library}:{library}', 'ok', has, None),
+            (f'{library}:{linked}', 'ok', has, None),
             (gone, 'FAIL', re.escape(gone) + ' is not there', re.escape(library)),
-            (f'{library}:/nonexistent/liba.so:/nonexistent/libb.so', 'warn', '^/nonexistent/liba.so is not there', 'take it out'),
-            (f'{library}:/nonexistent/liba.so:/nonexistent/libb.so', 'warn', '^/nonexistent/libb.so is not there', 'take it out'),
+            (f'{library}:/nonexistent/liba.so:/nonexistent/libb.so', 'warn', '^/nonexistent/liba.so is not there',
+             'take it out'),
+            (f'{library}:/nonexistent/liba.so:/nonexistent/libb.so', 'warn', '^/nonexistent/libb.so is not there',
+             'take it out'),
             ('/nonexistent/liba.so', 'ok', 'does not have the library', None),
             (foreign, 'FAIL', 'another architecture', re.escape(library)), (text, 'FAIL', 'no ELF file', None),
             (f'{library} {copy}', 'ok', 'has the library, ' + re.escape(copy), None),
@@ -344,7 +360,8 @@ def processes():
         asked = Asked('processes')
         asked.has('warn', f'process {without.pid}', 'python.* uses CUDA without the library',
                   'LD_PRELOAD=' + re.escape(library))
-        asked.has('warn', f'process {has_old.pid}', r'has the library, \S+/libgpushim\.so\.1 \(deleted\)', 'start it again')
+        asked.has('warn', f'process {has_old.pid}', r'has the library, \S+/libgpushim\.so\.1 \(deleted\)',
+                  'start it again')
         asked.has('FAIL', f'process {has_two.pid}', 'two copies', 'one of them')
         for program in (with_it, has_same, none):
             asked.lacks(f'process {program.pid}')
@@ -407,7 +424,8 @@ def odd_processes():
 
 def quiet():
     for arguments, status, out in ((['4194304'], 1, r'FAIL  process .*\n +-> .*\n'), ([], 0, '')):
-        expect(run([gpushim, 'doctor', '--quiet', *arguments], {'LD_LIBRARY_PATH': driver, 'GPUSHIM_SHARE_DIR': folder}), status, out)
+        expect(run([gpushim, 'doctor', '--quiet', *arguments],
+                   {'LD_LIBRARY_PATH': driver, 'GPUSHIM_SHARE_DIR': folder}), status, out)
 
 
 def moved():

@@ -90,7 +90,8 @@ def prove_orders(folder, one, other):
         check(status == 1 and 'belongs to another user' in error and not any(row.get('state') for row in told),
               f'another user may not {arguments}: {status} {told} {error}')
         status, told, error = rows(folder, *arguments)
-        check(status == 0 and [row['pid'] for row in told] == [one.pid] and right(told[0]), f'root may {arguments}: {told} {error}')
+        check(status == 0 and [row['pid'] for row in told] == [one.pid] and right(told[0]),
+              f'root may {arguments}: {told} {error}')
     one.do(f'alloc {MIB}')
 
 

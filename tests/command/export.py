@@ -92,11 +92,13 @@ def prove_gpu(folder, gpu):
     """What NVML says of it (tests/command/nvml.c), and what of that nobody here has; nothing is made up without it."""
     names = ('total', 'free', 'outside')
     def with_libraries(folder_of_libraries):
-        run = subprocess.run([GPUSHIM, 'export', '--prometheus'], capture_output=True, text=True, timeout=PATIENT_S, check=False,
+        run = subprocess.run([GPUSHIM, 'export', '--prometheus'], capture_output=True, text=True, timeout=PATIENT_S,
+                             check=False,
                              env={**clean(folder), 'LD_LIBRARY_PATH': folder_of_libraries})
         return parsed(run.stdout)
     without = with_libraries('/nonexistent')
-    check(without and not any(values(without, f'gpushim_gpu_{name}_bytes') for name in names), 'none where there is no NVML')
+    check(without and not any(values(without, f'gpushim_gpu_{name}_bytes') for name in names),
+          'none where there is no NVML')
     metrics = with_libraries(os.path.dirname(os.path.abspath(sys.argv[5])))
     reserved = int(sum(values(metrics, 'gpushim_reserved_bytes', gpu=gpu)))
     found = [values(metrics, f'gpushim_gpu_{name}_bytes', gpu=gpu) for name in names]
@@ -230,10 +232,13 @@ def prove_told_to_end(folder, place):
                               env=clean(folder)) as writer:
             caught = 1 << (number - 1)
             await_that(lambda writer=writer, caught=caught: sorted(os.listdir(place)) != before and
-                       caught & int(re.search(r'SigCgt:\s*(\w+)', pathlib.Path(f'/proc/{writer.pid}/status').read_text(encoding='ascii'))[1], 16),
+                       caught & int(re.search(r'SigCgt:\s*(\w+)',
+                                              pathlib.Path(f'/proc/{writer.pid}/status').read_text(encoding='ascii'))[
+                                                  1], 16),
                        'it writes, and goes by the signal')
             writer.send_signal(number)
-        check((writer.returncode, sorted(os.listdir(place))) == (-number, before), f'{number}: {writer.returncode}, {os.listdir(place)}')
+        check((writer.returncode, sorted(os.listdir(place))) == (-number, before),
+              f'{number}: {writer.returncode}, {os.listdir(place)}')
     mute.end()
 
 
@@ -272,7 +277,8 @@ def prove_http(server, holder):
                               (b'GET /metrics/ HTTP/1.1\r\n\r\n', 404), (b'nonsense\r\n\r\n', 400),
                               (b'GET /metrics\r\n\r\n', 400), (b'GET /metrics HTTP/2.0\r\n\r\n', 400),
                               (b'GET /metrics HTTP/1.1 x\r\n\r\n', 400), (b'\0 / HTTP/1.1\r\n\r\n', 400),
-                              (b' / HTTP/1.1\r\n\r\n', 400), (b'\r\n\r\n', 400), (head_of(8192), 404), (head_of(8193), 0),
+                              (b' / HTTP/1.1\r\n\r\n', 400), (b'\r\n\r\n', 400), (head_of(8192), 404),
+                              (head_of(8193), 0),
                               (b'GET /' + 100000 * b'a', 0)):
         check(server.ask(request)[0] == expected, f'{request[:60]!r} is answered with {expected}')
     for method in ('HEAD', 'POST', 'OPTIONS', 'get', 'GETS', 'X' * 15):
@@ -280,7 +286,8 @@ def prove_http(server, holder):
         check(status == 405 and headers.get('allow') == 'get', f'{method}: {status} {headers}')
     own = socket.gethostname()
     for host, expected in (('', 200), ('127.0.0.1:9465', 200), ('[::1]:9465', 200), ('LocalHost', 200), (own, 200),
-                           (f'{own}:1', 200), ('x', 403), ('127.0.0.1.example.com', 403), ('localhost.example.com:80', 403),
+                           (f'{own}:1', 200), ('x', 403), ('127.0.0.1.example.com', 403),
+                           ('localhost.example.com:80', 403),
                            ('metrics.example.com', 403), ('[', 403), (500 * 'x', 403)):
         status, _, body = server.get(host=host)
         check(status == expected and (status == 200 or b'--host' in body), f'asked as {host!r}: {status} {body}')
@@ -327,7 +334,8 @@ def prove_places(server):
 
 
 def prove_waiting(server, mute):
-    """While processes are asked, which a silent one makes last, who comes waits; all who asked meanwhile have one text."""
+    """While processes are asked, which a silent one makes last, who comes waits; all who asked meanwhile have one
+    text."""
     first = server.send(b'GET /metrics HTTP/1.1\r\n\r\n')
     with mute.asked_by(server.process.pid):
         os.kill(server.process.pid, signal.SIGSTOP)
@@ -375,7 +383,8 @@ def prove_examples(folder, examples):
         check(len(expressions) >= 5, f'{name} has expressions: {expressions}')
         for expression in expressions:
             named = set(re.findall(r'\bgpushim_\w+', expression))
-            check((named or expression.startswith('up{')) and named <= there, f'{name}: {expression} names what is not there: {named - there}')
+            check((named or expression.startswith('up{')) and named <= there,
+                  f'{name}: {expression} names what is not there: {named - there}')
 
 
 def main():

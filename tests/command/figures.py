@@ -38,7 +38,8 @@ def prove_figures(folder):
     check(row.get('live_bytes') == 32 * MIB, f'live follows a free: {row}')
     check(row.get('live_peak_bytes') == 128 * MIB, f'and the peak does not: {row}')
     text = gpushim(folder, 'stats', str(holder.pid)).stdout
-    check(re.search(rf'^ *{holder.pid} +\S+ +0 +[\d.]+ MiB +32\.0 MiB .* python3 -c ', text, re.M), f'the text has it too: {text}')
+    check(re.search(rf'^ *{holder.pid} +\S+ +0 +[\d.]+ MiB +32\.0 MiB .* python3 -c ', text, re.M),
+          f'the text has it too: {text}')
     page = gpushim(folder, 'top').stdout
     check(str(holder.pid) in page and '\033' not in page, f'top is one page here: {page!r}')
     return holder
@@ -110,7 +111,8 @@ def prove_held_behind_work(folder):
     await_that(is_told, f'the holder is told: {row}')
     check([each['bytes'] for each in row['limbo_holders']] == [16 * MIB], f'of the one block: {row}')
     check(row['limbo_bytes'] == 16 * MIB and row['retired_bytes'] >= 8 * MIB, f'and the figure is its own: {row}')
-    check(row['live_bytes'] == 64 * MIB and sum(row[f'{state}_bytes'] for state in ('live', 'cached', 'ordered', 'retired',
+    check(row['live_bytes'] == 64 * MIB
+          and sum(row[f'{state}_bytes'] for state in ('live', 'cached', 'ordered', 'retired',
           'limbo')) == row['reserved_bytes'], f'all of it is counted once: {row}')
     importer.do('close 0')
     holder.run('hold.set()')
@@ -123,7 +125,8 @@ def prove_own(folder):
     """Of who has memory that it made itself, and no other, it is not said that it has had none."""
     holder = Holder(folder)
     holder.run(OWN.format(size=128 * MIB))
-    await_that(lambda: 'what it makes by cuMemCreate is not counted' in (stats_of(folder, holder.pid).get('silent') or ''),
+    await_that(lambda: ('what it makes by cuMemCreate is not counted'
+                        in (stats_of(folder, holder.pid).get('silent') or '')),
                'own memory is not counted, and that is said')
     holder.end()
 
@@ -134,7 +137,8 @@ def prove_elsewhere(folder):
         file = os.path.join(other, 'conf')
         with open(file, 'w', encoding='utf-8') as conf:
             conf.write(f'[share]\ndir = {other}\n')
-        holder, importer = Holder(folder, GPUSHIM_SHARE_DIR=other), Holder(folder, GPUSHIM_SHARE_DIR=None, GPUSHIM_CONFIG=file)
+        holder, importer = Holder(folder,
+                                  GPUSHIM_SHARE_DIR=other), Holder(folder, GPUSHIM_SHARE_DIR=None, GPUSHIM_CONFIG=file)
         alone = Holder(folder, GPUSHIM_DEBUG_RECLAIM_FROM_PEERS='off')
         small, plain = Holder(folder), Holder(folder, GPUSHIM_SHARE_DIR='')
         holder.do(f'alloc {96 * MIB}')
@@ -143,13 +147,15 @@ def prove_elsewhere(folder):
         for one in (small, plain):
             one.do(f'alloc {MIB}')
         for one, word in ((holder, f'GPUSHIM_SHARE_DIR={other}'), (importer, f'GPUSHIM_SHARE_DIR={other}'),
-                          (plain, "with GPUSHIM_SHARE_DIR='', for none is set there"), (alone, 'debug.reclaim_from_peers is off'),
+                          (plain, "with GPUSHIM_SHARE_DIR='', for none is set there"),
+                          (alone, 'debug.reclaim_from_peers is off'),
                           (small, 'holds too little')):
             row = stats_of(folder, one.pid)
             check(word in (row.get('silent') or ''), f'{word}: {row}')
             check(one is small or 'too little' not in (row.get('silent') or ''), f'and not that it holds little: {row}')
             told = gpushim(folder, 'export', '--prometheus').stdout
-            check(re.search(rf'^gpushim_process_info.*pid="{one.pid}".*answers="not_asked"', told, re.M), f'export: {word}')
+            check(re.search(rf'^gpushim_process_info.*pid="{one.pid}".*answers="not_asked"', told, re.M),
+                  f'export: {word}')
         check(f'GPUSHIM_SHARE_DIR={other}' in gpushim(folder, 'top').stdout, 'top, too')
         check(stats_of(other, holder.pid).get('live_bytes') == 96 * MIB, 'it is asked there')
         for one in (holder, importer, alone, small, plain):
@@ -216,7 +222,8 @@ def prove_without_end(folder, holder):
     found = rows(folder, 'stats')
     told = [row['device'] for row in found if row['pid'] == os.getpid()]
     check(told == list(range(len(told))) and 1 < len(told) < 10000, f'it has an end: {len(told)}')
-    check([row for row in found if row['pid'] == holder.pid and row['live_bytes'] == 32 * MIB], 'and the others are as ever')
+    check([row for row in found if row['pid'] == holder.pid and row['live_bytes'] == 32 * MIB],
+          'and the others are as ever')
     listener.end()
 
 
@@ -244,7 +251,8 @@ def prove_counts_begun_anew(folder, holder):
         watching.stdout.close()
         watching.wait(timeout=PATIENT_S)
     calls = [re.search(r' (\d{4,})(/s)? +\d+(?:/s)? +\d+ python', line) for line in told]
-    check(all(match and match[2] is None and 0 < int(match[1]) < 10**7 for match in calls), f'its calls are counted: {told}')
+    check(all(match and match[2] is None and 0 < int(match[1]) < 10**7 for match in calls),
+          f'its calls are counted: {told}')
 
 
 def prove_trimming(folder, holder):
@@ -261,7 +269,8 @@ def prove_trimming(folder, holder):
     told = [row for row in rows(folder, 'trim', 'all') if row['pid'] == holder.pid]
     check(all(row['silent'] is None for row in told), f'nothing is left to give: {told}')
     run = gpushim(folder, 'trim', '1')
-    check(run.returncode == 1 and re.search('process 1 (has not the library|belongs to another user)', run.stderr), f'process 1 gives nothing: {run}')
+    check(run.returncode == 1 and re.search('process 1 (has not the library|belongs to another user)', run.stderr),
+          f'process 1 gives nothing: {run}')
 
 
 def prove_version(folder):

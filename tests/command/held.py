@@ -19,7 +19,8 @@ def shared(holder, size):
 def sums(folder, pid):
     row, = (row for row in rows(folder, 'who') if row['pid'] == pid)
     return row['blocks'], row['bytes'], row['freed_blocks'], row['freed_bytes'], {
-        each['pid']: (each['blocks'], each['bytes'], each['freed_blocks'], each['freed_bytes']) for each in row['holders']}
+        each['pid']: (each['blocks'], each['bytes'], each['freed_blocks'], each['freed_bytes'])
+        for each in row['holders']}
 
 
 def stands_still(folder):
@@ -31,10 +32,12 @@ def stands_still(folder):
     second.stop()
     exporter.do(f'free {index}')
     row, = (row for row in rows(folder, 'who') if row['pid'] == exporter.pid)
-    check({held['pid']: held['stopped'] for held in row['holders']} == {first.pid: False, second.pid: True}, f'one stands still: {row}')
+    check({held['pid']: held['stopped'] for held in row['holders']} == {first.pid: False, second.pid: True},
+          f'one stands still: {row}')
     for held in row['holders']:
         oldest = held['oldest_freed']
-        check(oldest['bytes'] == 3 * MIB and oldest['freed_seconds'] <= oldest['held_seconds'] < 600, f'what it keeps: {row}')
+        check(oldest['bytes'] == 3 * MIB and oldest['freed_seconds'] <= oldest['held_seconds'] < 600,
+              f'what it keeps: {row}')
     text = gpushim(folder, 'who').stdout
     check(f'held by pid {second.pid} (' in text and ', which is stopped: 1 blocks' in text, text)
     for holder in (first, second):
@@ -82,7 +85,8 @@ strip = strip.value
 def map_piece(piece):
     made, access = ctypes.c_ulonglong(), (ctypes.c_int * 3)(1, 0, 3)
     at, size = ctypes.c_uint64(strip + piece * PIECE), ctypes.c_size_t(PIECE)
-    assert cuda.cuMemCreate(ctypes.byref(made), size, ctypes.byref(Properties(1, 0, (1, 0))), ctypes.c_ulonglong(0)) == 0
+    properties = Properties(1, 0, (1, 0))
+    assert cuda.cuMemCreate(ctypes.byref(made), size, ctypes.byref(properties), ctypes.c_ulonglong(0)) == 0
     assert cuda.cuMemMap(at, size, ctypes.c_size_t(0), made, ctypes.c_ulonglong(0)) == 0
     assert cuda.cuMemRelease(made) == 0 and cuda.cuMemSetAccess(at, size, access, ctypes.c_size_t(1)) == 0
 def unmap(pieces):
@@ -110,7 +114,8 @@ def mapped_by_itself(folder):
     for handle in handles[:2]:
         first.do(f'open {handle}')
     second.do(f'open {handles[2]}')
-    check(sums(folder, exporter.pid) == (3, 6 * MIB, 0, 0, {first.pid: (2, 6 * MIB, 0, 0), second.pid: (1, 6 * MIB, 0, 0)}),
+    check(sums(folder, exporter.pid) == (3, 6 * MIB, 0, 0,
+                                         {first.pid: (2, 6 * MIB, 0, 0), second.pid: (1, 6 * MIB, 0, 0)}),
           f'its bytes count once: {sums(folder, exporter.pid)}')
     exporter.run('unmap(3)')  # others keep it, and another is mapped in its place
     check(sums(folder, exporter.pid) == (3, 6 * MIB, 3, 6 * MIB,
@@ -118,7 +123,8 @@ def mapped_by_itself(folder):
           f'what others keep counts once: {sums(folder, exporter.pid)}')
     exporter.run('map_piece(0)')
     second.do('open ' + exporter.run('handle_at(strip)'))
-    check(sums(folder, exporter.pid)[4][second.pid] == (2, 8 * MIB, 1, 6 * MIB), f'the new one too: {sums(folder, exporter.pid)}')
+    check(sums(folder, exporter.pid)[4][second.pid] == (2, 8 * MIB, 1, 6 * MIB),
+          f'the new one too: {sums(folder, exporter.pid)}')
     for each in (first, second):
         each.end()
     await_that(lambda: sums(folder, exporter.pid) == (1, 2 * MIB, 0, 0, {}), 'it is given back')

@@ -70,7 +70,8 @@ access = ctypes.create_string_buffer(struct.pack("<iii", 1, 0, 3))
 size, own, base, none = ctypes.c_size_t({size}), ctypes.c_uint64(), ctypes.c_uint64(), ctypes.c_size_t(0)
 assert cuda.cuMemCreate(ctypes.byref(own), size, prop, ctypes.c_uint64(0)) == 0
 assert cuda.cuMemAddressReserve(ctypes.byref(base), size, none, none, none) == 0
-assert cuda.cuMemMap(base, size, none, own, none) == 0 and cuda.cuMemSetAccess(base, size, access, ctypes.c_size_t(1)) == 0
+assert cuda.cuMemMap(base, size, none, own, none) == 0
+assert cuda.cuMemSetAccess(base, size, access, ctypes.c_size_t(1)) == 0
 held.append(base)
 '''
 

@@ -95,12 +95,14 @@ libc.prctl(15, {name!r}, 0, 0, 0)
 
 def check_completion(folder, command):
     """What a shell is told: a tab is before what a candidate is about."""
-    done = subprocess.run([GPUSHIM, '--complete', 'gpushim', command, ''], env=clean(folder), capture_output=True, check=False)
+    done = subprocess.run([GPUSHIM, '--complete', 'gpushim', command, ''], env=clean(folder), capture_output=True,
+                          check=False)
     check(done.stdout and not faults_of(done.stdout.replace(b'\t', b'')), f'{command}: {done.stdout[:300]}')
 
 
 def prove_names(folder):
-    owner, importer, quiet, sleeper = (Holder(folder, GPUSHIM_POOL_DECAY='60 min', GPUSHIM_DEBUG_RECLAIM_FROM_PEERS='on')
+    owner, importer, quiet, sleeper = (Holder(folder, GPUSHIM_POOL_DECAY='60 min',
+                                              GPUSHIM_DEBUG_RECLAIM_FROM_PEERS='on')
                                        for _ in range(4))
     owner.do(f'alloc {96 * MIB}')
     owner.do(f'alloc {2 * MIB}')
@@ -116,7 +118,8 @@ def prove_names(folder):
         pid = str(owner.pid)
         owner.do(f'alloc {96 * MIB}')
         owner.do('free 2')
-        for arguments in (('stats',), ('stats', pid), ('stats', str(quiet.pid)), ('top',), ('who',), ('who', str(importer.pid)),
+        for arguments in (('stats',), ('stats', pid), ('stats', str(quiet.pid)), ('top',), ('who',),
+                          ('who', str(importer.pid)),
                           ('trim', pid), ('set', pid, 'pool.decay=60 min'),
                           ('sleep', str(sleeper.pid)), ('wake', str(sleeper.pid))):
             tell(folder, name, *arguments)
@@ -190,13 +193,19 @@ def prove_paths(place):
         text = os.fsdecode(folder)
         run(place, 'doctor', '--all', env={'GPUSHIM_SHARE_DIR': text})
         for arguments in (('run', text), ('run', '--print', '-o', f'share.dir={text}'), ('report', text),
-                          ('export', '--prometheus', '--textfile', f'{text}/no/x'), ('export', '--prometheus', '--listen', text),
-                          (text,), ('who', text), ('set', '1', f'{text}=1'), ('set', '1', f'pool.decay={text}'), ('trim', text),
-                          ('stats', '--watch', text), ('cluster', 'forget', text), ('config', '--check', text), ('ls', text),
-                          ('sleep', text), ('wake', text), ('swap', text, text), ('doctor', text), ('help', text), ('top', text),
-                          ('broker', text), ('cdi', 'generate', '--output', text), ('cdi', 'generate', '--share-dir', f'{text}/no'),
+                          ('export', '--prometheus', '--textfile', f'{text}/no/x'),
+                          ('export', '--prometheus', '--listen', text),
+                          (text,), ('who', text), ('set', '1', f'{text}=1'), ('set', '1', f'pool.decay={text}'),
+                          ('trim', text),
+                          ('stats', '--watch', text), ('cluster', 'forget', text), ('config', '--check', text),
+                          ('ls', text),
+                          ('sleep', text), ('wake', text), ('swap', text, text), ('doctor', text), ('help', text),
+                          ('top', text),
+                          ('broker', text), ('cdi', 'generate', '--output', text),
+                          ('cdi', 'generate', '--share-dir', f'{text}/no'),
                           ('sleep', '--timeout', text, '1'), ('stats', f'--{text}'),
-                          ('run', '-o', f'{text}=1', 'x'), ('run', f'--no-{text}', 'x'), ('run', f'--{text}'), ('record', '--output', text, '--', text)):
+                          ('run', '-o', f'{text}=1', 'x'), ('run', f'--no-{text}', 'x'), ('run', f'--{text}'),
+                          ('record', '--output', text, '--', text)):
             done = run(place, *arguments)
             check(told in done.stdout + done.stderr, f'{arguments}: no {told} in {done}')
         run(place, 'config', env={'GPUSHIM_CONFIG': text, f'GPUSHIM_{text[-3:]}': text, 'XDG_CONFIG_HOME': text})
@@ -211,9 +220,11 @@ def prove_paths(place):
         code = 'import ctypes, sys; ctypes.CDLL("libcuda.so.1"); print(flush=True); sys.stdin.read()'
         for preload in (b'', library):
             with subprocess.Popen([folder, '-c', code, name], executable=python, stdin=subprocess.PIPE,
-                                  stdout=subprocess.PIPE, env={**env, **({'LD_PRELOAD': os.fsdecode(preload)} if preload else {})}) as one:
+                                  stdout=subprocess.PIPE,
+                                  env={**env, **({'LD_PRELOAD': os.fsdecode(preload)} if preload else {})}) as one:
                 one.stdout.readline()
-                tell(place, name, 'doctor', '--all', str(one.pid), as_it_was=False)  # command lines are as they are shown
+                # command lines are as they are shown
+                tell(place, name, 'doctor', '--all', str(one.pid), as_it_was=False)
                 if not preload:
                     tell(place, name, 'doctor', '--all', as_it_was=False)
                 one.stdin.close()
@@ -264,13 +275,17 @@ def prove_containers(folder):
         with open(made, 'wb') as file:
             file.write(b'0::/machine/' + name + b'\n')
         for arguments in ('stats', 'who', f'doctor --all {one.pid}', 'export --prometheus'):
-            done = subprocess.run(['unshare', '-m', 'sh', '-c', f'mount --bind "$0" /proc/{one.pid}/cgroup && exec "$1" {arguments}',
-                                   made, GPUSHIM], env=clean(folder), capture_output=True, timeout=PATIENT_S, check=False)
+            done = subprocess.run(['unshare', '-m', 'sh', '-c',
+                                   f'mount --bind "$0" /proc/{one.pid}/cgroup && exec "$1" {arguments}',
+                                   made, GPUSHIM], env=clean(folder), capture_output=True, timeout=PATIENT_S,
+                                  check=False)
             if b'mount' in done.stderr or b'unshare' in done.stderr:
                 print('skipped: containers, which take a mount namespace')
                 one.end()
                 return
-            told = shown(name) if 'export' not in arguments else shown(name).replace(b'\\', b'\\\\').replace(b'"', b'\\"')
+            told = shown(name)
+            if 'export' in arguments:
+                told = told.replace(b'\\', b'\\\\').replace(b'"', b'\\"')
             check(not faults_of(done.stdout + done.stderr), f'{arguments}: {faults_of(done.stdout)}')
             check(arguments == 'who' or told in done.stdout, f'{arguments}: {told} is not in {done.stdout}')
     one.end()
@@ -310,13 +325,18 @@ def prove_log(folder):
         lines = file.read().splitlines()
     check(not any(faults_of(line) for line in lines), f'reports: {[faults_of(line) for line in lines]}')
     told = [json.loads(line) for line in lines]
-    held = {(who['pid'], who['held_bytes'] >> 20, who['held_ns'] // 10**9) for one in told for who in one['holders']['most']}
-    said = {tuple(map(int, numbers)) for numbers in re.findall(rb'process (\d+) \(.*?\) has (\d+) MiB for (\d+) s', text)}
-    check(said and said <= held and all(seconds >= 1 for _, _, seconds in said), f'who holds what, for how long: {said}, {held}')
+    held = {(who['pid'], who['held_bytes'] >> 20, who['held_ns'] // 10**9) for one in told
+            for who in one['holders']['most']}
+    said = {tuple(map(int, numbers))
+            for numbers in re.findall(rb'process (\d+) \(.*?\) has (\d+) MiB for (\d+) s', text)}
+    check(said and said <= held and all(seconds >= 1 for _, _, seconds in said),
+          f'who holds what, for how long: {said}, {held}')
     for name in NAMES:
         check(shown(name) in text, f'{shown(name)} is not in the log')
-        check(any(in_json(name) in (who['name'] for who in one['holders']['most']) for one in told), f'{name} holds nothing')
-        check(any(in_json(name) in (who['name'] for who in one['others']['most']) for one in told), f'{name} has nothing')
+        check(any(in_json(name) in (who['name'] for who in one['holders']['most']) for one in told),
+              f'{name} holds nothing')
+        check(any(in_json(name) in (who['name'] for who in one['others']['most']) for one in told),
+              f'{name} has nothing')
     for each in (one, *others):
         each.end()
 

@@ -87,7 +87,8 @@ def turns(count, folder):
     """Two files of as many functions, whose parts lie by turns."""
     parts = [('function', i * 16, 16) for i in range(count)]
     paths = [t.write(f'{folder}/{name}', elf_file.library(parts)).encode() for name in ('one', 'two')]
-    return framed(b''.join(b'%x-%x r-xp 0 0:0 1 %s\n' % (i << 12, (i << 12) + 4096, paths[i % 2]) for i in range(1, count + 1)),
+    return framed(b''.join(b'%x-%x r-xp 0 0:0 1 %s\n' % (i << 12, (i << 12) + 4096, paths[i % 2])
+                           for i in range(1, count + 1)),
                   [(i << 12) + 8 for i in range(1, count + 1)])
 
 
@@ -97,7 +98,8 @@ with tempfile.TemporaryDirectory(prefix='gpushim-linear-') as scratch:
     for make in threads, pieces, zeros, modules, nested_modules, functions, a_long_name, turns:
         stacks = make in (modules, nested_modules, functions, a_long_name, turns)
         least, one, four = (cost(scratch, '--html' if stacks else None,
-                                 t.header(stacks=stacks) + make(count, scratch) + (b'' if make is zeros else t.block(t.END)))
+                                 t.header(stacks=stacks) + make(count, scratch)
+                                 + (b'' if make is zeros else t.block(t.END)))
                             for count in (1, N, 4 * N))
         ratio = (four - least) / (one - least)
         print(f'{make.__name__}: {ratio:.1f} times for 4 times as much ({one - least} instructions)')

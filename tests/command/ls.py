@@ -80,7 +80,8 @@ def prove_rows(folder):
     check({name: row[name] for name in ('uid', 'bytes', 'offset', 'label', 'note', 'note_bytes', 'kept')} ==
           {'uid': os.geteuid(), 'bytes': 8 * MIB, 'offset': 4096, 'label': 'bf16, ä',
            'note': 'shape 3x4', 'note_bytes': 9, 'kept': False}, f'all of it is told: {row}')
-    check(row['publisher'].items() >= {'pid': publisher.pid, 'own_pid': publisher.pid, 'name': 'python3', 'container': None,
+    check(row['publisher'].items() >= {'pid': publisher.pid, 'own_pid': publisher.pid, 'name': 'python3',
+                                       'container': None,
                                        'place': None, 'user': pwd.getpwuid(os.geteuid()).pw_name}.items() and
           0 <= row['age_seconds'] < 600 and len(row['gpu']) == 32, f'and who it was: {row}')
     check((only(folder, 'a')['note'], only(folder, 'a')['note_bytes']) == (None, 3), 'bytes are no text')
@@ -100,7 +101,8 @@ def prove_rows(folder):
 def prove_clocks(folder):
     """Which of two is the newer one, in time namespaces whose clocks are days apart; and the end of the older one."""
     ahead, behind = (('unshare', '--time', '--monotonic', seconds) for seconds in ('1000000', '-100'))
-    if not shutil.which('unshare') or subprocess.run([*ahead, 'true'], stderr=subprocess.DEVNULL, check=False).returncode:
+    if not shutil.which('unshare') or subprocess.run([*ahead, 'true'], stderr=subprocess.DEVNULL,
+                                                     check=False).returncode:
         return
     holders = [start(folder, before=before) for before in (ahead, behind, ())]
     for holder in holders:
@@ -156,7 +158,8 @@ def prove_wrong(folder, publisher):
           f'who is stopped is named: {run}')
     publisher.process.send_signal(signal.SIGCONT)
     await_that(lambda: gpushim(folder, 'ls').returncode == 0, 'and answers when it goes on')
-    listener = wire.Listener(os.path.join(folder, 'f' * 32), lambda *_: wire.message(wire.REFUSE, bytes(8), wire.VERSION + 1))
+    listener = wire.Listener(os.path.join(folder, 'f' * 32),
+                             lambda *_: wire.message(wire.REFUSE, bytes(8), wire.VERSION + 1))
     run = gpushim(folder, 'ls')
     check(run.returncode == 1 and 'is of another version' in run.stderr and 'weights/llama:7b' in run.stdout,
           f'who has another version is named, and the others listed: {run}')
@@ -195,7 +198,8 @@ def prove_reader(folder, publisher):
                   'assert cuda.cuCtxSynchronize() == 0')
     reader.do('open ' + reader.run('print(bytes(look_up(b"a")[1].handle).hex())'))
     said = reader.run('byte = ctypes.c_ubyte(0); '
-                      'assert cuda.cuMemcpyDtoH_v2(ctypes.byref(byte), opened[0], ctypes.c_size_t(1)) == 0; print(byte.value)')
+                      'assert cuda.cuMemcpyDtoH_v2(ctypes.byref(byte), opened[0], ctypes.c_size_t(1)) == 0; '
+                      'print(byte.value)')
     check(said == '9', f'what is found can be opened: {said}')
     is_result(reader, 'publish(b"b", opened[0].value)', 'EFAULT')
     is_result(reader, 'library.gpushim_unpublish(b"a")', 0)

@@ -61,16 +61,19 @@ def prove_ended_owners(folder):
     check(mapped >= 14 * MIB and of_ended == 0, f'of them all: {mapped}, {of_ended}')
     text = gpushim(folder, 'stats').stdout
     check('has ended' not in gpushim(folder, 'who').stdout + text, 'nobody has ended')
-    check(re.search(rf'^{importer.pid} .*no memory by cuMemAlloc and the like, and has {mapped / MIB:.1f} MiB of others open$', text, re.M),
+    check(re.search(rf'^{importer.pid} .*no memory by cuMemAlloc and the like, and has {mapped / MIB:.1f} MiB of '
+                    r'others open$', text, re.M),
           f'that is all it has: {text}')
     leaving.end()
-    await_that(lambda: (leaving.pid, True, 2, 11 * MIB) in opened(folder, importer), 'one has ended, and leaves it that')
+    await_that(lambda: (leaving.pid, True, 2, 11 * MIB) in opened(folder, importer),
+               'one has ended, and leaves it that')
     after, of_ended = figures(folder, importer)
     check(after == mapped and 11 * MIB <= of_ended <= mapped - 3 * MIB, f'it is in the figures: {after}, {of_ended}')
     text = gpushim(folder, 'who').stdout
     check(f'has open of pid {leaving.pid}, which has ended: 2 blocks, 11.0 MiB; mapped' in text and
           f'has open of pid {lasting.pid}: 1 blocks, 3.0 MiB; mapped' in text, text)
-    check(f'opened: {of_ended / (1 << 20):.1f} MiB of processes that have ended' in gpushim(folder, 'stats').stdout, 'in text')
+    check(f'opened: {of_ended / (1 << 20):.1f} MiB of processes that have ended' in gpushim(folder, 'stats').stdout,
+          'in text')
     text = gpushim(folder, 'who', str(importer.pid)).stdout
     check(re.search(rf'^process pid {lasting.pid} .*\n(?:  .*\n)*  held by pid {importer.pid} ', text, re.M),
           f'by the number of who holds it: {text}')
@@ -88,7 +91,8 @@ def prove_at_a_broker(folder):
     """Which has what its process left: who opens it there knows that much of its owner."""
     owner = Holder(folder, **BROKER)
     handle, = shared(owner, MIB)
-    await_that(lambda: any(row['broker'] and row['blocks'] for row in rows(folder, 'who')), 'it is left with the broker')
+    await_that(lambda: any(row['broker'] and row['blocks'] for row in rows(folder, 'who')),
+               'it is left with the broker')
     text = gpushim(folder, 'who').stdout
     check(re.search(rf'^  from pid {owner.pid} \(.*: 1 blocks left here$', text, re.M), f'who tells by whom: {text}')
     early, late = Holder(folder, **NOW), Holder(folder, **NOW)
@@ -107,7 +111,8 @@ def prove_at_a_broker(folder):
 def prove_another_namespace(folder):
     """Numbers of another PID namespace are no processes of here."""
     apart = ('unshare', '--pid', '--fork', '--kill-child')
-    if not shutil.which('unshare') or subprocess.run([*apart, 'true'], stderr=subprocess.DEVNULL, check=False).returncode:
+    if not shutil.which('unshare') or subprocess.run([*apart, 'true'], stderr=subprocess.DEVNULL,
+                                                     check=False).returncode:
         print('no PID namespace can be made here')
         return
     owner = Holder(folder, before=apart, **LONG)

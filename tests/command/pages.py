@@ -13,7 +13,8 @@ import alone
 from alone import check, end_with_faults, faults
 
 command, commands_page, options_page = sys.argv[1:4]
-SETTINGS = {name: None for name in os.environ if name.startswith(('MAN', 'LC_', 'LANG'))} | {'LC_ALL': 'C.UTF-8', 'MANWIDTH': '100'}
+SETTINGS = {name: None for name in os.environ
+            if name.startswith(('MAN', 'LC_', 'LANG'))} | {'LC_ALL': 'C.UTF-8', 'MANWIDTH': '100'}
 
 
 def run(*words, **settings):
@@ -123,4 +124,5 @@ for each in sys.argv[2:]:
     check_fonts(each)
 check_files()
 formatted = check_form(sys.argv[2:])
-end_with_faults(None if formatted else 'neither man nor mandoc is installed, which would say whether the pages are well formed')
+end_with_faults(None if formatted
+                else 'neither man nor mandoc is installed, which would say whether the pages are well formed')

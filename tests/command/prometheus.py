@@ -1,7 +1,7 @@
 """gpushim export and a real Prometheus: it reads what is served, promtool finds nothing wrong with the text and
-with examples/monitoring, each alert fires where it should and only there, in the real one too those of refusals, of what
-is freed and held, of a stopped process and of an exporter that is gone, and each expression of the dashboard returns
-something.
+with examples/monitoring, each alert fires where it should and only there, in the real one too those of refusals, of
+what is freed and held, of a stopped process and of an exporter that is gone, and each expression of the dashboard
+returns something.
 
     prometheus.py GPUSHIM SHIM LIBCUDA FOLDER_OF_EXAMPLES
 
@@ -54,7 +54,8 @@ CASES = {
 }
 
 
-# What takes minutes in the alerts, in a test of seconds: how long it has to last, and how old what is freed and held is.
+# What takes minutes in the alerts, in a test of seconds: how long it has to last, and how old what is freed and held
+# is.
 HURRY = ((r'\bfor: \d+m\n', 'for: 1s\n'),
          (r'\bgpushim_freed_held_oldest_seconds > 300\n', 'gpushim_freed_held_oldest_seconds > 1\n'))
 # Memory that no GPU has is asked for.

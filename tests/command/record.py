@@ -128,7 +128,8 @@ def stack(most=20):
     frame, lines = sys._getframe(1), []
     while frame and len(lines) < most:
         code = frame.f_code
-        lines.append([getattr(code, 'co_qualname', code.co_name).replace('\\t', '?'), code.co_filename.replace('\\n', '?'), frame.f_lineno])
+        name = getattr(code, 'co_qualname', code.co_name)
+        lines.append([name.replace('\\t', '?'), code.co_filename.replace('\\n', '?'), frame.f_lineno])
         frame = frame.f_back
     return lines
 def alloc(size=4096):
@@ -336,7 +337,8 @@ def has_stacks(folder):
     first = kinds.index(recording.MODULES) if recording.MODULES in kinds else len(kinds)
     earlier = {each[1] for each in trace.blocks[:first] if each[0] == recording.EVENTS}
     check(trace.has_stacks and ranges and first < len(kinds), f'{trace.blocks[:3]}')
-    check(not trace.blocks[first:] or trace.blocks[first][1] not in earlier, f'the thread that wrote them had events before: {trace.blocks[:4]}')
+    check(not trace.blocks[first:] or trace.blocks[first][1] not in earlier,
+          f'the thread that wrote them had events before: {trace.blocks[:4]}')
     lengths = collections.Counter(len(event.addresses()) for event in trace.of(*CALLS))
     check(max(lengths) <= 12 and min(lengths) >= 1 and max(lengths) > 2, f'frames: {lengths}')
     outside = [frame for event in trace.events for frame in event.addresses()
@@ -391,7 +393,8 @@ def has_room_for_names(folder):
         trace = read(path)
         said = [trace.named(event)[0][0] for event in trace.of(recording.ALLOC)]
         known = {name for name in said if name != '?'}
-        check(said[0] == 'first' and known == {name for name, _, _ in trace.names.values()}, f'{len(said)}, {len(known)}')
+        check(said[0] == 'first' and known == {name for name, _, _ in trace.names.values()},
+              f'{len(said)}, {len(known)}')
         counts.append((len(said), len(known) > 60000))
     check(sorted(counts) == [(2, False), (70002, True)], f'{counts}')
 
@@ -498,7 +501,8 @@ def what_is_there_stays(folder):
 
 
 def by_its_commands(folder):
-    done = calls_of(run([gpushim, 'record', '--output', 'here', '--', PYTHON, '-c', PAIRS + 'pairs(5)\ntell()'], cwd=folder,
+    done = calls_of(run([gpushim, 'record', '--output', 'here', '--', PYTHON, '-c', PAIRS + 'pairs(5)\ntell()'],
+                        cwd=folder,
                         err=f'gpushim: next: gpushim report {folder}/here\n'))
     check_calls('gpushim record', read(f'{folder}/here'), done)
     printed = run([gpushim, 'run', '--print', '--record', 'x-%p', '--record-stacks', '3'], cwd=folder)
@@ -528,7 +532,8 @@ while True:
 
 def stays_beside(folder):
     """What gpushim record is sent the program gets; its end is the program's, and its line the last."""
-    with subprocess.Popen([gpushim, 'record', '--output', 'beside-%p', PYTHON, '-c', PAIRS + 'pairs(2)' + BESIDE], cwd=folder,
+    with subprocess.Popen([gpushim, 'record', '--output', 'beside-%p', PYTHON, '-c', PAIRS + 'pairs(2)' + BESIDE],
+                          cwd=folder,
                           env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as beside:
         check(beside.stdout.readline() == 'begun\n', 'it begins')
         for _ in range(2):
@@ -539,17 +544,21 @@ def stays_beside(folder):
     program, = (name for name in os.listdir(folder) if name.startswith('beside-'))
     check(rest == f'gpushim: next: gpushim report {folder}/{program}\n' and beside.returncode == -signal.SIGKILL,
           f'{rest!r}, {beside.returncode}')
-    run([gpushim, 'record', '--output', 'none', 'sh', '-c', 'exit 7'], 7, f'gpushim: nothing is recorded: .*{folder}/none.*\n',
+    run([gpushim, 'record', '--output', 'none', 'sh', '-c', 'exit 7'], 7,
+        f'gpushim: nothing is recorded: .*{folder}/none.*\n',
         cwd=folder)
-    with open(f'{folder}/script', 'w', encoding='ascii', opener=lambda path, flags: os.open(path, flags, 0o755)) as script:
+    with open(f'{folder}/script', 'w', encoding='ascii', opener=lambda path,
+              flags: os.open(path, flags, 0o755)) as script:
         script.write('#!/none\n')
-    run([gpushim, 'record', '--output', 'none', './script'], 126, "gpushim: './script' cannot be started: [^\n]*\n", cwd=folder)
+    run([gpushim, 'record', '--output', 'none', './script'], 126, "gpushim: './script' cannot be started: [^\n]*\n",
+        cwd=folder)
 
 
 with tempfile.TemporaryDirectory() as place:
     place = os.path.realpath(place)
     pieces_are_right(is_what_was_done(place))
-    for proof in (shares, has_stacks, has_one_frame, has_lines, has_room_for_names, tells_devices_and_streams, killed, leaves, disk_is_full,
+    for proof in (shares, has_stacks, has_one_frame, has_lines, has_room_for_names, tells_devices_and_streams, killed,
+                  leaves, disk_is_full,
                   descriptors_are_closed, forks, what_is_there_stays,
                   by_its_commands):
         proof(place)

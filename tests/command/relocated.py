@@ -47,7 +47,8 @@ def main():
         with tempfile.TemporaryDirectory(prefix='gpushim-relocated-') as place:
             place = os.path.realpath(place)
             library = os.path.join(place, LIBDIR, 'libgpushim.so')
-            program, beside = os.path.join(place, BINDIR, 'gpushim-broker'), os.path.join(place, LIBDIR, 'gpushim-broker')
+            program, beside = os.path.join(place, BINDIR,
+                                           'gpushim-broker'), os.path.join(place, LIBDIR, 'gpushim-broker')
             if below:
                 prove(place, library, program, [beside])
             else:

@@ -97,7 +97,8 @@ def tells(folder):
 def differs(folder):
     """Two recordings: their peaks and who held them, whatever else was there."""
     def recorded(name, sizes, freed=0, device=0):
-        calls = [t.call(1000 * (i + 1), t.ALLOC, BASE + 8 * MIB * i, size, device=device) for i, size in enumerate(sizes)]
+        calls = [t.call(1000 * (i + 1), t.ALLOC, BASE + 8 * MIB * i, size, device=device) for i,
+                 size in enumerate(sizes)]
         calls += [t.call(100000 + i, t.FREE, BASE + 8 * MIB * i, device=device) for i in range(freed)]
         return t.write(f'{folder}/{name}', t.header(), t.block(t.EVENTS, b''.join(calls)), t.block(t.END))
     now = recorded('now', [MIB, MIB, MIB, 2 * MIB, 3 * MIB], freed=2)
@@ -122,8 +123,8 @@ def differs(folder):
           'of many holders the one that is new')
 
 
-# Times in every unit and at its beginning, stacks of as many frames as are shown and of one more, a free that fails and an
-# open alone, figures that differ, blocks that were never freed and others at the peak.
+# Times in every unit and at its beginning, stacks of as many frames as are shown and of one more, a free that fails and
+# an open alone, figures that differ, blocks that were never freed and others at the peak.
 IN_FULL = """\
 program     trainer, pid 4711, recorded from 2026-09-21T14:13:20Z on for 2.400 s
 events      6 of 2 threads; the program waited 0 ns for the file
@@ -171,9 +172,11 @@ slowest calls:
 
 def text_in_full(folder):
     one = [t.call(1000, t.ALLOC, BASE, 5 * MIB, took=1000, frames=range(0x10, 0x18), outcome=t.NEW),
-           t.call(5000, t.ALLOC, BASE + 8 * MIB, 4 * MIB, took=2_000_000_000, frames=range(0x20, 0x29), outcome=t.DRIVER)]
+           t.call(5000, t.ALLOC, BASE + 8 * MIB, 4 * MIB, took=2_000_000_000, frames=range(0x20, 0x29),
+                  outcome=t.DRIVER)]
     two = [t.call(2_100_000_000, t.FREE, BASE + 8 * MIB, took=999),
-           t.call(2_200_000_000, t.FREE, BASE + 9 * MIB, result=1, took=999_600), t.call(2_300_000_000, t.OPENED, 1, MIB),
+           t.call(2_200_000_000, t.FREE, BASE + 9 * MIB, result=1, took=999_600),
+           t.call(2_300_000_000, t.OPENED, 1, MIB),
            t.figures(2_400_000_000, 5 * MIB, 3 * MIB, 2 * MIB, MIB)]
     path = t.write(f'{folder}/full', t.header(stacks=True), t.devices((0, 80 << 30, b'Some GPU')),
                    t.block(t.EVENTS, b''.join(one), 11), t.block(t.EVENTS, b''.join(two), 12), t.block(t.END))
@@ -182,7 +185,8 @@ def text_in_full(folder):
     events = ([t.call(1000 * i, t.ALLOC, BASE + i * MIB, 4096 * (i + 1), took=10) for i in range(14)] +
               [t.call(100000 + 1000 * i, t.FREE, BASE + i * MIB, took=10) for i in range(2)])
     path = t.write(f'{folder}/many', t.header(), t.block(t.EVENTS, b''.join(events)), t.block(t.END))
-    expect([path], 0, r'.*\nevents +16 of 1 thread; .*\n  and 4 more\nnever freed: 12 blocks, 408.0 KiB\n.*\n  and 2 more\n.*')
+    expect([path], 0,
+           r'.*\nevents +16 of 1 thread; .*\n  and 4 more\nnever freed: 12 blocks, 408.0 KiB\n.*\n  and 2 more\n.*')
     # A file that is not written is a failure, whatever else is.
     for more in (['--json'], ['--memory-viz', f'{folder}/beside']):
         expect([path, '--html', f'{folder}/none/x', *more], 1, '', '.*cannot be written.*')
@@ -243,7 +247,8 @@ def ties(folder):
     rows = rows_of(path)
     compare('ties', rows, frees=2, unknown_frees=0, gone_with_their_context=0)
     compare('ties', rows['devices'][0], live_peak_bytes=3 * MIB, never_freed=1,
-            holders_at_end=[{'bytes': 3 * MIB, 'blocks': 1, 'first_ns': 2000, 'last_ns': 2000, 'by_size': True, 'stack': [f'blocks of {3 * MIB} bytes']}])
+            holders_at_end=[{'bytes': 3 * MIB, 'blocks': 1, 'first_ns': 2000, 'last_ns': 2000, 'by_size': True,
+                             'stack': [f'blocks of {3 * MIB} bytes']}])
 
 
 def mapped(function):
@@ -266,7 +271,8 @@ def stacks(folder):
     trace = t.write(f'{folder}/stacks', t.header(stacks=True), t.block(t.EVENTS, b''.join(events)),
                     t.block(t.MODULES, ''.join(lines).encode()), t.block(t.END))
     held = rows_of(trace)['devices'][0]['holders_at_peak']
-    check([(holder['bytes'], holder['blocks'], holder['by_size'], holder['first_ns'], holder['last_ns']) for holder in held] ==
+    check([(holder['bytes'], holder['blocks'], holder['by_size'], holder['first_ns'], holder['last_ns'])
+           for holder in held] ==
           [(4096 * 33, 6, False, 1500, 8500), (4096 * 12, 3, False, 500, 6500)], f'stacks: {held}')
     check(re.fullmatch(rf'\w*malloc \({re.escape(place)}\)', held[0]['stack'][0]) and
           held[0]['stack'][1:] == ['0x10'] and held[1]['stack'] == ['0x10', '0x20', '0x30'], f'frames: {held}')
@@ -284,7 +290,8 @@ def names(folder):
     told = (b'1 41 Model.forward\t/srv/train.py\n2 0 the optimizer\t\n65535 7 f\xc3\xa9\t/\x1b[31m.py\n'
             b'x\n\n3\n4 5\n6 7 no tab\n70000 1 f\tg\n-1 1 f\tg\n9 99999999999 f\tg\n10 -1 f\tg\n')
     stacks_ = [[1], [2, 1], [65535], [0], [9], [70000], [1 << 40], [6], [10]]
-    events = [t.call(1000 * i, t.ALLOC, BASE + i * MIB, (20 - i) * 4096, frames=[t.NAMED | name for name in frames] + [0x10])
+    events = [t.call(1000 * i, t.ALLOC, BASE + i * MIB, (20 - i) * 4096,
+                     frames=[t.NAMED | name for name in frames] + [0x10])
               for i, frames in enumerate(stacks_)]
     trace = t.write(f'{folder}/named', t.header(stacks=True), t.block(t.EVENTS, b''.join(events[:5])),
                     t.block(t.NAMES, told), t.block(t.EVENTS, b''.join(events[5:])), t.block(t.END))
@@ -294,7 +301,8 @@ def names(folder):
                    ['f\u00e9 (/\x1b[31m.py:7)', '0x10']] + [['?', '0x10']] * 6, f'names: {held}')
     # Of a script its lines alone are told.
     expect([trace], 0, r'.*\d  Model\.forward \(/srv/train\.py:41\)\n[^\n]*\d  label the optimizer\n'
-                       r' +Model\.forward \(/srv/train\.py:41\)\n[^\n]*\d  f\u00e9 \(/\\x1b\[31m\.py:7\)\n[^\n]*\d  \?\n +0x10\n.*')
+                       r' +Model\.forward \(/srv/train\.py:41\)\n[^\n]*\d  f\u00e9 \(/\\x1b\[31m\.py:7\)\n[^\n]*\d  '
+                       r'\?\n +0x10\n.*')
     expect([trace, '--memory-viz', f'{folder}/named.pickle'], 0)
     with open(f'{folder}/named.pickle', 'rb') as file:
         entry = [entry for entry in pickle.load(file)['device_traces'][0] if entry['action'] == 'alloc'][1]
@@ -309,7 +317,8 @@ def modules(folder):
     second = t.write(f'{folder}/second', elf_file.library([('other', 0, 16), ('further', 0x30, 16)]))
     lines = f'10000-11000 r-xp 1000 0:0 1 {first}\n20000-21000 r-xp 0 0:0 1 {second}\n'
     names = names_of(folder, lines, [0x10008, 0x20038, 0x10018, 0x20008])
-    check(names == ['_ZSt9terminatev (first+0x1008)', 'further (second+0x38)', 'plain (first+0x1018)', 'other (second+0x8)'], f'names in parts of two files: {names}')
+    check(names == ['_ZSt9terminatev (first+0x1008)', 'further (second+0x38)', 'plain (first+0x1018)',
+                    'other (second+0x8)'], f'names in parts of two files: {names}')
     parts = [f'{at:x}-{at + 4096:x} r-xp 1000 0:0 1 {first}\n' for at in range(0x100000, 0x100000 + 10 * 4096, 4096)]
     frames = [0x100008 + 4096 * i for i in range(10)]
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -404,7 +413,8 @@ def damage(folder):
     frames = t.block(t.EVENTS, b''.join(t.call(i, i % 10 + 1, BASE + i, MIB, i % 4, frames=range(i % 7))
                                         for i in range(40)))
     content = whole + frames * 3 + t.block(t.MODULES, b'0-ffff r-xp 0 0:0 1 /proc/self/exe\n')
-    content += t.block(t.NAMES, b'1 2 f\t/x\n2 0 label\t\n') + t.block(t.EVENTS, t.call(900, 1, BASE, MIB, frames=(t.NAMED | 1, t.NAMED | 2)))
+    content += t.block(t.NAMES, b'1 2 f\t/x\n2 0 label\t\n')
+    content += t.block(t.EVENTS, t.call(900, 1, BASE, MIB, frames=(t.NAMED | 1, t.NAMED | 2)))
     seen = set()
     for number in range(DAMAGES):
         bytes_ = bytearray(content)
@@ -534,7 +544,8 @@ def to_memory_viz(path, out, truth):
             start, whole = next((each for each in segments.items() if each[0] <= address < sum(each)), (0, 0))
             check(start and address + size <= start + whole, f'memory_viz: {entry}')
             segments.pop(start, None)
-            segments |= {at: there for at, there in ((start, address - start), (address + size, start + whole - address - size)) if there}
+            segments |= {at: there for at,
+                         there in ((start, address - start), (address + size, start + whole - address - size)) if there}
         else:
             check(action in ('free_requested', 'oom'), f'memory_viz: {entry}')
         if action in ('free_completed', 'alloc') and address in live:
@@ -569,7 +580,8 @@ def viz_of_two_gpus(folder):
     with open(f'{folder}/two.pickle', 'rb') as file:
         snapshot = pickle.load(file)
     segments = [(one['device'], one['address'], one['total_size'], one['allocated_size'], one['active_size'],
-                 [(block['address'], block['size'], block['state']) for block in one['blocks']]) for one in snapshot['segments']]
+                 [(block['address'], block['size'], block['state']) for block in one['blocks']])
+                for one in snapshot['segments']]
     live, free = 'active_allocated', 'inactive'
     check(segments == [(0, BASE, MIB, MIB, MIB, [(BASE, MIB, live)]),
                        (1, 1 << 33, 2 * MIB, MIB, MIB, [(1 << 33, MIB, live), ((1 << 33) + MIB, MIB, free)]),
@@ -582,7 +594,8 @@ def viz_of_two_gpus(folder):
     check(told == [[('segment_alloc', BASE, MIB, 0, 3), ('alloc', BASE, MIB, 0, 3)],
                    [('segment_map', HIGH, 4 << 31, 0, 1), ('alloc', HIGH, 1 << 31, (1 << 32) - 1, 2),
                     ('alloc', HIGH + (1 << 31), 1 << 31, 0, 3), ('alloc', HIGH + (1 << 32), 1 << 32, 0, 3),
-                    ('free_requested', HIGH, 1 << 31, 0, 4), ('free_completed', HIGH, 1 << 31, 0, 4), ('oom', 0, 7, 0, 5),
+                    ('free_requested', HIGH, 1 << 31, 0, 4), ('free_completed', HIGH, 1 << 31, 0, 4),
+                    ('oom', 0, 7, 0, 5),
                     ('segment_map', 1 << 32, 2 * MIB, 0, 6), ('segment_unmap', 1 << 32, 2 * MIB, 0, 7),
                     ('segment_map', 1 << 33, 2 * MIB, 0, 8), ('alloc', 1 << 33, MIB, 0, 9)]], f'of two GPUs: {told}')
 
@@ -598,22 +611,26 @@ def page_of_two_gpus(folder):
     expect([two_gpus(f'{folder}/two'), '--html', f'{folder}/two.html'], 0)
     data = data_of(f'{folder}/two.html')
     # A call that makes something does so at its end, one that gives back at its beginning.
-    check(data['moments'] == [1010, 2010, 3010, 3110, 3510, 4000, 6010, 7000, 8010, 9010], f'moments: {data["moments"]}')
+    check(data['moments'] == [1010, 2010, 3010, 3110, 3510, 4000, 6010, 7000, 8010, 9010],
+          f'moments: {data["moments"]}')
     blocks = sorted((row[0], row[1], row[2], row[3], row[4], row[5], row[7]) for row in data['blocks'])
     check(blocks == [(0, BASE, MIB, 4, -1, 0, -1), (1, 1 << 33, MIB, 9, -1, 0, -1),
                      (1, HIGH, 1 << 31, 1, 5, (1 << 32) - 1, -1), (1, HIGH + (1 << 31), 1 << 31, 2, -1, 0, -1),
                      (1, HIGH + (1 << 32), 1 << 32, 3, -1, 0, -1)], f'blocks: {blocks}')
-    check(sorted(data['pieces']) == [[1, 1 << 32, 2 * MIB, 6, 7], [1, 1 << 33, 2 * MIB, 8, -1], [1, HIGH, 4 << 31, 0, -1]],
+    check(sorted(data['pieces']) == [[1, 1 << 32, 2 * MIB, 6, 7], [1, 1 << 33, 2 * MIB, 8, -1],
+                                     [1, HIGH, 4 << 31, 0, -1]],
           f'pieces: {data["pieces"]}')
     check(data['left_out'] == 0, f'left out: {data["left_out"]}')
-    events = [t.call(1000 * i, t.ALLOC, BASE + i * MIB, 512, frames=[(0x10, 0x20), (0x30,)][i % 3 == 0]) for i in range(6)]
+    events = [t.call(1000 * i, t.ALLOC, BASE + i * MIB, 512, frames=[(0x10, 0x20), (0x30,)][i % 3 == 0])
+              for i in range(6)]
     events += [t.figures(10000 + i, i, 2 * i, 3 * i, 4 * i, device=i % 2) for i in range(5)]
     path = t.write(f'{folder}/six', t.header(stacks=True), t.block(t.EVENTS, b''.join(events)), t.block(t.END))
     expect([path, '--html', f'{folder}/six.html'], 0)
     data = data_of(f'{folder}/six.html')
     drawn = [data['stacks'][row[7]] for row in data['blocks']]
     check(sorted(data['stacks']) == [['0x10', '0x20'], ['0x30']] and
-          drawn == [['0x30'] if i % 3 == 0 else ['0x10', '0x20'] for i in range(6)], f'stacks: {data["stacks"]}, {drawn}')
+          drawn == [['0x30'] if i % 3 == 0 else ['0x10', '0x20'] for i in range(6)],
+          f'stacks: {data["stacks"]}, {drawn}')
     check([row[1:] for row in data['figures']] == [[i % 2, i, 2 * i, 3 * i, 4 * i] for i in range(5)],
           f'figures: {data["figures"]}')
 
@@ -627,7 +644,8 @@ def page_of_many(folder):
     path = t.write(f'{folder}/most', t.header(), t.block(t.EVENTS, b''.join(events)), t.block(t.END))
     expect([path, '--html', f'{folder}/most.html'], 0)
     data = data_of(f'{folder}/most.html')
-    check((len(data['blocks']), data['left_out']) == (large, small), f'{len(data["blocks"])} blocks, {data["left_out"]} left out')
+    check((len(data['blocks']), data['left_out']) == (large, small),
+          f'{len(data["blocks"])} blocks, {data["left_out"]} left out')
     check([row[5] for row in data['figures']] == list(range(0, figures, 2)), f'{len(data["figures"])} figures')
     os.unlink(path)
 
@@ -646,7 +664,8 @@ def converts(folder):
 
 
 with tempfile.TemporaryDirectory(prefix='gpushim-report-') as scratch:
-    for prove in (tells, text_in_full, viz_of_two_gpus, page_of_two_gpus, page_of_many, modules, differs, nothing_recorded, threads,
+    for prove in (tells, text_in_full, viz_of_two_gpus, page_of_two_gpus, page_of_many, modules, differs,
+                  nothing_recorded, threads,
                   new_memory, odd_frees, ties, stacks, names, overlaps, cut, refused, damage, no_place, no_room,
                   keeps_what_is_there, is_as_private, converts):
         try:

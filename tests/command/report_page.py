@@ -98,24 +98,32 @@ def flames(folder):
     """Who called, from the outermost on: labels, lines of scripts; functions where there are none. One that is chosen
     is alone with what leads to it."""
     names = b'1 5 inner\t/srv/a.py\n2 9 outer\t/srv/a.py\n3 0 optimizer\t\n4 7 other\t/srv/a.py\n'
-    stacks = [(8 * MIB, [1, 2]), (2 * MIB, [4, 2]), (4 * MIB, [3, 1, 2]), (1000 << 10, [])]  # sizes and times as the text has them
-    events = [t.call(1000 * i, t.ALLOC, BASE + i * 16 * MIB, size, took=999_600, frames=[t.NAMED | name for name in named] + [0x20, 0x10])
+    # sizes and times as the text has them
+    stacks = [(8 * MIB, [1, 2]), (2 * MIB, [4, 2]), (4 * MIB, [3, 1, 2]), (1000 << 10, [])]
+    events = [t.call(1000 * i, t.ALLOC, BASE + i * 16 * MIB, size, took=999_600,
+                     frames=[t.NAMED | name for name in named] + [0x20, 0x10])
               for i, (size, named) in enumerate(stacks)]
-    t.write(f'{folder}/named', t.header(stacks=True), t.block(t.NAMES, names), t.block(t.EVENTS, b''.join(events)), t.block(t.END))
-    subprocess.run([gpushim, 'report', f'{folder}/named', '--html', f'{folder}/named.html'], env=surroundings(), check=True)
+    t.write(f'{folder}/named', t.header(stacks=True), t.block(t.NAMES, names), t.block(t.EVENTS, b''.join(events)),
+            t.block(t.END))
+    subprocess.run([gpushim, 'report', f'{folder}/named', '--html', f'{folder}/named.html'], env=surroundings(),
+                   check=True)
     dom, said, _ = open_page(folder, f'{folder}/named.html')
     outer, inner = 'outer (/srv/a.py:9)', 'inner (/srv/a.py:5)'
     found = titles(dom)
     check(found == ['all: 15.0 MiB in 4 blocks', f'{outer}: 10.0 MiB in 2 blocks', f'{inner}: 8.0 MiB in 1 block',
-                    'other (/srv/a.py:7): 2.0 MiB in 1 block', 'label optimizer: 4.0 MiB in 1 block', f'{outer}: 4.0 MiB in 1 block',
-                    f'{inner}: 4.0 MiB in 1 block', '0x10: 1.0 MiB in 1 block', '0x20: 1.0 MiB in 1 block'], f'flames: {found}')
-    check('<td class="who">inner (/srv/a.py:5) \u2190 outer (/srv/a.py:9)</td>' in dom, 'of a script its lines alone are told')
+                    'other (/srv/a.py:7): 2.0 MiB in 1 block', 'label optimizer: 4.0 MiB in 1 block',
+                    f'{outer}: 4.0 MiB in 1 block',
+                    f'{inner}: 4.0 MiB in 1 block', '0x10: 1.0 MiB in 1 block', '0x20: 1.0 MiB in 1 block'],
+          f'flames: {found}')
+    check('<td class="who">inner (/srv/a.py:5) \u2190 outer (/srv/a.py:9)</td>' in dom,
+          'of a script its lines alone are told')
     check('<td class="number">1.00 ms</td>' in dom, 'three figures of what is nearly a millisecond')
     check('<path id="leak"' in dom and not said, f'what is never freed is not drawn: {said}')
     with open(f'{folder}/named.html', encoding='utf-8') as file:
         page = file.read()
     with open(f'{folder}/chosen.html', 'w', encoding='utf-8') as file:
-        file.write(page.replace("put('state',", "element('flame').children[4].dispatchEvent(new Event('click')); put('state',", 1))
+        file.write(page.replace("put('state',",
+                                "element('flame').children[4].dispatchEvent(new Event('click')); put('state',", 1))
     found = titles(open_page(folder, f'{folder}/chosen.html')[0])
     check(found == ['all: 15.0 MiB in 4 blocks', 'label optimizer: 4.0 MiB in 1 block', f'{outer}: 4.0 MiB in 1 block',
                     f'{inner}: 4.0 MiB in 1 block'], f'one is chosen: {found}')
@@ -150,7 +158,8 @@ def main():
         with open(f'{folder}/page.html', encoding='utf-8') as file:
             page = file.read()
         with open(f'{folder}/bad.html', 'w', encoding='utf-8') as file:
-            file.write(page.replace("'use strict';", "'use strict'; fetch('http://example.invalid/x').catch(() => 0);", 1))
+            file.write(page.replace("'use strict';", "'use strict'; fetch('http://example.invalid/x').catch(() => 0);",
+                                    1))
         _, said, _ = open_page(folder, f'{folder}/bad.html')
         check(any('Content Security Policy' in line for line in said), f'a page that fetches is not noticed: {said}')
 

@@ -138,14 +138,19 @@ def cannot_be_preloaded(folder):
 
 def options():
     given = tells('-o', 'pool.decay=5 s', '-olog=debug', '-o', 'general.log=error', '-o',
-                  'share.dir=', '-o', 'share.enable=off', '-o', 'debug.single_stream=off', '-o', 'debug.reclaim_from_peers=off',
+                  'share.dir=', '-o', 'share.enable=off', '-o', 'debug.single_stream=off', '-o',
+                  'debug.reclaim_from_peers=off',
                   settings={'GPUSHIM_POOL_DECAY': '1 s', 'GPUSHIM_POOL_FREE': 'native'})
     expected = {'POOL_DECAY': '5 s', 'LOG': 'error', 'SHARE_DIR': '', 'SHARE_ENABLE': 'off',
                 'CONFIG': '', 'DEBUG_SINGLE_STREAM': 'off', 'DEBUG_RECLAIM_FROM_PEERS': 'off', 'POOL_FREE': 'native'}
     check({name[8:]: value for name, value in given.items() if name.startswith('GPUSHIM_')}
           == expected, f'options: {given}')
-    for old, given in (('pool.' 'lone_stream=off', {'DEBUG_SINGLE_STREAM': 'off'}), ('pool.cache_share=5', {'POOL_CACHE_LIMIT': '5 %'})):
-        ran = Ran(['-o', old, '--print']).expect(0, 'LD_PRELOAD=.*\n' + ''.join(f'GPUSHIM_{n}={v}\n' for n, v in given.items()), '.*is called .* now.*\n')
+    for old, given in (('pool.' 'lone_stream=off', {'DEBUG_SINGLE_STREAM': 'off'}),
+                       ('pool.cache_share=5', {'POOL_CACHE_LIMIT': '5 %'})):
+        ran = Ran(['-o', old, '--print']).expect(0,
+                                                 'LD_PRELOAD=.*\n'
+                                                 + ''.join(f'GPUSHIM_{n}={v}\n' for n, v in given.items()),
+                                                 '.*is called .* now.*\n')
         check(f"{old.split('=')[0]} is called " in ran.err, f'an old name is understood, and says so: {ran.err}')
     check(tells('-o', 'log_target=/a=b=c').get('GPUSHIM_LOG_TARGET') == '/a=b=c', 'a value with equals signs')
     check(tells('-o', 'enable=off', '-o', 'enable=on').get('GPUSHIM_ENABLE') == 'on', 'the last counts')
@@ -347,7 +352,8 @@ def with_other_rights(folder):
         return  # it takes root to change who a file belongs to, and who runs it
     os.mkdir(f'{folder}/closed', 0o700)
     hidden = made(f'{folder}/closed/program', '#!/bin/sh\n')
-    Ran([hidden], command=command, preexec_fn=as_nobody).expect(126, '', f"gpushim: '{hidden}' may not be executed, or .*\n")
+    Ran([hidden], command=command,
+        preexec_fn=as_nobody).expect(126, '', f"gpushim: '{hidden}' may not be executed, or .*\n")
     Ran([f'{folder}/none'], command=command, preexec_fn=as_nobody).expect(127, '', '.* is not found; .*\n')
     for owner, mode, way, caller in (
             (NOBODY, 0o4755, 'user-id', None), (NOBODY, 0o2755, 'group-id', None),

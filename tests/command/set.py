@@ -59,7 +59,8 @@ def prove_every_option(folder, holder):
 def prove_decay(folder):
     """From never to soon, and what a limit allows."""
     for first, option in (('0', 'pool.decay=10ms'), ('60 min', 'pool.decay=10ms'), ('60 min', 'pool.cache_limit=4M'),
-                          ('60 min', 'pool.cache_limit=1 %'), ('60 min', 'pool.cache_share=1'), ('0', 'pool.cache_limit=0')):
+                          ('60 min', 'pool.cache_limit=1 %'), ('60 min', 'pool.cache_share=1'),
+                          ('0', 'pool.cache_limit=0')):
         holder = start(folder, GPUSHIM_POOL_DECAY=first, SOFTCUDA_MACHINE=os.path.join(folder, 'other'))
         holder.do(f'alloc {256 * MIB}')
         holder.do('free 2')

@@ -55,7 +55,8 @@ def prove_it(folder):
     is_right(one, 'after the second wake')
     told = json.loads(says(folder, 1, ('sleep', '4194304', str(os.getpid()), pid, '--json'), '4194304').stdout)['rows']
     check([(row['pid'], (row['silent'] or '').split(',')[0]) for row in told] == [
-        (4194304, 'is not there'), (os.getpid(), 'has not the library: gpushim run starts programs with it'), (one.pid, '')],
+        (4194304, 'is not there'), (os.getpid(), 'has not the library: gpushim run starts programs with it'),
+        (one.pid, '')],
           f'a row for each: {told}')
     says(folder, 0, ('wake', pid), 'awake')
     one.end()
@@ -82,8 +83,10 @@ def prove_it_is_told(folder):
     check(asleep['reserved_bytes'] <= before['reserved_bytes'] - LIVE, f'the GPU holds less: {asleep}')
     check(metrics()['gpushim_away_bytes'] >= LIVE and metrics()['gpushim_asleep_seconds'] >= 1, 'by the metrics')
     check(f'gpushim wake {pid}' in gpushim(folder, 'doctor', pid).stdout, 'doctor has the way out')
-    found = [row for row in json.loads(gpushim(folder, 'doctor', '--json').stdout)['rows'] if row['subject'] == 'asleep']
-    check([(row['state'], row['remedy']) for row in found] == [('ok', None)], f'where nobody asks about it that is well: {found}')
+    found = [row for row in json.loads(gpushim(folder, 'doctor', '--json').stdout)['rows']
+             if row['subject'] == 'asleep']
+    check([(row['state'], row['remedy']) for row in found] == [('ok', None)],
+          f'where nobody asks about it that is well: {found}')
     says(folder, 0, ('wake', pid), 'awake')
     check(told['stats']()['reserved_bytes'] >= LIVE and told['who']()['asleep_seconds'] == 0, 'and it is back')
     one.end()
@@ -105,7 +108,8 @@ def prove_it_of_own_memory(folder):
     check(tries(other, LIVE), 'it sleeps for who finds the GPU full')
     check(state(folder, one) == 'asleep', 'as it is told')
     with open(log, encoding='utf-8') as file:
-        check(re.search('the GPU full: 1[0-9][0-9] MiB that lay idle were given back', file.read()), 'and how much it gave')
+        check(re.search('the GPU full: 1[0-9][0-9] MiB that lay idle were given back', file.read()),
+              'and how much it gave')
     other.end()
     is_right(one, 'and its next call wakes it')
     one.end()
@@ -171,7 +175,8 @@ def prove_a_swap(folder):
     second, third = start(folder), start(folder)
     says(folder, 1, ('wake', str(first.pid), '--timeout', '0.1s'), 'GPU 0', 'no room')
     told = json.loads(says(folder, 0, ('swap', str(second.pid), str(first.pid), '--json')).stdout)['rows']
-    check([(row['pid'], row['state']) for row in told] == [(second.pid, 'asleep'), (first.pid, 'awake')], f'as JSON: {told}')
+    check([(row['pid'], row['state']) for row in told] == [(second.pid, 'asleep'), (first.pid, 'awake')],
+          f'as JSON: {told}')
     is_right(first, 'after a swap')
     says(folder, 0, ('sleep', str(first.pid), str(third.pid)), f'pid {first.pid} (', f'pid {third.pid} (')
     says(folder, 1, ('swap', str(first.pid), str(second.pid)), 'asleep already')
@@ -385,7 +390,8 @@ stops = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda unused: goes.wait())
     for stream in ('ctypes.c_void_p()', 'ctypes.c_void_p(); assert cuda.cuStreamCreate(ctypes.byref(stream), 1) == 0'):
         run(one, f'goes.clear(); stream = {stream}; assert cuda.cuLaunchHostFunc(stream, stops, None) == 0')
         named = one.run('print(stream.value or 1)')
-        says(folder, 1, ('sleep', str(one.pid), '--timeout', '0.3s'), 'does not end', f'went to stream {int(named):#x}\n')
+        says(folder, 1, ('sleep', str(one.pid), '--timeout', '0.3s'), 'does not end',
+             f'went to stream {int(named):#x}\n')
         run(one, 'goes.set(); assert cuda.cuCtxSynchronize() == 0')
         says(folder, 0, ('sleep', str(one.pid)), 'asleep')
         says(folder, 0, ('wake', str(one.pid)), 'awake')
@@ -407,5 +413,7 @@ def prove_what_is_wrong(folder):
 
 
 prove_each(prove_it, prove_it_of_own_memory, prove_it_is_told, prove_a_group, prove_a_file, prove_a_swap,
-           prove_one_order_at_a_time, prove_who_asks_late, prove_a_stopped_process, prove_a_tag, prove_by_itself, prove_who_asked_has_it_first,
-           prove_who_does_not_sleep, prove_who_calls_is_not_idle, prove_what_stays, prove_the_stream_is_named, prove_what_is_wrong)
+           prove_one_order_at_a_time, prove_who_asks_late, prove_a_stopped_process, prove_a_tag, prove_by_itself,
+           prove_who_asked_has_it_first,
+           prove_who_does_not_sleep, prove_who_calls_is_not_idle, prove_what_stays, prove_the_stream_is_named,
+           prove_what_is_wrong)

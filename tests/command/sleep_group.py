@@ -35,7 +35,8 @@ def asked(folder, one):
 
 
 def start(folder, sizes=(LARGE,), **settings):
-    one = Holder(folder, **{'SOFTCUDA_MEMORY': '1G', 'GPUSHIM_DEBUG_RECLAIM_FROM_PEERS': 'on', 'GPUSHIM_DEBUG_TIMEOUT': '1 s', **settings})
+    one = Holder(folder, **{'SOFTCUDA_MEMORY': '1G', 'GPUSHIM_DEBUG_RECLAIM_FROM_PEERS': 'on',
+                            'GPUSHIM_DEBUG_TIMEOUT': '1 s', **settings})
     for size in (64 * MIB, *sizes):  # the first is what lets it be asked
         one.do(f'alloc {size}')
     run(one, 'held.append(held.pop(0))')
@@ -293,8 +294,10 @@ def prove_an_end_of_who_opened(folder):
 def prove_a_step_that_fails(folder):
     """One cannot sleep: the other does, and what that one has open stays."""
     one, other = pair(folder)
-    run(other, 'cuda.softcuda_hold(1); assert cuda.cuMemsetD8Async(held[0], ctypes.c_ubyte(1), ctypes.c_size_t(1), None) == 0')
-    says(folder, 1, 'sleep', (one, other), f'pid {one.pid} (', 'MiB shared stay', 'does not end', options=('--timeout', '0.3s'))
+    run(other,
+        'cuda.softcuda_hold(1); assert cuda.cuMemsetD8Async(held[0], ctypes.c_ubyte(1), ctypes.c_size_t(1), None) == 0')
+    says(folder, 1, 'sleep', (one, other), f'pid {one.pid} (', 'MiB shared stay', 'does not end',
+         options=('--timeout', '0.3s'))
     run(other, 'cuda.softcuda_hold(0)')
     check(has(other, 10), 'who is awake goes on')
     says(folder, 0, 'wake', (one,), 'awake, in')
@@ -437,7 +440,8 @@ def prove_a_command_that_is_killed(folder):
     run(other, CALLS)
     calls = lambda: int(other.run('print(calls[0])'))
     await_that(lambda: calls() > 100, 'it works')
-    with subprocess.Popen([GPUSHIM, 'sleep', *(str(each.pid) for each in (asleep, one, other))], env=clean(folder)) as command:
+    with subprocess.Popen([GPUSHIM, 'sleep', *(str(each.pid) for each in (asleep, one, other))],
+                          env=clean(folder)) as command:
         def stands_still():
             """Nobody gives it an order now."""
             command.send_signal(signal.SIGSTOP)
@@ -463,7 +467,8 @@ def prove_with_a_broker(folder):
     end(one, other)
 
 
-prove_each(prove_they_go_and_come, prove_named_twice, prove_both_ways, prove_a_handle_on_its_way, prove_a_name, prove_what_was_closed,
+prove_each(prove_they_go_and_come, prove_named_twice, prove_both_ways, prove_a_handle_on_its_way, prove_a_name,
+           prove_what_was_closed,
            prove_what_was_freed, prove_others_keep_it, prove_one_alone, prove_who_wakes_first, prove_half_a_wake,
            prove_a_tag_that_one_lacks, prove_an_end_of_who_shares, prove_an_end_of_who_opened, prove_a_step_that_fails,
            prove_each_call_fails, prove_ranks_at_work, prove_ranks_of_one_process,

@@ -26,6 +26,7 @@ def has(one, value, block, size=LIVE):
 
 def says(folder, status, arguments, *words):
     ran = gpushim(folder, *arguments)
-    check(ran.returncode == status and all(word in ran.stdout + ran.stderr for word in words) and bool(ran.stderr) == bool(status),
+    check(ran.returncode == status and all(word in ran.stdout + ran.stderr for word in words)
+          and bool(ran.stderr) == bool(status),
           f'{arguments} ends with {status} and {words}: {ran}')
     return ran

@@ -182,7 +182,8 @@ def prove_who_sleeps(folder, pid):
     ran = gpushim(folder, 'sleep', str(pid))
     check(ran.returncode == 0, f'it sleeps: {ran}')
     page = Page(folder, 80, 24, str(pid))
-    check(any(re.search(r'^ +asleep: \d+\.0 MiB off the GPU for ', line) for line in page.frame()), f'it is told: {page.got}')
+    check(any(re.search(r'^ +asleep: \d+\.0 MiB off the GPU for ', line) for line in page.frame()),
+          f'it is told: {page.got}')
     page.end()
     ran = gpushim(folder, 'wake', str(pid))
     check(ran.returncode == 0, f'it wakes: {ran}')

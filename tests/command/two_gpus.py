@@ -56,7 +56,8 @@ def prove_trim(folder):
         await_that(lambda: kept(of(folder, one), device) >= 128 * MIB, 'it keeps that')
         check(sorted(of(folder, one)) == [0, 1], f'both are listed: {of(folder, one)}')
         sums = {row['device']: row['given_bytes'] for row in rows(folder, 'trim', str(one.pid))}
-        check(sums.get(device, 0) >= 128 * MIB and sums.get(idle, 0) < 128 * MIB, f'of GPU {device}, not {idle}: {sums}')
+        check(sums.get(device, 0) >= 128 * MIB and sums.get(idle, 0) < 128 * MIB,
+              f'of GPU {device}, not {idle}: {sums}')
         check(kept(of(folder, one), device) < 128 * MIB, f'and it is gone: {of(folder, one)}')
         told = gpushim(folder, 'export', '--prometheus').stdout
         lives = {int(number): int(value) for number, value in re.findall(
@@ -68,7 +69,8 @@ def prove_trim(folder):
         one.run(f'on({idle})')
         one.do('free 0')
         gpushim(folder, 'trim', str(one.pid))
-        await_that(lambda: of(folder, one).get(idle, {}).get('reserved_bytes') == 0, 'a GPU that it had memory of is listed')
+        await_that(lambda: of(folder, one).get(idle, {}).get('reserved_bytes') == 0,
+                   'a GPU that it had memory of is listed')
         one.end()
 
 
@@ -86,7 +88,8 @@ def prove_rates(folder):
                                 stdout=subprocess.PIPE, text=True)
     rates, open_files = {0: [], 1: []}, []
     while len(rates[0]) < 6:
-        row = re.fullmatch(rf' *{one.pid} \S+ +([01])(?: +[\d.]+(?: [KMGT]iB| bytes)?){{5}} +(?:-|[\d.]+(?: [KMGT]iB)?) +(-?\d+)(/s)? .*\n', watching.stdout.readline())
+        row = re.fullmatch(rf' *{one.pid} \S+ +([01])(?: +[\d.]+(?: [KMGT]iB| bytes)?){{5}} +(?:-|[\d.]+(?: '
+                           r'[KMGT]iB)?) +(-?\d+)(/s)? .*\n', watching.stdout.readline())
         if row and row[3]:
             rates[int(row[1])].append(int(row[2]))
             open_files.append(len(os.listdir(f'/proc/{watching.pid}/fd')))
@@ -105,11 +108,13 @@ def prove_statuses(folder):
     one.do(f'alloc {96 * MIB}')
     pid = str(one.pid)
     await_that(lambda: of(folder, one), 'it answers')
-    cases = [(('stats',), 0), (('stats', pid), 0), (('stats', '1'), 1), (('who',), 0), (('who', pid), 0), (('who', '1'), 1),
+    cases = [(('stats',), 0), (('stats', pid), 0), (('stats', '1'), 1), (('who',), 0), (('who', pid), 0),
+             (('who', '1'), 1),
              (('who', '0x10'), 2), (('trim', pid), 0), (('trim', '1'), 1), (('trim', 'all'), 0),
              (('set', pid, 'pool.decay=3 s'), 0),
              (('set', '1', 'pool.decay=3 s'), 1), (('ls',), 0), (('ls', 'nobody'), 1), (('doctor', '4194304'), 1),
-             (('version',), 0), (('config',), 0), (('report', '/dev/null'), 1), (('stats', 'x'), 2), (('ls', 'a', 'b'), 2)]
+             (('version',), 0), (('config',), 0), (('report', '/dev/null'), 1), (('stats', 'x'), 2),
+             (('ls', 'a', 'b'), 2)]
     stopped = [(('trim', pid), 1), (('trim', 'all'), 1), (('set', pid, 'pool.decay=3 s'), 1),
                (('ls',), 1), (('stats', pid), 0), (('who', pid), 0)]
     for some in (cases, stopped):
@@ -117,13 +122,15 @@ def prove_statuses(folder):
             for form in ((), ('--json',)):
                 run = gpushim(folder, *arguments, *form)
                 check(run.returncode == status, f'{arguments} {form} ends with {run.returncode}, not {status}: {run}')
-                told = json.loads(run.stdout) if form and run.stdout else {'version': version, 'time': '2026-11-23T21:04:48Z'}
+                told = json.loads(run.stdout) if form and run.stdout else {'version': version,
+                                                                           'time': '2026-11-23T21:04:48Z'}
                 check(told['version'] == version and re.fullmatch(r'\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ', told['time']),
                       f'{arguments}: its version and the time: {run.stdout}')
                 if some is stopped and arguments[0] in ('trim', 'set'):
                     said = json.loads(run.stdout)['rows'] if form else []
                     check([row['silent'] for row in said] == ['does not answer, as it is stopped'] * len(form) and
-                          (form or 'does not answer, as it is stopped' in run.stdout + run.stderr), f'{arguments} {form} says why: {run}')
+                          (form or 'does not answer, as it is stopped' in run.stdout + run.stderr),
+                          f'{arguments} {form} says why: {run}')
         one.stop()
     one.end()
 

@@ -76,8 +76,8 @@ def listen(path):
 
 
 class Listener:
-    """A socket of this test's own at `path`, where each message is answered with what `answer` makes of its type and its
-    bytes; b'': with nothing, None: it is hung up on."""
+    """A socket of this test's own at `path`, where each message is answered with what `answer` makes of its type and
+    its bytes; b'': with nothing, None: it is hung up on."""
 
     def __init__(self, path, answer):
         self.path, self.answer, self.socket = path, answer, listen(path)
@@ -104,8 +104,8 @@ class Listener:
 
 
 class Between:
-    """Sockets of this test's own in the folder, over which a process is asked, whose socket is at `path`: what is said is
-    passed on, but `instead` (by type) is answered in place of the process, or made of its answer where that is a
+    """Sockets of this test's own in the folder, over which a process is asked, whose socket is at `path`: what is said
+    is passed on, but `instead` (by type) is answered in place of the process, or made of its answer where that is a
     function; None: it is hung up on."""
 
     def __init__(self, folder, path, instead=None, count=1):

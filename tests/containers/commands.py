@@ -28,7 +28,8 @@ MIB = 1 << 20
 KINDS = {'bwrap': containers.Bwrap, 'runc': containers.Runc, 'podman': containers.Podman}
 APPLETS = ('sh', 'cat', 'mkfifo', 'rm', 'wget', 'kill')
 FOLDER = '/shared/run'
-COMMANDS = re.findall(r'^  ([a-z]+) ', subprocess.run([gpushim, 'help'], capture_output=True, text=True, check=True).stdout, re.M)
+COMMANDS = re.findall(r'^  ([a-z]+) ',
+                      subprocess.run([gpushim, 'help'], capture_output=True, text=True, check=True).stdout, re.M)
 # What a container's user sets who starts programs by gpushim run.
 ENVIRONMENT = {'PATH': '/bin', 'LD_LIBRARY_PATH': '/lib', 'GPUSHIM_SHARE_DIR': FOLDER, 'SOFTCUDA_MEMORY': '1G'}
 
@@ -224,7 +225,8 @@ def prove_the_other_sees(one, other):
     row = only(other.rows('gpushim stats'), own_pid=one.pid, live_bytes=96 * MIB)
     check((row.get('pid'), row.get('name')) == (None, 'holder'), f'stats, from the other: {row}')
     text = other.run('gpushim top').stdout
-    check(re.search(rf'^ *\({one.pid}\) +\? +0 +[\d.]+ MiB +96\.0 MiB .* holder', text, re.M), f'top, from the other: {text}')
+    check(re.search(rf'^ *\({one.pid}\) +\? +0 +[\d.]+ MiB +96\.0 MiB .* holder', text, re.M),
+          f'top, from the other: {text}')
     one.keep_unused()
     given = only(other.rows('gpushim trim all'), own_pid=one.pid, pid=None).get('given_bytes', 0)
     check(given >= 64 * MIB, f'trim all, from the other: {given}')

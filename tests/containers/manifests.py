@@ -1,7 +1,8 @@
 """The manifests of examples/containers: each fits the schemas of the Kubernetes versions that have its kind, and a
 mistake in one would be noticed. The admission policy's expressions are evaluated, and what they give is put together
 with pods as an API server does it: then these have the library, and keep what they had. What kustomize makes of all
-of them fits together: monitor, service and exporter, namespaces, images, and the folders that one makes and others mount.
+of them fits together: monitor, service and exporter, namespaces, images, and the folders that one makes and others
+mount.
 
 There is no API server here: what one refuses beyond its schemas is not seen. kubernetes.py starts this.
 
@@ -334,9 +335,11 @@ def check_together():
     for manifest in sources:
         key = manifest['kind'], manifest['metadata']['name']
         check(unfolded(made[key].get('spec')) == unfolded(manifest.get('spec')), f'{key} is another: {made[key]}')
-        check(made[key]['metadata'].get('namespace') == (None if key[0] in CLUSTERS else 'gpushim'), f'{key}: {made[key]}')
+        check(made[key]['metadata'].get('namespace') == (None if key[0] in CLUSTERS else 'gpushim'),
+              f'{key}: {made[key]}')
         check(key[0] == 'ServiceMonitor' or not refusal(made[key], f'1.{newest()}'), f'{key}: {made[key]}')
-    check(made['Namespace', 'gpushim']['metadata']['labels']['pod-security.kubernetes.io/enforce'] == 'privileged', 'level')
+    check(made['Namespace', 'gpushim']['metadata']['labels']['pod-security.kubernetes.io/enforce'] == 'privileged',
+          'level')
     check_monitor(made)
     check_mounts(made)
     return True

@@ -72,13 +72,15 @@ def prove_kills(runtime, folder):
     print('its socket, unseen for more than an hour, is taken away by the next')
     for name, settings in (('embedded', {}), ('broker', ON_DEMAND)):
         with Case(runtime, folder, f'killed inside, {name}') as case:
-            giver, taker = Inside(case, 'giver', settings=settings), Inside(case, 'taker', settings=settings, behind=' & ' + STAY)
+            giver, taker = Inside(case, 'giver',
+                                  settings=settings), Inside(case, 'taker', settings=settings, behind=' & ' + STAY)
             freed_while_open(giver, taker)
             taker.tell('raise', signal.SIGKILL)
             comes_back(giver)
             check(taker.running.process.poll() is None, 'the container of the killed process ended')
         with Case(runtime, folder, f'first process killed, {name}') as case:
-            giver, taker = Inside(case, 'giver', settings=settings), Inside(case, 'taker', settings=settings, behind=' & ' + STAY)
+            giver, taker = Inside(case, 'giver',
+                                  settings=settings), Inside(case, 'taker', settings=settings, behind=' & ' + STAY)
             freed_while_open(giver, taker)
             taker.running.kill()
             comes_back(giver)
@@ -149,7 +151,8 @@ def listens(path):
 
 def prove_broker(runtime, folder):
     contained = lambda case: case.start('broker', HERE, BROKERED, ['/bin/gpushim-broker'])
-    for name, start, is_killed in (('on the host', start_on_the_host, False), ('on the host, giver killed', start_on_the_host, True),
+    for name, start, is_killed in (('on the host', start_on_the_host, False),
+                                   ('on the host, giver killed', start_on_the_host, True),
                                    ('in a container', contained, True)):
         with Case(runtime, folder, 'broker ' + name) as case:
             start(case)
@@ -166,10 +169,11 @@ def prove_broker(runtime, folder):
 
 
 def prove_a_broker_within(runtime, folder):
-    """The giver starts the broker in its own container, and ends; then all of that container is killed, the broker in it
-    too."""
+    """The giver starts the broker in its own container, and ends; then all of that container is killed, the broker in
+    it too."""
     with Case(runtime, folder, 'broker on demand') as case:
-        giver, taker = Inside(case, 'giver', settings=ON_DEMAND, behind='; ' + STAY), Inside(case, 'taker', settings=ON_DEMAND)
+        giver, taker = Inside(case, 'giver', settings=ON_DEMAND,
+                              behind='; ' + STAY), Inside(case, 'taker', settings=ON_DEMAND)
         handle = left_by(case, giver)
         giver.leave()
         check(taker.opens(handle), 'it cannot be opened')

@@ -1,10 +1,12 @@
-"""README's two commands on fresh machines: examples/quickstart.sh and tests/run.sh in systems where nothing is installed.
+"""README's two commands on fresh machines: examples/quickstart.sh and tests/run.sh in systems where nothing is
+installed.
 
 usage: run.py ROOT FOLDER [CASE…]
 
-debootstrap makes the systems in FOLDER, once; each case gets a copy, and a copy of the tree. It runs in namespaces, with
-a /dev of its own, as root with a container's capabilities or as a user; who is no root is told what to install, and root
-does as told. Both commands are to end well, and to compile nothing twice. CASE is one of those below; all, without.
+debootstrap makes the systems in FOLDER, once; each case gets a copy, and a copy of the tree. It runs in namespaces,
+with a /dev of its own, as root with a container's capabilities or as a user; who is no root is told what to install,
+and root does as told. Both commands are to end well, and to compile nothing twice. CASE is one of those below; all,
+without.
 
 A line for each case says what became of it; what cannot be made here is skipped, with the reason. Logs are in FOLDER.
 Exit status: 1 if a case failed, 77 if none could be made.

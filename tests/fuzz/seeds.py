@@ -27,7 +27,8 @@ def recording():
         truth.add(t.call, op, BASE, MIB)
     truth.add(t.figures, truth.now, 5, 3, 1)
     events = t.block(t.EVENTS, b''.join(truth.events))
-    framed = t.block(t.EVENTS, b''.join(t.call(i, t.ALLOC, BASE + i * MIB, i, device=i % 3, frames=(0x1010, 0x20, 0x3010))
+    framed = t.block(t.EVENTS,
+                     b''.join(t.call(i, t.ALLOC, BASE + i * MIB, i, device=i % 3, frames=(0x1010, 0x20, 0x3010))
                                         for i in range(1, 9)))
     modules = t.block(t.MODULES, b'1000-2000 r-xp 0 0:0 1 /none/a\n1800-4000 r-xp 10 0:0 1   /none\n')
     yield t.header() + t.devices((0, 80 << 30, b'Some GPU')) + events + t.block(t.END)

@@ -4,8 +4,8 @@
 
 Each file has a line "RESULT suite::test outcome" for each test: passed, FAILED, or skipped and why.
 Tests of what only the library does skip natively, and their reason begins with the word "natively" or says
-that a function is the library's: that such a one passes under the library is as it should be. Any other difference has another cause,
-and nothing explains it here. The first line of what this prints is a word on all; then come the
+that a function is the library's: that such a one passes under the library is as it should be. Any other difference has
+another cause, and nothing explains it here. The first line of what this prints is a word on all; then come the
 tests that differ and are not explained, with both outcomes. Exit status 1 where there are any, or
 where a test failed under the library, or none was run.
 """

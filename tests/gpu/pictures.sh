@@ -1,7 +1,8 @@
 #!/bin/sh
 # The pictures of the pages, of PyTorch on a GPU:
 #
-#   sh tests/gpu/pictures.sh take          on the GPU machine, from .bundle: $OUT gets a recording and the bytes of top's screen
+#   sh tests/gpu/pictures.sh take          on the GPU machine, from .bundle: $OUT gets a recording and the bytes of
+#                                          top's screen
 #   sh tests/gpu/pictures.sh draw FOLDER   where chromium and tmux are: what it got becomes examples/report/page.png and
 #                                          examples/monitoring/top.png. The build's gpushim makes the page.
 set -eu
@@ -60,7 +61,8 @@ draw()
     python3 - "$work/screen" >"$work/top.html" <<'PAGE'
 import html, re, sys
 COLOURS = ['#222', '#d33', '#4b4', '#cb3', '#58e', '#c5c', '#3bb', '#ddd']
-print('<meta charset="utf-8"><body style="margin:0;background:#181818"><pre style="margin:12px;color:#ddd;font:15px DejaVu Sans Mono">')
+print('<meta charset="utf-8"><body style="margin:0;background:#181818">'
+      '<pre style="margin:12px;color:#ddd;font:15px DejaVu Sans Mono">')
 for line in open(sys.argv[1], encoding='utf-8'):
     style = {}
     for codes, text in re.findall(r'(?:\x1b\[([0-9;]*)m)?([^\x1b]*)', line.rstrip('\n')):

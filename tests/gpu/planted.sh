@@ -6,9 +6,9 @@
 #   sh tests/gpu/planted.sh run [PATTERN]   on that machine, as root: all parts at once, on two cores each
 #   sh tests/gpu/planted.sh run --draw NUMBER SEED [PATTERN]   as tests/mutants.sh says
 #
-# What is missing there is copied into /usr, nothing that is there is changed. $CORES is how many cores it takes, the first
-# ones, all by default; $PARTS how many parts, of which several may have the same two; $PLANTED_SECONDS how long they may take
-# (500); $OUT gets a log of each. Not for a machine that anybody keeps.
+# What is missing there is copied into /usr, nothing that is there is changed. $CORES is how many cores it takes, the
+# first ones, all by default; $PARTS how many parts, of which several may have the same two; $PLANTED_SECONDS how long
+# they may take (500); $OUT gets a log of each. Not for a machine that anybody keeps.
 set -eu
 
 root=$(cd "$(dirname "$0")/../.." && pwd)
@@ -44,7 +44,8 @@ pairs=$((${CORES:-$(nproc)} / 2))
 parts=${PARTS:-$((pairs - 2))}
 work=$(mktemp -d)
 mkdir -p "$out"
-# All groups but one, and of those the bugs that have tests here: the agent's need libcurl, libsodium, jansson and OpenSSL.
+# All groups but one, and of those the bugs that have tests here: the agent's need libcurl, libsodium, jansson and
+# OpenSSL.
 groups=$(cd "$root/tests/mutants" && ls ./*.txt | sed 's,^\./,,; s,\.txt$,,' | grep -v '^agent$' | paste -s -d '|')
 shift
 [ $# -gt 0 ] || set -- "^($groups)/"
@@ -70,4 +71,5 @@ done
 wait
 cat "$work"/*.log >"$out/planted.log"
 grep -E '^(survived|broken)' "$out/planted.log" || true
-echo "planted: $(grep -c '^caught' "$out/planted.log") caught, $(grep -c '^survived' "$out/planted.log") survived, $(grep -c '^broken' "$out/planted.log") broken"
+echo "planted: $(grep -c '^caught' "$out/planted.log") caught, \
+$(grep -c '^survived' "$out/planted.log") survived, $(grep -c '^broken' "$out/planted.log") broken"

@@ -3,9 +3,9 @@ driver, the real cuFile in its compatibility mode, and as much of UCX as answers
 
     registration.py [PART...]    parts: dmabuf cufile ucx; all of them by default
 
-Prints "RESULT what = answer" for what has to be the same with and without the library, "PROBE" for what may differ, "SKIP
-part: why" for what this machine does not have. Each part runs in a process of its own. Exit status 1: something is not as
-it must be.
+Prints "RESULT what = answer" for what has to be the same with and without the library, "PROBE" for what may differ,
+"SKIP part: why" for what this machine does not have. Each part runs in a process of its own. Exit status 1: something
+is not as it must be.
 
 CUFILE_LIBRARY and UCX_LIBRARY name libcufile.so.0 and libucp.so.0 where the loader does not find them.
 """
@@ -90,7 +90,8 @@ def imports_with(driver, fd, size, word):
     memory, mapped = ctypes.c_void_p(), ctypes.c_uint64()
     error = driver.call('cuImportExternalMemory', ctypes.byref(memory), described)
     if error == 0:
-        error = driver.call('cuExternalMemoryGetMappedBuffer', ctypes.byref(mapped), memory, struct.pack('QQ72x', 0, size))
+        error = driver.call('cuExternalMemoryGetMappedBuffer', ctypes.byref(mapped), memory,
+                            struct.pack('QQ72x', 0, size))
     return driver.holds_word(mapped.value, 4, word) if error == 0 else None, driver.name_of(error)
 
 
@@ -284,7 +285,8 @@ class Heard:
 
 def ucx():
     """UCX's own knowledge of an address (its memory type cache, or the driver's answer)."""
-    ucp = find_library('libucp.so.0', 'UCX_LIBRARY', ('/opt/ucx/lib', '/opt/hpcx/ucx/lib', '/usr/local/ucx/lib', '/usr/local/lib'))
+    ucp = find_library('libucp.so.0', 'UCX_LIBRARY',
+                       ('/opt/ucx/lib', '/opt/hpcx/ucx/lib', '/usr/local/ucx/lib', '/usr/local/lib'))
     driver, heard = Driver(), Heard()
     features = (ctypes.c_uint64 * 64)(1, 1)  # only these are given: tagged messages
     status = symbol(ucp, 'ucp_init_version')(1, 0, features, None, ctypes.byref(ctypes.c_void_p()))

@@ -638,7 +638,8 @@ owns_are_good()
         log="own_$(echo "$how" | tr ' ' _)"
         programs="$programs $log"
         # shellcheck disable=SC2086 # words
-        run native "$logs/$log" 90 python3 "$root/tests/share/own.py" "$bundle/puppet" "$shim" "$bundle/gpushim-broker" $how
+        run native "$logs/$log" 90 python3 "$root/tests/share/own.py" "$bundle/puppet" "$shim" \
+            "$bundle/gpushim-broker" $how
         [ "$(cat "$logs/$log.status")" != 0 ] || good=$((good + 1))
     done
     # shellcheck disable=SC2086 # words
@@ -676,19 +677,20 @@ part_sleep()
 # At random moments: SLEEPS times in all, 10,000 by default, and in SLEEPS_SECONDS, 300 by default.
 part_sleeps()
 {
-    run native "$logs/sleeps" $((${SLEEPS_SECONDS:-300} + 130)) python3 "$root/tests/gpu/sleeps.py" "$shim" "$bundle/gpushim" \
-        "$bundle/stress" --times "${SLEEPS:-10000}" --seconds "${SLEEPS_SECONDS:-300}"
+    run native "$logs/sleeps" $((${SLEEPS_SECONDS:-300} + 130)) python3 "$root/tests/gpu/sleeps.py" \
+        "$shim" "$bundle/gpushim" "$bundle/stress" --times "${SLEEPS:-10000}" --seconds "${SLEEPS_SECONDS:-300}"
     judge 'no wrong byte' sleeps
     cut -c 1-150 "$logs/sleeps"
     row sleeps - "$(tail -n 1 "$logs/sleeps")" "$outcome"
 }
 
-# By command, of a PyTorch program: what others see of it, beside torch_memory_saver where the bundle has it. SLEEP_GIB, 8 by default.
+# By command, of a PyTorch program: what others see of it, beside torch_memory_saver where the bundle has it.
+# SLEEP_GIB, 8 by default.
 part_sleep_beside()
 {
     needs sleep_beside torch pynvml || return 0
-    run native "$logs/sleep_beside" 240 "PYTHONPATH=$bundle/python" python3 "$root/tests/gpu/sleep_beside.py" "$shim" "$bundle/gpushim" \
-        --gib "${SLEEP_GIB:-8}"
+    run native "$logs/sleep_beside" 240 "PYTHONPATH=$bundle/python" python3 "$root/tests/gpu/sleep_beside.py" \
+        "$shim" "$bundle/gpushim" --gib "${SLEEP_GIB:-8}"
     judge told sleep_beside
     cut -c 1-300 "$logs/sleep_beside"
     row sleep_beside - "$(grep -c '^gpushim .* right$' "$logs/sleep_beside") rounds right" "$outcome"
@@ -824,8 +826,8 @@ part_torch_memory()
         torch_gpt torch_resnet torch_gnn torch_decode
 }
 
-# Those modes for PyTorch's programs with gpushim.torch in the place of a cache. ORDERED_SECONDS is how long for all of them,
-# 400 by default; ORDERED is which.
+# Those modes for PyTorch's programs with gpushim.torch in the place of a cache. ORDERED_SECONDS is how long
+# for all of them, 400 by default; ORDERED is which.
 part_torch_ordered()
 {
     needs ordered torch || return 0

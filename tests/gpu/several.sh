@@ -9,12 +9,12 @@
 # ones at once; one of several GPUs when all lists of each of them have ended (no two of these share one). $BUDGET is
 # how many seconds all of it may take, 530 by default: a list that takes ten more is ended.
 #
-# The driver starts processes and makes memory for one at a time, whatever the GPU. So suites of many processes gain nothing by it
-# (conformance, chaos, differential and all programs on four GPUs took ten times as long as one after the other, and ended
-# by their limits), and where times are compared a chunk takes up to ten times as long beside others.
+# The driver starts processes and makes memory for one at a time, whatever the GPU. So suites of many processes gain
+# nothing by it (conformance, chaos, differential and all programs on four GPUs took ten times as long as one after the
+# other, and ended by their limits), and where times are compared a piece takes up to ten times as long beside others.
 #
-# What each list says is in $OUT/said.txt; $OUT/logs.tgz has the rest, with its rows in N/rows.tsv. Exit status 1 where a
-# list ended with one.
+# What each list says is in $OUT/said.txt; $OUT/logs.tgz has the rest, with its rows in N/rows.tsv. Exit status 1 where
+# a list ended with one.
 set -u
 
 root=$(cd "$(dirname "$0")/../.." && pwd)
@@ -23,7 +23,8 @@ work=$(mktemp -d)
 ends=$(($(date +%s) + ${BUDGET:-530}))
 mkdir -p "$out"
 [ $# -gt 0 ] || set -- '1: conformance' '1: stress single' '0: sanitizer cupy jax command weights named pieces own_vmm
-    torch_share torch_kill torch_steps torch_graph torch_compile torch_fork' '0: cudart examples register torch_stats torch_graph_full' \
+    torch_share torch_kill torch_steps torch_graph torch_compile torch_fork' \
+    '0: cudart examples register torch_stats torch_graph_full' \
     '0: numba' '0: chaos' '0,1: two_gpu nccl peer'
 
 # Each GPU that a list names, once.

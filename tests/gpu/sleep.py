@@ -2,11 +2,12 @@
 
     sleep.py LIBRARY [PROGRAM] [--gib 8,60] [--rounds 3]
 
-LIBRARY is libgpushim.so. For each size a process of this file's own has so much memory in blocks of 256 MiB, each filled
-with a number of its own. Under the library it sleeps and wakes by itself, so many rounds; natively this process has the driver
-checkpoint and restore it, and the same of one that sleeps under the library. A row says how long each took, in GB/s as well, and whether the contents are right. PROGRAM is
-"asleep" of tests/asleep: the tests of asleep.py there that are for a GPU run, work for several threads and graphs among them. Without a GPU the exit status
-is 77. Where contents are wrong, or a case fails, it is 1.
+LIBRARY is libgpushim.so. For each size a process of this file's own has so much memory in blocks of 256 MiB, each
+filled with a number of its own. Under the library it sleeps and wakes by itself, so many rounds; natively this process
+has the driver checkpoint and restore it, and the same of one that sleeps under the library. A row says how long each
+took, in GB/s as well, and whether the contents are right. PROGRAM is "asleep" of tests/asleep: the tests of asleep.py
+there that are for a GPU run, work for several threads and graphs among them. Without a GPU the exit status is 77. Where
+contents are wrong, or a case fails, it is 1.
 """
 import argparse
 import ctypes
@@ -19,17 +20,20 @@ from driver import Driver, Missing
 
 BLOCK = 256 << 20
 TESTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, 'asleep', 'asleep.py')
-CASES = ('work', 'graph', 'signals', 'info', 'within', 'fork', 'own', 'lent', 'tag', 'end asleep', 'end again', 'end late')
+CASES = ('work', 'graph', 'signals', 'info', 'within', 'fork', 'own', 'lent', 'tag', 'end asleep', 'end again',
+         'end late')
 TIMEOUT_NS = 120 * 10**9
 
 
 class How(ctypes.Structure):  # gpushim_sleep_how
-    _fields_ = [('size', ctypes.c_size_t), ('timeout_ns', ctypes.c_uint64), ('directory', ctypes.c_char_p), ('discard', ctypes.c_char_p)]
+    _fields_ = [('size', ctypes.c_size_t), ('timeout_ns', ctypes.c_uint64), ('directory', ctypes.c_char_p),
+                ('discard', ctypes.c_char_p)]
 
 
 class Asleep(ctypes.Structure):  # gpushim_asleep
     _fields_ = [('size', ctypes.c_size_t), *((name, ctypes.c_uint64) for name in (
-        'since_ns', 'away', 'copied', 'shared', 'registered', 'ending', 'refused', 'own')), ('text', ctypes.c_char * 320)]
+        'since_ns', 'away', 'copied', 'shared', 'registered', 'ending', 'refused', 'own')),
+                ('text', ctypes.c_char * 320)]
 
 
 class Holder:
@@ -78,7 +82,8 @@ def sleeps(size, rounds):
         out, away = goes()
         back = comes()
         right = holder.is_right()
-        print(f'sleep {size / (1 << 30):g} GiB round {number + 1}: out {rate(size, out)} ({away >> 20} MiB); back {rate(size, back)}; '
+        print(f'sleep {size / (1 << 30):g} GiB round {number + 1}: out {rate(size, out)} ({away >> 20} MiB); back '
+              f'{rate(size, back)}; '
               f'contents {"right" if right else "WRONG"}', flush=True)
         if not right:
             sys.exit(1)
@@ -97,7 +102,8 @@ def is_held(size, asleep):
 
 
 def child(role, size, rounds, environment):
-    return subprocess.Popen([sys.executable, __file__, 'child', role, str(size), str(rounds)], text=True, env=environment,
+    return subprocess.Popen([sys.executable, __file__, 'child', role, str(size), str(rounds)], text=True,
+                            env=environment,
                             stdin=subprocess.PIPE, stdout=None if role == 'sleeps' else subprocess.PIPE)
 
 
@@ -120,7 +126,8 @@ def checkpoint(size, what, role, environment):
             one.wait()
             return
     right, _ = one.communicate('look\n')
-    print(f'{what} {size / (1 << 30):g} GiB: out {rate(size, times[0] + times[1])}; back {rate(size, times[2] + times[3])}; contents '
+    print(f'{what} {size / (1 << 30):g} GiB: out {rate(size, times[0] + times[1])}; back '
+          f'{rate(size, times[2] + times[3])}; contents '
           f'{right.strip()}', flush=True)
 
 
@@ -136,12 +143,14 @@ def main():
     for gib in options.gib.split(','):
         size = int(float(gib) * (1 << 30)) // BLOCK * BLOCK
         status = status or child('sleeps', size, options.rounds, under).wait()
-        checkpoint(size, 'checkpoint', 'held', {name: value for name, value in os.environ.items() if name != 'LD_PRELOAD'})
+        checkpoint(size, 'checkpoint', 'held',
+                   {name: value for name, value in os.environ.items() if name != 'LD_PRELOAD'})
         checkpoint(size, 'checkpoint of who sleeps', 'asleep', under)
     for case in CASES if options.program else ():
         began = time.monotonic()
         done = subprocess.run([sys.executable, TESTS, options.program, options.library, '', case], check=False)
-        print(f'asleep {case}: {"ok" if done.returncode == 0 else "FAILED"} in {time.monotonic() - began:.1f} s', flush=True)
+        print(f'asleep {case}: {"ok" if done.returncode == 0 else "FAILED"} in {time.monotonic() - began:.1f} s',
+              flush=True)
         status = status or done.returncode
     sys.exit(status)
 

@@ -2,10 +2,10 @@
 
     sleep_beside.py SHIM GPUSHIM [--gib 8,60] [--rounds 3]
 
-For each size: how long `gpushim sleep` takes; how long another process, which has a context already, then takes to allocate as
-much; how long it is from `gpushim wake` to the end of the program's next step; and what stays on the GPU. torch_memory_saver,
-where Python has it, keeps the contents on the host as well; it moves what its user marks, in one process that does nothing else
-meanwhile. (The driver's checkpoint is in sleep.py.)
+For each size: how long `gpushim sleep` takes; how long another process, which has a context already, then takes to
+allocate as much; how long it is from `gpushim wake` to the end of the program's next step; and what stays on the GPU.
+torch_memory_saver, where Python has it, keeps the contents on the host as well; it moves what its user marks, in one
+process that does nothing else meanwhile. (The driver's checkpoint is in sleep.py.)
 """
 import argparse
 import ctypes
@@ -49,7 +49,8 @@ def program(size):
         if line.strip() == 'step':
             ready(f'stepped {step():.6f}')
         else:
-            ready('right' if all(int(block.min()) == int(block.max()) == number for number, block in enumerate(kept)) else 'WRONG')
+            ready('right' if all(int(block.min()) == int(block.max()) == number for number, block in enumerate(kept))
+                  else 'WRONG')
 
 
 def taker(size):
@@ -152,8 +153,10 @@ def by_command(options, size, plain):
         one.hear()
         stepped = time.monotonic()
         right = one.ask('look')
-        print(f'gpushim {size >> 30} GiB round {number + 1}: sleep {rate(size, asleep - began)}; {left} MiB are left; another has as much '
-              f'{(had - looked) * 1000:.0f} ms after that; wake {rate(size, awake - woken)}; to the end of the next step '
+        print(f'gpushim {size >> 30} GiB round {number + 1}: sleep {rate(size, asleep - began)}; {left} MiB are left; '
+              'another has as much '
+              f'{(had - looked) * 1000:.0f} ms after that; wake {rate(size, awake - woken)}; to the end of the next '
+              'step '
               f'{(stepped - woken) * 1000:.0f} ms; contents {right}', flush=True)
         if right != 'right':
             sys.exit(1)
@@ -172,7 +175,8 @@ def main():
     for gib in options.gib.split(','):
         by_command(options, int(gib) * GIB, plain)
     size = int(options.gib.split(',')[0]) * GIB
-    done = subprocess.run([sys.executable, __file__, 'saver', str(size), str(options.rounds)], env=plain, stderr=subprocess.PIPE,
+    done = subprocess.run([sys.executable, __file__, 'saver', str(size), str(options.rounds)], env=plain,
+                          stderr=subprocess.PIPE,
                           text=True, check=False)
     if done.returncode != 0:
         print(f'torch_memory_saver: not measured: {done.stderr.strip()[-100:]}')

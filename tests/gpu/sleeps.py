@@ -2,11 +2,12 @@
 
     sleeps.py SHIM GPUSHIM STRESS [--times 10000] [--stress 6] [--pairs 2] [--seconds 400]
 
-Some are tests/stress: threads and work of all kinds, in one context each (natively, driver 580, H200, where several programs run
-and one makes and destroys contexts all the time, it hangs in cuCtxCreate, cuCtxDestroy or a launch). Others are pairs of this file's own: one fills a
-block by a graph that was captured once, the other has it open by CUDA IPC, looks at it, and writes back; a pair sleeps in one
-command, and a third of the times only one of it. The driver is the one that programs find. Ends when there were so many
-wakes, or the time is over. Exit status: 0 where all programs ended well, and each kind had its turns.
+Some are tests/stress: threads and work of all kinds, in one context each (natively, driver 580, H200, where several
+programs run and one makes and destroys contexts all the time, it hangs in cuCtxCreate, cuCtxDestroy or a launch).
+Others are pairs of this file's own: one fills a block by a graph that was captured once, the other has it open by CUDA
+IPC, looks at it, and writes back; a pair sleeps in one command, and a third of the times only one of it. The driver is
+the one that programs find. Ends when there were so many wakes, or the time is over. Exit status: 0 where all programs
+ended well, and each kind had its turns.
 """
 import argparse
 import collections
@@ -129,7 +130,8 @@ class Machine:
     def stress(self, seed):
         choose = random.Random(seed)
         while not self.is_over():
-            one = self.start(self.options.stress_program, '--seconds', str(LIFE_S), '--seed', str(choose.randrange(1 << 31)),
+            one = self.start(self.options.stress_program, '--seconds', str(LIFE_S), '--seed',
+                             str(choose.randrange(1 << 31)),
                              '--one-context')
             while one.poll() is None and not self.is_over():
                 self.sleep_and_wake('stress', [one.pid], choose)
@@ -184,7 +186,8 @@ def main():
     for what in machine.wrong:
         print(f'WRONG: {what}')
     had = all(machine.count[kind] for kind, number in (('stress', options.stress), ('pairs', options.pairs)) if number)
-    print(f'sleeps: {machine.count["woken"]} wakes, {machine.count["exchanges"]} exchanges, {len(machine.wrong)} programs wrong')
+    print(f'sleeps: {machine.count["woken"]} wakes, {machine.count["exchanges"]} exchanges, {len(machine.wrong)} '
+          'programs wrong')
     sys.exit(0 if had and not machine.wrong else 1)
 
 

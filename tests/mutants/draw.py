@@ -43,7 +43,8 @@ NUMBER = re.compile(r"(?<![\w.\"'])(\d+)(?![\w.\"'])")
 CONDITION = re.compile(r"^(\s*(?:\} else )?if \()(.*)(\)(?: \{)?)$")
 CALL = re.compile(r"^\s+(?:\w+(?:->|\.))*\w+\(.*\);$")
 STORE = re.compile(r"^\s+(?:\w+(?:->|\.|\[\w+\]))+\w* [|&+-]?= [^=].*;$")
-LEFT_OUT = re.compile(r"gs_log_line|gs_say|_Static_assert|assert|printf|__attribute__|^\s*(?:case|default|#)|^\s*\*|^\s*/[*/]")
+LEFT_OUT = re.compile(
+    r"gs_log_line|gs_say|_Static_assert|assert|printf|__attribute__|^\s*(?:case|default|#)|^\s*\*|^\s*/[*/]")
 
 
 def code_lines(text):

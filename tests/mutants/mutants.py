@@ -16,8 +16,8 @@ Such lines `by TEST` behind a bug's lines are of no bug: they say what notices t
 themselves.
 
 The lines that stay and those that are replaced must be in the file exactly once, one after the
-other (an empty line between them stands for itself); a bug whose lines are not is a failure. TEST is one of `meson test --list`, FILTER chooses
-among the tests in that program, which then is one of Criterion's; where several tests are named
+other (an empty line between them stands for itself); a bug whose lines are not is a failure. TEST is one of `meson test
+--list`, FILTER chooses among the tests in that program, which then is one of Criterion's; where several tests are named
 they run in turn until one fails. A line that begins with # is a comment.
 
 Each of the tests first runs without any bug: one that fails then proves nothing. Who does not know yet which

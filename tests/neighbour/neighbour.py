@@ -163,7 +163,8 @@ def many():
     """They ask at once, and each gets its part."""
     cacher(98, 8)
     takers = [Process() for _ in range(8)]
-    threads = [threading.Thread(target=await_that, args=(lambda one=one: one.takes(10), 'each gets its part')) for one in takers]
+    threads = [threading.Thread(target=await_that, args=(lambda one=one: one.takes(10), 'each gets its part'))
+               for one in takers]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -262,5 +263,6 @@ def broker():
 PLACE.mkdir()
 one_machine('4G')
 # Nothing goes unasked.
-set_for_all(GPUSHIM_SHARE_DIR=RUN, GPUSHIM_LOG='info', GPUSHIM_DEBUG_RECLAIM_FROM_PEERS='on', GPUSHIM_POOL_DECAY='10 min')
+set_for_all(GPUSHIM_SHARE_DIR=RUN, GPUSHIM_LOG='info', GPUSHIM_DEBUG_RECLAIM_FROM_PEERS='on',
+            GPUSHIM_POOL_DECAY='10 min')
 puppet.main(globals())

@@ -1,19 +1,22 @@
 """Programs that take memory of a software device as they are told, with the library or without. Faults are
 collected here.
 
-The test's arguments begin with TAKE SHIM LIBCUDA, and may go on with NVML. TAKE is a puppet (tests/puppet.c) that is linked with
-the driver, and with NVML, so that its direct calls meet what is exported before those.
+The test's arguments begin with TAKE SHIM LIBCUDA, and may go on with NVML. TAKE is a puppet (tests/puppet.c) that is
+linked with the driver, and with NVML, so that its direct calls meet what is exported before those.
 
     alloc|async|pitch|managed|create BYTES   result
-    thread|handler BYTES                     result of alloc in a thread whose stack is the smallest that there is (16 KiB), in a
+    thread|handler BYTES                     result of alloc in a thread whose stack is the smallest that there is (16
+    KiB), in a
                                              signal's handler on one of 8 KiB
     refuse TIMES BYTES                       how many of so many allocations failed
     free N                                   result, of the N-th block that there is
     info | info32                            result, free, total
-    total | total32                          result and total: of a direct call, of one that was looked up, and of one by
+    total | total32                          result and total: of a direct call, of one that was looked up, and of one
+    by
                                              cuGetProcAddress
     where SYMBOL | nvml_where SYMBOL         the file whose function a look-up of it gives
-    nvml [N] | nvml_v2 | nvml_direct         result, total, free, used, of the N-th device or the first: of functions that were
+    nvml [N] | nvml_v2 | nvml_direct         result, total, free, used, of the N-th device or the first: of functions
+    that were
                                              looked up, and of a direct call
     nvml_reserved                            result, and what nvml_v2 has as the driver's own
 """
@@ -37,8 +40,8 @@ PLACE = folder.name
 
 
 class Taker(Puppet):
-    """One process. Its log is `log`, where options do not say another. With an argument it does not begin with CUDA: only NVML
-    may be asked."""
+    """One process. Its log is `log`, where options do not say another. With an argument it does not begin with CUDA:
+    only NVML may be asked."""
     count = 0
 
     def __init__(self, *arguments, library=True, memory='256M', **options):
@@ -46,7 +49,8 @@ class Taker(Puppet):
         self.log, self.blocks, self.has_context = os.path.join(PLACE, f'log-{Taker.count}'), [], not arguments
         others = {name: None for name in os.environ if name.startswith(('GPUSHIM_', 'SOFTCUDA_', 'LD_', 'NVML_'))}
         super().__init__(begin=not arguments, **others | {
-            'LD_PRELOAD': SHIM if library else None, 'LD_LIBRARY_PATH': os.path.dirname(LIBCUDA), 'SOFTCUDA_MEMORY': memory,
+            'LD_PRELOAD': SHIM if library else None, 'LD_LIBRARY_PATH': os.path.dirname(LIBCUDA),
+            'SOFTCUDA_MEMORY': memory,
             'GPUSHIM_SHARE_DIR': os.path.join(PLACE, 'run'), 'GPUSHIM_LOG_TARGET': self.log,
             'GPUSHIM_DEBUG_RECLAIM_FROM_PEERS': 'off'} | options)
 
@@ -99,12 +103,14 @@ class Taker(Puppet):
 
     def nvml(self, number=0, direct=False):
         name = 'nvmlDeviceGetMemoryInfo'
-        result, memory = self.call('nvml_direct' if direct else self.look_up(name, 'libnvidia-ml.so.1'), self.nvml_device(number), Out(24))
+        result, memory = self.call('nvml_direct' if direct else self.look_up(name, 'libnvidia-ml.so.1'),
+                                   self.nvml_device(number), Out(24))
         return [result, *struct.unpack('3Q', memory)]
 
     def nvml_v2(self, *fields):
         memory = Out(struct.pack('I36x', 40 | 2 << 24))
-        result, memory = self.call(self.look_up('nvmlDeviceGetMemoryInfo_v2', 'libnvidia-ml.so.1'), self.nvml_device(0), memory)
+        result, memory = self.call(self.look_up('nvmlDeviceGetMemoryInfo_v2', 'libnvidia-ml.so.1'), self.nvml_device(0),
+                                   memory)
         memory = struct.unpack('I4x4Q', memory)
         return [result, *(memory[field] for field in fields)]
 

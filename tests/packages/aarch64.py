@@ -17,7 +17,8 @@ faults = []
 COMPILER, ROOT = 'aarch64-linux-gnu-gcc', '/usr/aarch64-linux-gnu'
 QEMU = shutil.which('qemu-aarch64') or shutil.which('qemu-aarch64-static')
 ENVIRONMENT = {name: value for name, value in os.environ.items()
-               if not name.startswith(('GPUSHIM_', 'LD_', 'MESON', 'QEMU_')) and name not in ('CC', 'CFLAGS', 'LDFLAGS')}
+               if not name.startswith(('GPUSHIM_', 'LD_', 'MESON', 'QEMU_'))
+               and name not in ('CC', 'CFLAGS', 'LDFLAGS')}
 ENVIRONMENT.update(LC_ALL='C.UTF-8', GPUSHIM_CONFIG='')
 NEWEST = (2, 28)
 

@@ -163,7 +163,8 @@ def check_library(path):
 
 def check_files(place, library):
     check_library(place.path(library))
-    ran = call(sys.executable, f'{source}/tests/preload/check_broker.py', place.path('/usr/bin/gpushim-broker'), version)
+    ran = call(sys.executable, f'{source}/tests/preload/check_broker.py', place.path('/usr/bin/gpushim-broker'),
+               version)
     check(ran.returncode == 0, ran.stdout + ran.stderr)
     for path in ('include/gpushim.h', 'lib/systemd/user/gpushim-broker.socket',
                  'lib/systemd/user/gpushim-exporter.service', 'share/zsh/site-functions/_gpushim',

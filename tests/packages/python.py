@@ -1,6 +1,6 @@
 """The Python package as it lies in the source tree, on the software driver: what one process publishes another opens,
-with its type and shape, and has for as long as anything uses it; what is attached is an array, too; its structs are those
-of gpushim.h.
+with its type and shape, and has for as long as anything uses it; what is attached is an array, too; its structs are
+those of gpushim.h.
 
     python.py GPUSHIM SHIM LIBCUDA PACKAGE LAYOUT
 """
@@ -23,8 +23,8 @@ PUBLISHES = '''
 import gpushim
 class Tensor:
     def __init__(self, address, typestr, shape, strides=None):
-        self.__cuda_array_interface__ = {'shape': shape, 'typestr': typestr, 'data': (address, False), 'strides': strides,
-                                         'version': 3}
+        self.__cuda_array_interface__ = {'shape': shape, 'typestr': typestr, 'data': (address, False),
+                                         'strides': strides, 'version': 3}
 gpushim.publish('weights', Tensor(held[0].value + 4096, '<f4', (3, 5)), label='v1')
 gpushim.publish('bytes', held[0].value, note=b'\\x00')
 cuda.cuMemsetD8_v2(held[0], 7, ctypes.c_size_t(%d))
@@ -52,7 +52,8 @@ except Exception as error:
 
 
 def held(folder, publisher):
-    return [h for row in json.loads(holder.gpushim(folder, 'who', '--json').stdout)['rows'] if row['pid'] == publisher.pid for h in row['holders']]
+    return [h for row in json.loads(holder.gpushim(folder, 'who', '--json').stdout)['rows']
+            if row['pid'] == publisher.pid for h in row['holders']]
 
 
 def start(folder, path):
@@ -83,7 +84,8 @@ def prove_opening(folder, publisher, importer):
     importer.run(OPENS + "memory = gpushim.open('weights'); array = memory.array()")
     is_true(importer, "(array.shape, array.dtype, array.nbytes) == ((3, 5), 'float32', 60)", 'its type and shape')
     is_true(importer, 'copied(array.address, 60) == b"\\x09" * 60', 'and what is in it')
-    is_true(importer, "array.__cuda_array_interface__ == {'shape': (3, 5), 'typestr': '<f4', 'data': (array.address, False), "
+    is_true(importer,
+            "array.__cuda_array_interface__ == {'shape': (3, 5), 'typestr': '<f4', 'data': (array.address, False), "
                     "'strides': None, 'stream': None, 'version': 3}", 'by the array interface')
     is_true(importer, 'array.__dlpack_device__() == (2, 0)', 'memory of a GPU')
     found = "gpushim.lookup('weights')"
@@ -131,7 +133,8 @@ def prove_lease(folder, publisher, importer):
     importer.run(TAKES + 'del memory, array; gc.collect()')
     publisher.do('free 0')
     is_true(importer, "copied(tensor.data, 60) == b'\\x09' * 60", 'a framework that took it keeps it')
-    check([row['freed_blocks'] for row in held(folder, publisher)] == [1], f'though it is freed: {held(folder, publisher)}')
+    check([row['freed_blocks'] for row in held(folder, publisher)] == [1],
+          f'though it is freed: {held(folder, publisher)}')
     importer.run('ctypes.CFUNCTYPE(None, ctypes.c_void_p)(managed.deleter)(address); del managed, tensor; gc.collect()')
     await_that(lambda: not any(row['blocks'] for row in held(folder, publisher)), 'it is given back when that is done')
     raises(importer, "gpushim.open('weights')", 'KeyError')
@@ -209,7 +212,8 @@ def prove_sleep(folder, path):
     one.run(OPENS + "cuda.cuMemsetD8_v2(held[0], 7, ctypes.c_size_t(60)); tag = gpushim.tag('kv'); tag.__enter__()")
     one.do(f'alloc {8 * MIB}')
     one.run("tag.__exit__(None, None, None); told = gpushim.sleep(timeout=30, discard='kv')")
-    is_true(one, f"told['since_ns'] > 0 and told['away'] >= told['copied'] + {8 * MIB} and told['copied'] >= {MIB}", 'it sleeps')
+    is_true(one, f"told['since_ns'] > 0 and told['away'] >= told['copied'] + {8 * MIB} and told['copied'] >= {MIB}",
+            'it sleeps')
     raises(one, 'gpushim.sleep()', 'BlockingIOError', 'asleep already')
     is_true(one, "gpushim.wake(timeout=30)['since_ns'] == 0", 'it wakes')
     raises(one, 'gpushim.wake()', 'BlockingIOError', 'awake already')
@@ -253,14 +257,17 @@ def prove_tags(folder, path):
     check(ran.returncode == 0 and ran.stdout.count('is longer than 63 bytes') == 2, f'tags: {ran}')
     trace = trace_reader.Trace(recording)
     labels = [''.join(name for name, _, _ in trace.named(event)) for event in trace.of(trace_reader.ALLOC)]
-    check(labels == ['', 'outer', 'inner', 'outer', 'outer', ''] and not trace.wrong, f'labels: {labels}, {trace.wrong}')
+    check(labels == ['', 'outer', 'inner', 'outer', 'outer', ''] and not trace.wrong,
+          f'labels: {labels}, {trace.wrong}')
 
 
 def prove_not_loaded(path):
-    ran = subprocess.run([sys.executable, '-c', "import gpushim\nwith gpushim.tag('x' * 64): print(1)"], capture_output=True,
+    ran = subprocess.run([sys.executable, '-c', "import gpushim\nwith gpushim.tag('x' * 64): print(1)"],
+                         capture_output=True,
                          text=True, env={**holder.clean(path), 'PYTHONPATH': path}, check=False)
     check(ran.stdout == '1\n', f'a label without the library: {ran}')
-    ran = subprocess.run([sys.executable, '-c', "import gpushim; gpushim.publish('x', 1)"], capture_output=True, text=True,
+    ran = subprocess.run([sys.executable, '-c', "import gpushim; gpushim.publish('x', 1)"], capture_output=True,
+                         text=True,
                          env={**holder.clean(path), 'PYTHONPATH': path}, check=False)
     check('gpushim.NotLoaded: libgpushim is not in this process' in ran.stderr, f'without the library: {ran}')
 

@@ -54,7 +54,8 @@ def prove_use(one):
     is_true(one, 'gpushim.torch.pool().allocator is current', 'a pool is of the same functions')
     said = one.run('try:\n    gpushim.torch.use()\nexcept RuntimeError as error:\n    print(error)')
     check("Can't swap" in said, f'twice: {said}')
-    one.run('second = current.malloc(4096); current.functions["set_record_stream_fn"](second, None); current.raw_delete(second)')
+    one.run('second = current.malloc(4096); current.functions["set_record_stream_fn"](second, None); '
+            'current.raw_delete(second)')
     is_true(one, 'live() == before', 'what a stream was recorded of')
 
 
@@ -69,7 +70,8 @@ def prove_graphs(one):
 def prove_full(one):
     is_true(one, 'current.malloc(1 << 44) is None', 'no GPU has so much')
     one.run(f'c10 = ctypes.CDLL({LIBC10!r}); c10.c10_said.restype = ctypes.c_char_p')
-    is_true(one, "c10.c10_said() == b'CUDA out of memory. Tried to allocate 17592186044416 bytes on GPU 0.'", 'what is raised')
+    is_true(one, "c10.c10_said() == b'CUDA out of memory. Tried to allocate 17592186044416 bytes on GPU 0.'",
+            'what is raised')
 
 
 def prove_sending(one, other):
@@ -100,11 +102,13 @@ def prove_program(folder, path):
         file.write(PROGRAM)
     environment = {**holder.clean(folder), 'PYTHONPATH': f'{path}:{STAND_IN}:{folder}', 'LD_PRELOAD': holder.SHIM}
     for words in ((script,), ('-m', 'script')):
-        ran = subprocess.run([sys.executable, '-m', 'gpushim.torch', *words, 'a', '-b'], env=environment, capture_output=True,
+        ran = subprocess.run([sys.executable, '-m', 'gpushim.torch', *words, 'a', '-b'], env=environment,
+                             capture_output=True,
                              text=True, check=False)
         check(ran.returncode == 0 and ran.stdout.startswith("True __main__ ['") and
               ran.stdout.endswith("', 'a', '-b']\n"), f'{words}: {ran}')
-    for words, settings, said in (((), {}, 'usage:'), ((script,), {'LD_PRELOAD': ''}, 'gpushim.NotLoaded: libgpushim is not')):
+    for words, settings, said in (((), {}, 'usage:'),
+                                  ((script,), {'LD_PRELOAD': ''}, 'gpushim.NotLoaded: libgpushim is not')):
         ran = subprocess.run([sys.executable, '-m', 'gpushim.torch', *words], env={**environment, **settings},
                              capture_output=True, text=True, check=False)
         check(ran.returncode == 1 and said in ran.stderr, f'{words}: {ran}')

@@ -54,7 +54,8 @@ def verify(folder):
         for path in paths:
             with open(path, encoding='utf-8') as file:
                 text = re.sub(r'^(ExecStart)=[^ \n]*/(\S*)', lambda match: 'ExecStart=' + (
-                    f'{os.path.dirname(broker)}/{match[2]}' if match[2] != 'gpushim-agent' else broker), file.read(), flags=re.M)
+                    f'{os.path.dirname(broker)}/{match[2]}' if match[2] != 'gpushim-agent' else broker), file.read(),
+                              flags=re.M)
             with open(f'{folder}/{whose}/{os.path.basename(path)}', 'w', encoding='utf-8') as file:
                 file.write(text)
         verify_all(folder, whose, paths)

@@ -172,9 +172,11 @@ def check_command(python, library):
                rf'{re.escape(os.path.realpath(library))}\n')
         expect(call(*words, 'run', '--', 'sh', '-c', 'exit 7'), 7)
     expect(call(python, '-m', 'gpushim', 'run', '--', 'no-such-program'), 127, '', 'gpushim: .*PATH.*')
-    expect(call(python, '-m', 'gpushim', 'nonsense'), 2, '', r"gpushim: there is no command 'nonsense' \(gpushim help\)\n")
+    expect(call(python, '-m', 'gpushim', 'nonsense'), 2, '',
+           r"gpushim: there is no command 'nonsense' \(gpushim help\)\n")
     os.rename(os.path.dirname(library) + '/gpushim', os.path.dirname(library) + '/away')
-    expect(call(python, '-m', 'gpushim', 'version'), 126, '', 'gpushim: .*/bin/gpushim cannot be started: No such file.*')
+    expect(call(python, '-m', 'gpushim', 'version'), 126, '',
+           'gpushim: .*/bin/gpushim cannot be started: No such file.*')
     os.rename(os.path.dirname(library) + '/away', os.path.dirname(library) + '/gpushim')
 
 
@@ -246,7 +248,8 @@ def check_kernel_starts(path, folder):
 def check_places(python, folder):
     words = (python, '-m', 'gpushim', 'kernelspec')
     root = os.path.dirname(os.path.dirname(python))
-    for arguments, settings, at in ((('--prefix', f'{folder}/a'), {}, f'{folder}/a/share/jupyter'), ((), {}, f'{root}/share/jupyter'),
+    for arguments, settings, at in ((('--prefix', f'{folder}/a'), {}, f'{folder}/a/share/jupyter'),
+                                    ((), {}, f'{root}/share/jupyter'),
                                     (('--sys-prefix',), {}, f'{root}/share/jupyter'),
                                     (('--user',), {'HOME': folder}, f'{folder}/.local/share/jupyter'),
                                     (('--user',), {'XDG_DATA_HOME': f'{folder}/b'}, f'{folder}/b/jupyter'),
@@ -265,10 +268,12 @@ def check_places(python, folder):
 def check_kernel(python, folder):
     words = (python, '-m', 'gpushim', 'kernelspec', '--prefix', folder)
     path = f'{folder}/share/jupyter/kernels/gpushim/kernel.json'
-    expect(call(*words, '--display-name', 'with it', '-o', 'pool.decay=3s'), 0, '.*--kernel gpushim, .*"with it".*', '.*')
+    expect(call(*words, '--display-name', 'with it', '-o', 'pool.decay=3s'), 0, '.*--kernel gpushim, .*"with it".*',
+           '.*')
     spec = read(path)
     check(spec['display_name'] == 'with it' and spec['language'] == 'python' and
-          spec['argv'][1:5] == ['run', '-o', 'pool.decay=3s', '--'] and spec['argv'][-1] == '{connection_file}', f'{spec}')
+          spec['argv'][1:5] == ['run', '-o', 'pool.decay=3s', '--'] and spec['argv'][-1] == '{connection_file}',
+          f'{spec}')
     check_kernel_starts(path, folder)
     expect(call(*words, '-o', 'pool.decy=3s'), 1, '', '.*did you mean pool.decay.*no kernel is made\n')
     check(read(path) == spec, 'a kernel was made with an option that is not there')
@@ -298,7 +303,8 @@ def check_types(python):
     if ran.returncode:
         skipped.append(f'its types: pip has no mypy here: {ran.stderr.strip()[-200:]}')
         return
-    expect(call(python, '-m', 'mypy', '--strict', '--ignore-missing-imports', '--cache-dir', '/dev/null', '-p', 'gpushim'), 0,
+    expect(call(python, '-m', 'mypy', '--strict', '--ignore-missing-imports', '--cache-dir', '/dev/null', '-p',
+                'gpushim'), 0,
            'Success: .*')
 
 

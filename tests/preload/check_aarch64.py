@@ -18,11 +18,12 @@ objects = []
 for name in ['dlsym_aarch64.S', 'elf_symbols.c', 'leave.c', 'names.c', 'resolve.c', 'run_aarch64.S']:
     objects.append(f'{output}-{name}.o')
     subprocess.run([compiler, '-std=gnu11', '-D_GNU_SOURCE', '-O2', '-fPIC',
-                    '-fno-stack-protector', '-Wall', '-Wextra', '-Werror', '-Wno-unused-parameter', '-fvisibility=hidden',
+                    '-fno-stack-protector', '-Wall', '-Wextra', '-Werror', '-Wno-unused-parameter',
+                    '-fvisibility=hidden',
                     '-DGS_VERSION="0"', '-I', f'{source}/../..', *arguments, '-c',
                     f'{source}/{name}', '-o', objects[-1]], check=True)
-# gs_lookup_answer, gs_lookup_newer, gs_shim_too_late, gs_shim_leaves and gs_state, which is hidden and so has to be there, are all that
-# these take from the rest of the library, and environ and getauxval, which no sanitizer
+# gs_lookup_answer, gs_lookup_newer, gs_shim_too_late, gs_shim_leaves and gs_state, which is hidden and so has to be
+# there, are all that these take from the rest of the library, and environ and getauxval, which no sanitizer
 # intercepts, all that they take from libc.
 objects.append(f'{output}-state.o')
 subprocess.run([compiler, '-fPIC', '-c', '-x', 'c', '-', '-o', objects[-1]], input='int gs_state;',

@@ -13,7 +13,8 @@ FORMS = {'LEGACY': 'THREAD', 'STREAM': 'PTSZ', 'PLAIN': 'PLAIN'}
 
 def main():
     table = pathlib.Path(sys.argv[1]).read_text(encoding='utf-8')
-    rows = {name: (what, gate, how, re.sub(r'[\\\s]+', ' ', rest)) for name, what, gate, how, rest in ROW.findall(table)}
+    rows = {name: (what, gate, how, re.sub(r'[\\\s]+', ' ', rest)) for name, what, gate, how,
+            rest in ROW.findall(table)}
     forms = [name for name in rows if name.endswith(('_ptsz', '_ptds')) and name[:-5] in rows]
     faults = []
     for name in forms:

@@ -14,7 +14,8 @@ def lines(*command):
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
 
 
-# Exports: the table, gpushim.h, the look-ups, two ends of a process, what the driver opens its events by, and nothing else.
+# Exports: the table, gpushim.h, the look-ups, two ends of a process, what the driver opens its events by, and nothing
+# else.
 exports, needs = set(), []
 for line in lines('nm', '-D', library):
     fields = line.split()
@@ -72,7 +73,8 @@ if not re.search(r'GNU_STACK.* RW +0x', segments):
 # Hooks begin plainly: UCX patches the first bytes of what dlsym gives it.
 code = '\n'.join(lines('objdump', '-d', '--no-show-raw-insn', library))
 code = code.replace('@@Base>:', '>:') # as it writes the names of a stripped one
-starts = dict(re.findall(r'<(dlv?sym|dlopen|_[eE]xit|shm_open|cu[A-Z]\w*|ibv_\w+|gdr_\w+|nvml\w+|gpushim_\w+)>:\n +\w+:\s+(.*)', code))
+starts = dict(re.findall(r'<(dlv?sym|dlopen|_[eE]xit|shm_open|cu[A-Z]\w*|ibv_\w+|gdr_\w+|nvml\w+|gpushim_\w+)>:\n '
+                         r'+\w+:\s+(.*)', code))
 for name in sorted(expected - set(starts)):
     faults.append(f'{name}: no code found')
 for name, instruction in starts.items():

@@ -1,7 +1,8 @@
 """The table of entry points against the driver's headers, which are cuda.h and all beside it that
 declare functions of the driver's: every function that the vendor declares and that returns, takes,
-frees or describes device memory is in it, or in the list of what is passed on and why; every variant (_v2, _ptsz, ...) of a call in the table is in it as well; and the version that a
-row says is the vendor's. A hook whose prototype is not the vendor's does not compile.
+frees or describes device memory is in it, or in the list of what is passed on and why; every variant (_v2, _ptsz, ...)
+of a call in the table is in it as well; and the version that a row says is the vendor's. A hook whose prototype is not
+the vendor's does not compile.
 
 Every function that the headers declare is a row, or a name that is known to need none
 (shim/known_names.txt): what is neither ends single-stream mode when it is looked up.
@@ -42,8 +43,9 @@ MEMORY_TYPE = re.compile(r"""\b(
     CUmemAccessDesc | CUarrayMapInfo | CUmemDecompressParams | CUgraphNodeParams |
     CUgraphMem_attribute | CUstreamBatchMemOpParams | CUDA_FABRIC_COPY\w* | CUeglFrame\w* )\b""", re.X)
 MEMORY_NAME = re.compile(r"""^cu(
-    Mem | \w*Cpy | Pointer | \w*Bind(Mem|Addr)$ | ExternalMemory\w*Mapped | Ipc\w*Mem | Multicast | Checkpoint | TensorMap | \w*MemPool | \w*PeerAccess$ |
-    (Green)?CtxDestroy | CtxDetach | \w*CtxCreate | CtxFromGreenCtx | DevicePrimaryCtx | StreamDestroy | Stream\w*(Rec|C)apture |
+    Mem | \w*Cpy | Pointer | \w*Bind(Mem|Addr)$ | ExternalMemory\w*Mapped | Ipc\w*Mem | Multicast | Checkpoint |
+    TensorMap | \w*MemPool | \w*PeerAccess$ | (Green)?CtxDestroy | CtxDetach | \w*CtxCreate | CtxFromGreenCtx |
+    DevicePrimaryCtx | StreamDestroy | Stream\w*(Rec|C)apture |
     ThreadExchangeStreamCapture | GetProcAddress | GetExportTable )""", re.X)
 # Of those, what only looks at devices.
 NO_MEMORY = {'cuDeviceCanAccessPeer', 'cuStreamIsCapturing', 'cuStreamIsCapturing_ptsz'}
@@ -230,7 +232,8 @@ for name, library, *columns in libraries:
     if columns != (['BOUND', 'GOES', 'BY_HAND'] if library == 'NVML' else ['REGISTERS', 'STOPS', 'BY_HAND']):
         faults.append(f'{name} of {library}: {columns}')
 for name, _, what, stops, _ in table:
-    if stops != ('ABOUT' if ABOUT.search(base(name)) else 'GOES' if GOES_ON.search(base(name)) and what in ASKING else 'STOPS'):
+    if stops != ('ABOUT' if ABOUT.search(base(name)) else 'GOES' if GOES_ON.search(base(name)) and what in ASKING
+                 else 'STOPS'):
         faults.append(f'{name} {what} and {stops} at the gate of a process that sleeps')
     if (what in ASKING) != bool(GOES_ON.search(base(name))) and what != 'ROOM':
         faults.append(f'{name} {what}: by its name it does not')

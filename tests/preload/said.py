@@ -53,7 +53,8 @@ def starts(folder):
     begins_with('a start at info', run(CALL, True, GPUSHIM_LOG='info', GPUSHIM_CONFIG=''),
                 begins + '.*; no configuration file was read')
     gpus = ', '.join(rf'1 x Software GPU {number} of \d+ MiB' for number in range(3))
-    begins_with('a start with several GPUs', run(CALL, True, GPUSHIM_LOG='info', GPUSHIM_CONFIG='', SOFTCUDA_DEVICES='3'),
+    begins_with('a start with several GPUs',
+                run(CALL, True, GPUSHIM_LOG='info', GPUSHIM_CONFIG='', SOFTCUDA_DEVICES='3'),
                 begins + rf'driver for CUDA \d+\.\d+, {gpus}; .*')
     begins_with('a start with a file', run(CALL, True, GPUSHIM_CONFIG=name),
                 begins + f'.*; configuration read from {re.escape(name)}')

@@ -1,5 +1,5 @@
-"""While all work goes to one stream, freed memory is used again at once. What lets others reach memory beside that stream ends
-it, and nothing else does.
+"""While all work goes to one stream, freed memory is used again at once. What lets others reach memory beside that
+stream ends it, and nothing else does.
 
     order.py PUPPET SHIM BROKER HOW
 """

@@ -1,5 +1,5 @@
-"""A program that pins GPU memory through libgdrapi and registers it with libcufile, both found by dlopen, as their users do:
-stand-ins for both.
+"""A program that pins GPU memory through libgdrapi and registers it with libcufile, both found by dlopen, as their
+users do: stand-ins for both.
 
     others.py PUPPET SHIM BROKER gdr|gdr-first|gdr-early|cufile|cufile-unkept LIBRARY
 """
@@ -126,7 +126,8 @@ def gdr(library):
         return va
     for _ in range(5):
         handle = one.must_pin(g, a, 64 * KIB)
-        check(one.of('gdr_unmap', g, handle, mapped(handle, 64 * KIB), 64 * KIB)[0] == 0 and one.unpin(g, handle) == 0, 'unmapped, unpinned')
+        check(one.of('gdr_unmap', g, handle, mapped(handle, 64 * KIB), 64 * KIB)[0] == 0 and one.unpin(g, handle) == 0,
+              'unmapped, unpinned')
     one.is_('one serves all', pinned=1, live=1)
     check(one.unpin(g, handle) == EINVAL, 'not twice')
     second = one.must_pin(other, a, 64 * KIB)

@@ -1,5 +1,5 @@
-"""What a verbs program sees of its registrations of GPU memory under the library, also where memory goes in other ways than by
-a free of the arena's, and of what it may do wrong. Its card is a stand-in, which counts and checks.
+"""What a verbs program sees of its registrations of GPU memory under the library, also where memory goes in other ways
+than by a free of the arena's, and of what it may do wrong. Its card is a stand-in, which counts and checks.
 
     verbs.py PUPPET SHIM BROKER HOW
 """
@@ -67,7 +67,8 @@ class Card(Puppet):
     def reg(self, address, size, access=LOCAL, pd=None):
         mr = self.try_reg(address, size, access, pd)
         check(mr, f'it is refused, {self.errno}')
-        check((self.part(mr, 1), self.part(mr, 2), self.part(mr, 3)) == (pd or self.pd, address, size), 'it shows what was named')
+        check((self.part(mr, 1), self.part(mr, 2), self.part(mr, 3)) == (pd or self.pd, address, size),
+              'it shows what was named')
         return mr
 
     def refused(self, address, size, error=EFAULT, access=LOCAL, pd=None):
@@ -212,7 +213,8 @@ def iova():
         check(one.at(mr, its_iova) == address and one.at(mr, its_iova + 4095) == address + 4095, 'it is there')
         one.dereg(mr)
         return mr
-    check(reg('ibv_reg_mr_iova', a + 4096, 0x1000) == reg('ibv_reg_mr_iova2', a + 4096, 0x1000), 'the same by another call')
+    check(reg('ibv_reg_mr_iova', a + 4096, 0x1000) == reg('ibv_reg_mr_iova2', a + 4096, 0x1000),
+          'the same by another call')
     one.counted(registered=1)
     reg('ibv_reg_mr_iova2', a + 4096, 0x2000)
     reg('ibv_reg_mr_iova2', a + 8192, 0x3000)  # as far from its addresses as the last
@@ -661,8 +663,8 @@ def native_free():
 
 
 def external():
-    """Kept beyond its end as any; what is kept ends with the memory, before its deleter may free what was attached. One that is
-    in use keeps the memory."""
+    """Kept beyond its end as any; what is kept ends with the memory, before its deleter may free what was attached. One
+    that is in use keeps the memory."""
     one = Card()
     one.alloc(4096)  # beside which the deleter has a block
     before, noted = one.census().bytes, one.pointer('dlsym', 0, 'deletions')
@@ -678,8 +680,10 @@ def external():
         return address
 
     def ended(times):
-        live, held = (one.pointer('peek', one.pointer('dlsym', 0, name) + at) for name, at in (('counts_then', 16), ('bytes_then', 0)))
-        check((one.pointer('peek', noted), live, held) == (times, 0, before), f'{times} times: {live} live, {held} held')
+        live, held = (one.pointer('peek', one.pointer('dlsym', 0, name) + at) for name,
+                      at in (('counts_then', 16), ('bytes_then', 0)))
+        check((one.pointer('peek', noted), live, held) == (times, 0, before),
+              f'{times} times: {live} live, {held} held')
         one.counted()
     a = attached()
     for _ in range(3):

@@ -9,8 +9,10 @@ import sys
 import time
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-from puppet import (BLOCK, BROKER, INVALID_CONTEXT, INVALID_VALUE, MIB, NOT_SUPPORTED, OUT, OUT_OF_MEMORY, PATIENT_S, SHIM, STAMP, Broker,
-                    Handle, Out, Puppet, around, await_that, check, fail, main, need_descriptors, one_machine, set_for_all, times_logged)
+from puppet import (BLOCK, BROKER, INVALID_CONTEXT, INVALID_VALUE, MIB, NOT_SUPPORTED, OUT, OUT_OF_MEMORY, PATIENT_S,
+                    SHIM, STAMP, Broker,
+                    Handle, Out, Puppet, around, await_that, check, fail, main, need_descriptors, one_machine,
+                    set_for_all, times_logged)
 
 
 # ---- What does nothing is not woken -----------------------------------------------------------
@@ -34,7 +36,8 @@ def asleep():
         now = sleeps(owner.pid), sleeps(other.pid)
         quiet = quiet + 1 if now == last else 0
         last = now
-        check(time.monotonic() - began < PATIENT_S + looks / 1000, 'a program that does nothing is woken again and again')
+        check(time.monotonic() - began < PATIENT_S + looks / 1000,
+              'a program that does nothing is woken again and again')
         time.sleep(0.001)
     sockets = [path for path in pathlib.Path(around.folder).iterdir() if path.is_socket()]
     check(sockets, 'nobody has a socket')
@@ -184,7 +187,8 @@ def lacks(one):
 
 
 def lines_of_shortage(words=''):
-    return sum('warning: no 45 MiB are left on device 0; ' in line and words in line for line in around.said().split('\n'))
+    return sum('warning: no 45 MiB are left on device 0; ' in line and words in line
+               for line in around.said().split('\n'))
 
 
 def is_said(one, words):
@@ -226,7 +230,8 @@ def shortage(how):
         check(lines_of_shortage() - 1 <= time.monotonic() - began + 1, 'it is said once a second')
         return
     stopped = ', stopped,' if how == 'stopped' else ''
-    is_said(owner, f'40 MiB are freed and with 1 other processes: process {other.pid} (puppet){stopped} has 40 MiB for ')
+    is_said(owner,
+            f'40 MiB are freed and with 1 other processes: process {other.pid} (puppet){stopped} has 40 MiB for ')
     if stopped:
         other.go_on()
     else:
@@ -292,7 +297,8 @@ def refusal(one, wanted, words, name, *arguments):
     """The call gives that error, and says so in those words."""
     before = len(around.said())
     result = one.result(name, *arguments)
-    check(result == wanted and words in around.said()[before:], f'{name} gave {result}, not {wanted}, or did not say {words}')
+    check(result == wanted and words in around.said()[before:],
+          f'{name} gave {result}, not {wanted}, or did not say {words}')
 
 
 def refused(how):
@@ -304,7 +310,8 @@ def refused(how):
     if how != 'on':
         block = one.alloc(4096)
         for _ in range(2):  # the first time and every time
-            refusal(one, NOT_SUPPORTED, f'share.{"enable is off" if how == "off" else "isolate is on"}', 'cuIpcGetMemHandle', Out(64), block)
+            refusal(one, NOT_SUPPORTED, f'share.{"enable is off" if how == "off" else "isolate is on"}',
+                    'cuIpcGetMemHandle', Out(64), block)
         if how == 'off':
             refusal(one, NOT_SUPPORTED, 'sharing is off here', 'cuIpcOpenMemHandle', OUT, theirs, 1)
         return
@@ -379,7 +386,8 @@ def nowhere_later():
     os.rmdir(run)
     os.rmdir(above)
     blocks.append(owner.block())
-    check(owner.result('cuIpcGetMemHandle', Out(64), blocks[1]) == NOT_SUPPORTED, 'no handle that nobody can open is given out')
+    check(owner.result('cuIpcGetMemHandle', Out(64), blocks[1]) == NOT_SUPPORTED,
+          'no handle that nobody can open is given out')
     check(times_logged('cannot be made: No such file'), 'why is said')
     os.mkdir(above, 0o700)
     handles.append(owner.handle(blocks[1]))
@@ -543,7 +551,8 @@ def closed_socket():
         one.result('close', ends[0])
     check(one.result('send', ends[1], TEXT.encode(), len(TEXT), 0) == len(TEXT), 'it sends')
     check(one.opens(owner.handle(owner.block())), 'it opens another block')
-    check(one.result('recv', ends[1], Out(64), 64, 0x40) == -1 and one.errno == 11, "its socket is not written to, or shut down")
+    check(one.result('recv', ends[1], Out(64), 64, 0x40) == -1 and one.errno == 11,
+          "its socket is not written to, or shut down")
     check(one.result('recv', number, Out(64), 64, 0x40) == len(TEXT), 'what was sent to the program is not read')
 
 
@@ -570,7 +579,8 @@ def comes_back(one, block, tries):
 def closed_reader(*strategy):
     """It has lost its connection, and goes on reading while its exporter frees and allocates; what it closes comes
     back."""
-    set_for_all(GPUSHIM_DEBUG_SETTLE='50ms', GPUSHIM_DEBUG_GRACE='0', GPUSHIM_POOL_DECAY='60min',  # the block stays where it is
+    # the block stays where it is
+    set_for_all(GPUSHIM_DEBUG_SETTLE='50ms', GPUSHIM_DEBUG_GRACE='0', GPUSHIM_POOL_DECAY='60min',
                 GPUSHIM_DEBUG_TIMEOUT='5s')
     if strategy:
         set_for_all(GPUSHIM_SHARE_STRATEGY='broker', GPUSHIM_SHARE_BROKER=BROKER, GPUSHIM_SHARE_KEEP='100ms')
@@ -623,7 +633,8 @@ def many(how):
     opens all, holds them and passes them on. `embedded`: when their process has ended another opens none; `broker`:
     it opens all; `narrow`: the same where the broker may have 256 descriptors itself: what it can keep."""
     need_descriptors(2 * MANY)
-    set_for_all(GPUSHIM_SHARE_BROKER=BROKER, GPUSHIM_SHARE_STRATEGY='embedded' if how == 'embedded' else 'broker', SOFTCUDA_MEMORY='16G')
+    set_for_all(GPUSHIM_SHARE_BROKER=BROKER, GPUSHIM_SHARE_STRATEGY='embedded' if how == 'embedded' else 'broker',
+                SOFTCUDA_MEMORY='16G')
     least = {'embedded': 0, 'broker': MANY, 'narrow': FILES // 4}[how]
     broker = Broker(files=FILES) if how == 'narrow' else None
     owner = Puppet(files=FILES)
@@ -634,7 +645,8 @@ def many(how):
         handles.append(owner.handle(block))
     first = Opener()
     check(first.open_all(handles) == MANY, 'all can be opened')
-    check(len(owner.files(below=FILES)) <= FILES // 8 + OWN, f'the exporter has {len(owner.files(below=FILES))} descriptors')
+    check(len(owner.files(below=FILES)) <= FILES // 8 + OWN,
+          f'the exporter has {len(owner.files(below=FILES))} descriptors')
     # To whom it leaves them has taken them before: who is slow for a second is left alone for as long.
     asker = Puppet(begin=False, LD_PRELOAD=None)
     await_that(lambda: least == 0 or asker.pointer('broker_has', around.folder) >= least, 'the broker has them')
@@ -713,7 +725,8 @@ def isolation(how):
         owner.cuMemFree(block[1])
         for _ in range(ROUNDS if how != 'off' else 0):
             blocks = [owner.alloc(size) for _ in range(4)]
-            check(not any(count(owner, one, size, THEFT) for one in blocks), 'a new block has nothing that an importer of the last one wrote')
+            check(not any(count(owner, one, size, THEFT) for one in blocks),
+                  'a new block has nothing that an importer of the last one wrote')
             for one in blocks:
                 owner.cuMemsetD32(one, SECRET, size // 4)
             owner.cuCtxSynchronize()

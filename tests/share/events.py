@@ -10,7 +10,8 @@ import sys
 import time
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-from puppet import (INVALID_CONTEXT, INVALID_VALUE, MAP_FAILED, NOBODY, NOT_READY, OUT, OUT4, Handle, Out, Puppet, around, await_that,
+from puppet import (INVALID_CONTEXT, INVALID_VALUE, MAP_FAILED, NOBODY, NOT_READY, OUT, OUT4, Handle, Out, Puppet,
+                    around, await_that,
                     check, fail, main, set_for_all, skip, times_logged)
 
 INVALID_HANDLE, CAPTURE_UNSUPPORTED = 400, 900
@@ -62,7 +63,8 @@ class Process(Puppet):
     def event_files(self):
         """Descriptors of the files that events lie in; a program that this process executes has none."""
         numbers = self.files('/cuda.shm.')
-        check(all(self.result('fcntl', number, 1) & 1 for number in numbers), 'none is left open for a program that is executed')
+        check(all(self.result('fcntl', number, 1) & 1 for number in numbers),
+              'none is left open for a program that is executed')
         return numbers
 
     def kill(self):
@@ -104,8 +106,8 @@ def pass_on(one, at, other, there):
 
 
 def apart(*native):
-    """Both sides record, wait and ask; two of one pid are not taken for each other. Without the library the driver finds
-    nothing."""
+    """Both sides record, wait and ask; two of one pid are not taken for each other. Without the library the driver
+    finds nothing."""
     need_containers()
     if native:
         set_for_all(LD_PRELOAD=None)
@@ -277,13 +279,14 @@ def names(*native):
     one.result('shm_unlink', name)
 
 
-# ---- What a driver answers ---------------------------------------------------------------------------------------------
+# ---- What a driver answers
+# ---------------------------------------------------------------------------------------------
 
 
 class Asked:
-    """Two processes, of which one makes an event and the other opens it, and what a driver answers them: that is what two
-    that share everything have heard on an H200 with driver 580. A RESULT is the same natively and under the library; a
-    GAIN is so under the library alone."""
+    """Two processes, of which one makes an event and the other opens it, and what a driver answers them: that is what
+    two that share everything have heard on an H200 with driver 580. A RESULT is the same natively and under the
+    library; a GAIN is so under the library alone."""
     wrong = []
 
     def __init__(self, place, before=(), first_before=(), is_gain=False):
@@ -292,7 +295,8 @@ class Asked:
 
     def say(self, name, answer, expected=0):
         is_right = answer == expected
-        print('GAIN' if self.is_gain else 'RESULT', f'{self.place}_{name}', 'ok' if self.is_gain and is_right else answer, flush=True)
+        print('GAIN' if self.is_gain else 'RESULT', f'{self.place}_{name}',
+              'ok' if self.is_gain and is_right else answer, flush=True)
         if not is_right and (not self.is_gain or 'LD_PRELOAD' in os.environ):
             Asked.wrong.append(f'{self.place}_{name}')
 
@@ -350,7 +354,8 @@ class Asked:
         self.say('open', result)
         if result != 0:
             return
-        self.say('another_event', self.ask('open_again', self.second, 'cuIpcOpenEventHandle', OUT, handle) != there, True)
+        self.say('another_event', self.ask('open_again', self.second, 'cuIpcOpenEventHandle', OUT, handle) != there,
+                 True)
         self.ask('importers_handle', self.second, 'cuIpcGetEventHandle', Out(64), there, expected=INVALID_HANDLE)
         self.ask('importer_query_before_record', self.second, 'cuEventQuery', there)
         self.pass_on(event, there)
@@ -368,7 +373,8 @@ def driver():
     set_for_all(LD_PRELOAD=os.environ.get('LD_PRELOAD'))
     check('LD_PRELOAD' not in os.environ or Puppet(begin=False).has('gpushim_version'), 'the library is not there')
     need_containers()
-    for asked in (Asked('same'), Asked('ipc', ('unshare', '--ipc')), Asked('shm', ('unshare', '--mount', *OWN_SHM), is_gain=True),
+    for asked in (Asked('same'), Asked('ipc', ('unshare', '--ipc')),
+                  Asked('shm', ('unshare', '--mount', *OWN_SHM), is_gain=True),
                   Asked('pid', OTHER_PIDS, is_gain=True), Asked('container', APART, is_gain=True),
                   Asked('twins', APART, APART, is_gain=True)):  # each is pid 1
         asked.all()

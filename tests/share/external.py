@@ -7,7 +7,8 @@ import struct
 import sys
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-from puppet import (BROKER, INVALID_VALUE, NOT_PERMITTED, OUT, OUT4, Handle, Out, Puppet, await_that, check, main, set_for_all, skip,
+from puppet import (BROKER, INVALID_VALUE, NOT_PERMITTED, OUT, OUT4, Handle, Out, Puppet, await_that, check, main,
+                    set_for_all, skip,
                     times_logged)
 
 SIZE = 4 << 20
@@ -65,12 +66,14 @@ class Process(Puppet):
             self.cuMemRelease(made['handle'])
 
     def external(self, made, **other):
-        fields = dict.fromkeys(FIELDS, 0) | {'size': 72, 'access': MUTABLE, 'bytes': SIZE, 'label': 'weights', 'deleter': self.deleter}
+        fields = dict.fromkeys(FIELDS, 0) | {'size': 72, 'access': MUTABLE, 'bytes': SIZE, 'label': 'weights',
+                                             'deleter': self.deleter}
         fields |= {name: value for name, value in (made | other).items() if name in FIELDS}
         if isinstance(fields['label'], str):
             text = fields['label'].encode() + b'\0'
             fields['label'] = self.pointer('place', text, len(text))
-        return struct.pack('Q4i6Q', *(fields[name] & (1 << 64) - 1 if name in ('bytes', 'offset', 'address') else fields[name]
+        return struct.pack('Q4i6Q',
+                           *(fields[name] & (1 << 64) - 1 if name in ('bytes', 'offset', 'address') else fields[name]
                                       for name in FIELDS))
 
     def try_attach(self, made, **other):
@@ -119,13 +122,15 @@ def is_as_of_cumemalloc(one, address, kind):
     check(one.range_of(address + 77) == [address, SIZE], 'its range')
     check(one.cuPointerGetAttribute(OUT, 1, address) == one.cuCtxGetCurrent(OUT), 'its context')
     check(one.type_of(address) == (HOST if kind == 'memfd' else DEVICE), 'its type')
-    check(one.cuPointerGetAttribute(OUT, 7, address) and one.cuPointerGetAttribute(OUT4, 10, address) == 1, 'its attributes')
+    check(one.cuPointerGetAttribute(OUT, 7, address) and one.cuPointerGetAttribute(OUT4, 10, address) == 1,
+          'its attributes')
     check(one.result('cuMemFree', address) == INVALID_VALUE, 'it cannot be freed')
     check(one.result('cuIpcCloseMemHandle', address) == INVALID_VALUE, 'it cannot be closed')
     check(one.result('cuMemsetD8', address + SIZE - 8, 1, 16) == INVALID_VALUE, 'no copy leaves it')
     count, listed = one.call('gpushim_externals', Out(2 * ATTACHED.size), 2)
     _, _, _, detached, at, size, label = ATTACHED.unpack_from(listed)
-    check((count, detached, at, size, label.rstrip(b'\0')) == (1, 0, address, SIZE, b'weights'), f'it is listed: {listed}')
+    check((count, detached, at, size, label.rstrip(b'\0')) == (1, 0, address, SIZE, b'weights'),
+          f'it is listed: {listed}')
 
 
 def shared(kind):
@@ -338,19 +343,25 @@ def refuses(me, made, error=EINVAL, **other):
 def refused():
     """What is no external memory; nothing is left of it."""
     me = Process()
-    exported, memfd, ours, block = me.exported(), me.memfd(), {'kind': ADDRESS, 'address': plain(me), 'label': 0}, me.alloc(SIZE)
-    check(me.result('gpushim_attach', 0, OUT) == EINVAL and me.result('gpushim_attach', me.external(exported), 0) == EINVAL,
+    exported, memfd, ours = me.exported(), me.memfd(), {'kind': ADDRESS, 'address': plain(me), 'label': 0}
+    block = me.alloc(SIZE)
+    check(me.result('gpushim_attach', 0, OUT) == EINVAL
+          and me.result('gpushim_attach', me.external(exported), 0) == EINVAL,
           'nothing is given')
     pipe = int.from_bytes(me.call('pipe', Out(8))[1][:4], 'little')
     unsealed = me.result('memfd_create', 'unsealed', 1)
     check(me.result('ftruncate', unsealed, SIZE + PAGE) == 0, 'there is another memfd')
     for field, value, error in (
-            ('size', 64, EINVAL), ('kind', 0, EINVAL), ('kind', ADDRESS + 1, EINVAL), ('access', 0, EINVAL), ('bytes', 0, EINVAL),
-            ('bytes', -1, EINVAL), ('bytes', SIZE - PAGE, EINVAL), ('bytes', SIZE + (2 << 20), EINVAL), ('offset', 2 << 20, EINVAL),
-            ('device', 5, ENODEV), ('device', -1, ENODEV), ('fd', -1, EINVAL), ('fd', 4711, EINVAL), ('fd', pipe, EINVAL),
+            ('size', 64, EINVAL), ('kind', 0, EINVAL), ('kind', ADDRESS + 1, EINVAL), ('access', 0, EINVAL),
+            ('bytes', 0, EINVAL),
+            ('bytes', -1, EINVAL), ('bytes', SIZE - PAGE, EINVAL), ('bytes', SIZE + (2 << 20), EINVAL),
+            ('offset', 2 << 20, EINVAL),
+            ('device', 5, ENODEV), ('device', -1, ENODEV), ('fd', -1, EINVAL), ('fd', 4711, EINVAL),
+            ('fd', pipe, EINVAL),
             ('label', 'a\nb', EINVAL), ('label', '0123456789' * 6 + '0123', EINVAL)):
         refuses(me, exported, error, **{field: value})
-    for field, value in (('bytes', SIZE + PAGE), ('bytes', SIZE - 1), ('offset', 8), ('fd', pipe), ('fd', exported['fd']), ('fd', unsealed)):
+    for field, value in (('bytes', SIZE + PAGE), ('bytes', SIZE - 1), ('offset', 8), ('fd', pipe),
+                         ('fd', exported['fd']), ('fd', unsealed)):
         refuses(me, memfd, **{field: value})
     for field, value in (('address', 0), ('address', block), ('address', block + SIZE - PAGE), ('address', -1 - PAGE),
                          ('address', ours['address'] + 1), ('deleter', 0)):
@@ -365,8 +376,8 @@ def refused():
 
 
 def dma_buf():
-    """A dma-buf is a descriptor as any to gpushim_attach, and the driver's import says whether it is taken: of the driver
-    here it is, for its dma-bufs are the memory itself; of one that takes none nothing is left."""
+    """A dma-buf is a descriptor as any to gpushim_attach, and the driver's import says whether it is taken: of the
+    driver here it is, for its dma-bufs are the memory itself; of one that takes none nothing is left."""
     me = Process()
     base = me.cuMemAddressReserve(OUT, SIZE, 0, 0, 0)
     made = {'kind': EXPORTED, 'handle': me.cuMemCreate(OUT, SIZE, PROP[:4] + bytes(4) + PROP[8:], 0)}

@@ -9,7 +9,8 @@ import struct
 import sys
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-from puppet import (INVALID_VALUE, MIB, NOBODY, NOT_PERMITTED, OUT, Broker, Handle, Out, Puppet, around, await_that, check,
+from puppet import (INVALID_VALUE, MIB, NOBODY, NOT_PERMITTED, OUT, Broker, Handle, Out, Puppet, around, await_that,
+                    check,
                     main, need_descriptors, set_for_all, skip, times_logged)
 
 PIECE = 2 * MIB
@@ -89,7 +90,8 @@ def open_piece(one, handle, pieces, piece=0):
     """The handle of a piece opens its place, with all of the strip around it."""
     address = one.open(handle)
     base, size = one.range_of(address + 4)
-    check((base + piece * PIECE, size) == (address, pieces * PIECE), f'what it opened has another range, of {size // MIB} MiB')
+    check((base + piece * PIECE, size) == (address, pieces * PIECE),
+          f'what it opened has another range, of {size // MIB} MiB')
     return address
 
 
@@ -147,7 +149,8 @@ def lifetime():
     check(me.handle(base + PIECE - 1) == handle, 'the same piece has the same handle')
     unmap(me, base, 1, 1)
     now = before.now()
-    check(not any(before.before) or now[0] <= before.before[0] and now[1] + 1 == before.before[1], 'an unmapped handle is not had')
+    check(not any(before.before) or now[0] <= before.before[0] and now[1] + 1 == before.before[1],
+          'an unmapped handle is not had')
     check(first.word(address + PIECE) == 2, 'what is open is there')
     check(late.try_open(handle)[0] == NOT_PERMITTED, 'a stale handle is not opened')
     map_stamped(me, base, 1, 77)
@@ -178,7 +181,8 @@ def strips():
         other.close(there)
     # One without access is in no strip, and has no handle; the handle before is stale.
     access_set(me, base + 2 * PIECE, PIECE, NONE)
-    check(me.result('cuIpcGetMemHandle', Out(64), base + 2 * PIECE) == INVALID_VALUE, 'there is no handle of what nobody may reach')
+    check(me.result('cuIpcGetMemHandle', Out(64), base + 2 * PIECE) == INVALID_VALUE,
+          'there is no handle of what nobody may reach')
     check(times_logged('no device has access to it') == 1, 'it is said why')
     other.close(address)
     check(late.try_open(whole)[0] == NOT_PERMITTED, 'a strip that lost its middle is not opened')
@@ -515,7 +519,8 @@ def named_others():
     me = Puppet()
     must_publish(me, 'w', map_all(me, 1))
     other.begin()
-    error, found = other.call('gpushim_lookup', 'w', Out(struct.pack('Q', 480) + bytes(104) + struct.pack('2I', 4711, 4711) + bytes(360)))
+    error, found = other.call('gpushim_lookup', 'w',
+                              Out(struct.pack('Q', 480) + bytes(104) + struct.pack('2I', 4711, 4711) + bytes(360)))
     found = Named(*struct.unpack_from('Q64s5Q2I', found))
     check(error == ENOENT, f"another user's is found: {error}")
     check((found.uid, found.kept, found.bytes) == (4711, 4711, 0), f'nothing is said: {found}')

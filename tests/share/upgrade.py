@@ -14,7 +14,8 @@ from puppet import BROKER, Puppet, around, await_that, check, main, set_for_all,
 
 ROOT = pathlib.Path(__file__).parents[2]
 HERE = int(re.search(r'#define GS_WIRE_VERSION (\d+)', (ROOT / 'core/share/wire.h').read_text(encoding='utf-8'))[1])
-TO_COME = int(re.search(r'#define GS_WIRE_VERSION (\d+)', (ROOT / 'tests/share/newer_wire.h').read_text(encoding='utf-8'))[1])
+TO_COME = int(re.search(r'#define GS_WIRE_VERSION (\d+)',
+                        (ROOT / 'tests/share/newer_wire.h').read_text(encoding='utf-8'))[1])
 
 
 def words(there, here):
@@ -35,11 +36,13 @@ def handles(newer, _, gpushim):
     check(not later[1].opens(old), 'a newer one has opened a handle of an older one')
     check(not older[1].opens(new), 'an older one has opened a handle of a newer one')
     for there, here in ((HERE, TO_COME), (TO_COME, HERE)):
-        check(times_logged(words(there, here) + '; use the same for both') == 1, f'protocol {here} says why, and what to do')
+        check(times_logged(words(there, here) + '; use the same for both') == 1,
+              f'protocol {here} says why, and what to do')
     check(older[1].opens(old) and later[1].opens(new), 'handles of one version open')
     check(older[0].process.poll() is None and later[0].process.poll() is None, 'both run')
     said = command(gpushim, 'stats')
-    check(f'is of another version of this library (protocol {TO_COME}, here {HERE}); its own gpushim lists it' in said, said)
+    check(f'is of another version of this library (protocol {TO_COME}, here {HERE}); its own gpushim lists it' in said,
+          said)
 
 
 def brokers(newer, newer_gpushim, _):

@@ -11,7 +11,8 @@ import threading
 import time
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-from puppet import (BROKER, MIB, OUT, STAMP, Broker, Handle, Out, Puppet, around, await_that, check, cpu_s, hard_limit, main,
+from puppet import (BROKER, MIB, OUT, STAMP, Broker, Handle, Out, Puppet, around, await_that, check, cpu_s, hard_limit,
+                    main,
                     one_machine, open_files, set_for_all, skip, times_logged)
 
 
@@ -119,7 +120,8 @@ def full_broker():
 
     def limit(room):
         free = [number for number in range(4096) if number not in open_files(broker.pid)]
-        resource.prlimit(broker.pid, resource.RLIMIT_NOFILE, (hard_limit() if room is None else free[room], hard_limit()))
+        resource.prlimit(broker.pid, resource.RLIMIT_NOFILE,
+                         (hard_limit() if room is None else free[room], hard_limit()))
 
     def outlive(busy):
         """One shares, is killed, and what it had shared is opened: how many of three."""
@@ -151,13 +153,16 @@ def full_broker():
 
 
 def clock(how, program):
-    """`jumps`: the time of day; `apart`: each process has a CLOCK_MONOTONIC of its own (time namespaces), a month apart.
-    They share, open, close, free and wait for what was freed, take memory from each other and see each other end."""
+    """`jumps`: the time of day; `apart`: each process has a CLOCK_MONOTONIC of its own (time namespaces), a month
+    apart. They share, open, close, free and wait for what was freed, take memory from each other and see each other
+    end."""
     half = 96 * MIB
     one_machine()
     set_for_all(GPUSHIM_POOL_DECAY='10min')
-    before = ('unshare', '--map-root-user', '--time', '--monotonic', '3000000', '--kill-child', '--fork') if how == 'apart' else ()
-    if before and subprocess.run([*before, 'true'], stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False).returncode:
+    before = ('unshare', '--map-root-user', '--time', '--monotonic', '3000000', '--kill-child',
+              '--fork') if how == 'apart' else ()
+    if before and subprocess.run([*before, 'true'], stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                                 check=False).returncode:
         skip('no time namespace can be had here')
     one, other = Puppet(program=program), Puppet(program=program, before=before)
 
@@ -194,13 +199,14 @@ def takes(one, size):
 
 
 def killed_thread():
-    """Within a call of this library: the other threads allocate, free, share and open on, or are refused, and the process
-    ends. Where the driver makes the call the thread dies with the driver's lock, natively as well, and where the library
-    makes it with a lock held (write, to its own pipe) with that: such are not tried."""
+    """Within a call of this library: the other threads allocate, free, share and open on, or are refused, and the
+    process ends. Where the driver makes the call the thread dies with the driver's lock, natively as well, and where
+    the library makes it with a lock held (write, to its own pipe) with that: such are not tried."""
     owner, killed = Puppet(), 0
     theirs = owner.handle(owner.block())
     # For the first time; what the share thread calls as well is left out: it has the filter too.
-    for deed, calls in (('begin', 'socket listen epoll_create1 clone3'), ('open', 'socket connect sendmsg recvmsg poll epoll_ctl')):
+    for deed, calls in (('begin', 'socket listen epoll_create1 clone3'),
+                        ('open', 'socket connect sendmsg recvmsg poll epoll_ctl')):
         for call in calls.split():
             one = Puppet(threads=2)
             mine = one.block()
@@ -214,7 +220,8 @@ def killed_thread():
                 thread.tell('cuIpcOpenMemHandle', OUT, theirs, 1)
             else:
                 thread.tell('cuIpcGetMemHandle', Out(64), mine)
-            await_that(lambda: thread.has_answered() or not os.path.exists(f'/proc/{one.pid}/task/{task}'), f'{call}: killed or done')
+            await_that(lambda: thread.has_answered() or not os.path.exists(f'/proc/{one.pid}/task/{task}'),
+                       f'{call}: killed or done')
             killed += not thread.has_answered()
             one.use_memory()
             one.cuMemFree(mine)
@@ -238,10 +245,11 @@ def keeps(one):
 
 
 def stops(seed):
-    """Each of them is stopped and goes on at random instants: all goes on. (Who is stopped for long: share/blocks.py, and
-    unit/share/pressure.c.)"""
+    """Each of them is stopped and goes on at random instants: all goes on. (Who is stopped for long: share/blocks.py,
+    and unit/share/pressure.c.)"""
     one_machine()
-    set_for_all(GPUSHIM_POOL_DECAY='10min', GPUSHIM_SHARE_STRATEGY='broker', GPUSHIM_SHARE_BROKER=BROKER, GPUSHIM_SHARE_KEEP='0')
+    set_for_all(GPUSHIM_POOL_DECAY='10min', GPUSHIM_SHARE_STRATEGY='broker', GPUSHIM_SHARE_BROKER=BROKER,
+                GPUSHIM_SHARE_KEEP='0')
     broker, me = Broker(), Puppet()
     exporter, importer, keeper = (Puppet() for _ in range(3))
     over, chance = threading.Event(), random.Random(int(seed))
@@ -296,7 +304,8 @@ def closes():
         for _ in range(8):
             file = one.result('memfd_create', 'own', 1)
             check(file >= 0, 'it has files')
-            check(one.result('write', file, b'own', 3) == 3 or one.errno in (9, 22), 'it is written')  # or closed behind us: see above
+            # or closed behind us: see above
+            check(one.result('write', file, b'own', 3) == 3 or one.errno in (9, 22), 'it is written')
         one.thread(1).answer()
         one.use_memory()
         one.end()

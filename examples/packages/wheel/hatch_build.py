@@ -1,6 +1,6 @@
 """What a wheel has besides Python: the library and the command, if GPUSHIM_INSTALLED names a folder where they are
-installed (bin/gpushim, lib/libgpushim.so), for the platform GPUSHIM_TAG. Without, it is a wheel of Python alone, which finds
-the command that is installed. examples/packages/build.sh sets both."""
+installed (bin/gpushim, lib/libgpushim.so), for the platform GPUSHIM_TAG. Without, it is a wheel of Python alone, which
+finds the command that is installed. examples/packages/build.sh sets both."""
 import os
 import re
 import subprocess

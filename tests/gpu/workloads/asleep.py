@@ -3,8 +3,8 @@
     asleep.py torch|graph|transformers|compile|cupy|jax [COMMAND]
 
 COMMAND is gpushim: it puts this process to sleep and wakes it, as a user would, three times. Without it nobody sleeps.
-All sums are of whole numbers or of deterministic kernels, so "RESULT" lines are exact. "PROBE" lines say what the process
-has of the GPU while it sleeps, in MiB, and after which work: the machine has to be its own.
+All sums are of whole numbers or of deterministic kernels, so "RESULT" lines are exact. "PROBE" lines say what the
+process has of the GPU while it sleeps, in MiB, and after which work: the machine has to be its own.
 """
 import hashlib
 import os
@@ -73,7 +73,8 @@ def small():
     half = a.bfloat16() @ a.bfloat16()
     away("cublas_bfloat16")
     result("half", int(half.float().sum().item()))
-    images = torch.nn.functional.conv2d(torch.ones(8, 16, 64, 64, device="cuda"), torch.ones(16, 16, 3, 3, device="cuda"))
+    images = torch.nn.functional.conv2d(torch.ones(8, 16, 64, 64, device="cuda"),
+                                        torch.ones(16, 16, 3, 3, device="cuda"))
     away("cudnn")
     result("images", int(images.sum().item()))
 
@@ -98,7 +99,8 @@ def training():
         away(f"training_{turn}")
         result(f"loss_{turn}", loss.item().hex())
         result(f"weights_{turn}", digest(p.detach().cpu().numpy() for p in model.parameters()))
-    result("ballast", [int(block.min()) == int(block.max()) == number for number, block in enumerate(ballast)].count(True))
+    result("ballast",
+           [int(block.min()) == int(block.max()) == number for number, block in enumerate(ballast)].count(True))
 
 
 def graph():
@@ -136,12 +138,14 @@ def transformers():
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(7)
-    model = LlamaForCausalLM(LlamaConfig(hidden_size=1024, intermediate_size=2816, num_hidden_layers=4, num_attention_heads=16,
+    model = LlamaForCausalLM(LlamaConfig(hidden_size=1024, intermediate_size=2816, num_hidden_layers=4,
+                                         num_attention_heads=16,
                                          vocab_size=32000)).to("cuda", torch.bfloat16).eval()
     for turn in range(TURNS):
         prompt = torch.randint(0, 32000, (4, 64), device="cuda")
         with torch.no_grad():
-            said = model.generate(prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=24, do_sample=False, pad_token_id=0)
+            said = model.generate(prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=24, do_sample=False,
+                                  pad_token_id=0)
         result(f"said_{turn}", digest([said.cpu().numpy()]))
         away(f"said_{turn}")
 
@@ -172,7 +176,8 @@ def compiled():
 def cupy():
     import cupy as cp
 
-    kernel = cp.RawKernel('extern "C" __global__ void more(int *a) { a[blockIdx.x * blockDim.x + threadIdx.x] += 3; }', "more")
+    kernel = cp.RawKernel('extern "C" __global__ void more(int *a) { a[blockIdx.x * blockDim.x + threadIdx.x] += 3; }',
+                          "more")
     a = cp.arange(1 << 20, dtype=cp.int32)
     waves = cp.sin(cp.arange(1 << 20, dtype=cp.float64))
     for turn in range(TURNS):
@@ -206,7 +211,8 @@ def jax():
         result(f"weights_{turn}", digest(numpy.asarray(w) for w in weights))
 
 
-WORK = {"torch": [small, training], "graph": [graph], "transformers": [transformers], "compile": [compiled], "cupy": [cupy],
+WORK = {"torch": [small, training], "graph": [graph], "transformers": [transformers], "compile": [compiled],
+        "cupy": [cupy],
         "jax": [jax]}
 
 pynvml.nvmlInit()

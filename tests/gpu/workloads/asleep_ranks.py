@@ -2,8 +2,9 @@
 
     asleep_ranks.py [COMMAND]
 
-COMMAND is gpushim. Without it nobody sleeps: the sums have to be the same. The ranks never rest: a sleep finds one of them in
-an all-reduce that waits for the other. "PROBE" lines say how long each command took, and what both GPUs have in use, in MiB.
+COMMAND is gpushim. Without it nobody sleeps: the sums have to be the same. The ranks never rest: a sleep finds one of
+them in an all-reduce that waits for the other. "PROBE" lines say how long each command took, and what both GPUs have in
+use, in MiB.
 """
 import os
 import subprocess
@@ -23,7 +24,8 @@ STEPS, SLEEPS = 3000, 5
 
 
 def used():
-    return sum(pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByIndex(gpu), version=pynvml.nvmlMemory_v2).used >> 20
+    return sum(pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByIndex(gpu),
+                                              version=pynvml.nvmlMemory_v2).used >> 20
                for gpu in (0, 1))
 
 
@@ -61,7 +63,8 @@ def main():
     context = mp.get_context("spawn")
     said = context.Queue()
     with tempfile.TemporaryDirectory() as folder:
-        ranks = [context.Process(target=worker, args=(rank, os.path.join(folder, "meeting"), said), daemon=True) for rank in (0, 1)]
+        ranks = [context.Process(target=worker, args=(rank, os.path.join(folder, "meeting"), said), daemon=True)
+                 for rank in (0, 1)]
         for one in ranks:
             one.start()
         for _ in ranks:

@@ -1,5 +1,5 @@
-"""Captures CUDA graphs on a GPU of which less than a tenth is free, with memory that PyTorch's cache gave back just before,
-as torch.cuda.graph does: it is had again while the capture is open, in every mode, also behind work.
+"""Captures CUDA graphs on a GPU of which less than a tenth is free, with memory that PyTorch's cache gave back just
+before, as torch.cuda.graph does: it is had again while the capture is open, in every mode, also behind work.
 """
 
 import sys

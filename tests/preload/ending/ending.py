@@ -1,6 +1,6 @@
-"""How a process can end, or become another program, while it has device memory that is live, shared and open elsewhere, and while
-threads allocate and the library's own threads are at work. None of it hangs, crashes, or loses the exit status; what others have
-open stays; and a process that ends in order leaves nothing in the folder of the sockets.
+"""How a process can end, or become another program, while it has device memory that is live, shared and open elsewhere,
+and while threads allocate and the library's own threads are at work. None of it hangs, crashes, or loses the exit
+status; what others have open stays; and a process that ends in order leaves nothing in the folder of the sockets.
 
     ending.py PUPPET SHIM BROKER ending CASE LATE_MODULE      under this process's own LD_PRELOAD, if any
 """

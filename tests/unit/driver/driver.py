@@ -1,5 +1,5 @@
-"""The software driver itself. What any driver answers the conformance suite asks of it natively; here is what it does beyond
-that: memory that vanishes under work, orders from the environment, and machines of several processes.
+"""The software driver itself. What any driver answers the conformance suite asks of it natively; here is what it does
+beyond that: memory that vanishes under work, orders from the environment, and machines of several processes.
 
     driver.py PUPPET SHIM BROKER vanished|orders|devices|machine
 """
@@ -11,7 +11,8 @@ import sys
 import time
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
-from puppet import BLOCK, INVALID_VALUE, MIB, OUT, OUT4, OUT_OF_MEMORY, Out, Puppet, check, main, one_machine, set_for_all
+from puppet import (BLOCK, INVALID_VALUE, MIB, OUT, OUT4, OUT_OF_MEMORY, Out, Puppet, check, main, one_machine,
+                    set_for_all)
 
 ILLEGAL_ADDRESS = 700
 ENDS_WITH = 125  # where the environment has something that cannot be understood
@@ -48,7 +49,8 @@ def creates(process):
     return process.result('cuMemCreate', OUT, BLOCK, PINNED, 0)
 
 
-# ---- What is ordered, or asked ----------------------------------------------------------------------------------------
+# ---- What is ordered, or asked
+# ----------------------------------------------------------------------------------------
 
 
 def vanished():
@@ -93,7 +95,8 @@ def orders():
     check(creates(one) == 0, 'the first goes')
     one.tell('cuMemCreate', OUT, BLOCK, PINNED, 0)
     check(one.process.wait() == -signal.SIGKILL, 'and the second kills')
-    for name, value in (('FAULTS', 'cuNoSuchCall:1:1'), ('FAULTS', 'cuMemCreate:0:1'), ('MEMORY', 'lots'), ('WITHOUT', 'nonsense')):
+    for name, value in (('FAULTS', 'cuNoSuchCall:1:1'), ('FAULTS', 'cuMemCreate:0:1'), ('MEMORY', 'lots'),
+                        ('WITHOUT', 'nonsense')):
         one = Puppet(begin=False, **{'SOFTCUDA_' + name: value})
         one.tell('cuInit', 0)
         check(one.process.wait() == ENDS_WITH, f'{name}={value} is taken')

@@ -64,8 +64,8 @@ Test(single, what_was_freed_in_stream_order_merges_before_memory_is_made)
     }
 }
 
-/* Of half a gigabyte that is live a quarter is more than that, and stays a stream's where others have
- * work. */
+/* Of half a gigabyte that is live a quarter is more than that, and stays a stream's where others
+ * have work. */
 Test(single, no_more_than_64_mib_of_what_its_stream_freed_stays_apart)
 {
     CUdeviceptr block[16];

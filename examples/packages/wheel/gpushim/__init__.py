@@ -21,7 +21,8 @@ from gpushim import _built, _structs, memory
 from gpushim.memory import Array, Memory, Named, NotLoaded, attach, lookup, publish, unpublish
 from gpushim.memory import open_memory as open  # pylint: disable=redefined-builtin
 
-__all__ = ['Array', 'Memory', 'Named', 'NotLoaded', 'attach', 'command', 'library', 'loaded', 'lookup', 'memory', 'open',
+__all__ = ['Array', 'Memory', 'Named', 'NotLoaded', 'attach', 'command', 'library', 'loaded', 'lookup', 'memory',
+           'open',
            'publish', 'sleep', 'stats', 'tag', 'unpublish', 'version', 'wake']
 __version__ = _built.VERSION
 
@@ -34,7 +35,8 @@ def version() -> str:
 
 
 def command() -> str:
-    """The path of the command gpushim: of this package, or where it has none, as that of Python alone, the one of PATH."""
+    """The path of the command gpushim: of this package, or where it has none, as that of Python alone, the one of
+    PATH."""
     own = os.path.join(os.path.dirname(os.path.abspath(__file__)), 'bin', 'gpushim')
     return own if os.path.exists(own) else shutil.which('gpushim') or own
 
@@ -56,8 +58,8 @@ def stats() -> Dict[str, Any]:
 
     A device is listed by its number in CUDA when the process has had memory of the library's there. The
     names are those of gpushim.h, which says what they mean: bytes, nanoseconds where the name ends in _ns,
-    and counts since the start of the process; 'took' is a list, 'uuid' in hexadecimal. NotLoaded says, in words, that the library
-    is not here, or that it does nothing (the program has not used CUDA yet, or it is switched off).
+    and counts since the start of the process; 'took' is a list, 'uuid' in hexadecimal. NotLoaded says, in words, that
+    the library is not here, or that it does nothing (the program has not used CUDA yet, or it is switched off).
     """
     if not loaded():
         raise NotLoaded("libgpushim is not in this process, and can only be from its start: start it with 'python -m "
@@ -73,10 +75,10 @@ def stats() -> Dict[str, Any]:
 
 
 def sleep(timeout: float = 30.0, directory: Optional[str] = None, discard: Optional[str] = None) -> Dict[str, int]:
-    """Takes this process's memory off the GPU. Its calls of CUDA that need the GPU wait until wake(), which so has to be
-    called by another thread than one that waits. The contents go to the host's memory, or to a file in `directory`; but what
-    bears the tag `discard`, which comes back with contents that are anything. Returns what is away, and what stays by reason,
-    in bytes. OSError says why it does not sleep, and it is awake then."""
+    """Takes this process's memory off the GPU. Its calls of CUDA that need the GPU wait until wake(), which so has to
+    be called by another thread than one that waits. The contents go to the host's memory, or to a file in `directory`;
+    but what bears the tag `discard`, which comes back with contents that are anything. Returns what is away, and what
+    stays by reason, in bytes. OSError says why it does not sleep, and it is awake then."""
     how = _structs.SleepHow.sized(timeout_ns=_ns(timeout),
                                   directory=None if directory is None else memory.text(os.fsencode(directory)),
                                   discard=None if discard is None else memory.text(discard))
@@ -107,9 +109,9 @@ _tags = threading.local()
 
 @contextlib.contextmanager
 def tag(label: str) -> Iterator[None]:
-    """What this thread allocates in the block bears the tag. It lies apart, so that sleep(discard=...) need not keep it, and is
-    called so in recordings (gpushim record): its holders' stacks begin with it. Without the library nothing is done.
-    ValueError: more than 63 bytes, or control characters."""
+    """What this thread allocates in the block bears the tag. It lies apart, so that sleep(discard=...) need not keep
+    it, and is called so in recordings (gpushim record): its holders' stacks begin with it. Without the library nothing
+    is done. ValueError: more than 63 bytes, or control characters."""
     before = getattr(_tags, 'label', None)
     _set_tag(label)
     try:

@@ -26,7 +26,8 @@ class Memory(Struct):
 
 class RegistrationCounts(Struct):
     _fields_ = [('size', ctypes.c_size_t),
-                *_all(ctypes.c_uint64, 'hits misses pins unpins pin_ns unpin_ns failures merges evictions invalidations '
+                *_all(ctypes.c_uint64,
+                      'hits misses pins unpins pin_ns unpin_ns failures merges evictions invalidations '
                       'kept in_use bytes')]
 
 
@@ -43,7 +44,8 @@ class Named(Struct):
 
 
 class Asleep(Struct):
-    _fields_ = [('size', ctypes.c_size_t), *_all(ctypes.c_uint64, 'since_ns away copied shared registered ending refused own'),
+    _fields_ = [('size', ctypes.c_size_t),
+                *_all(ctypes.c_uint64, 'since_ns away copied shared registered ending refused own'),
                 ('text', ctypes.c_char * 320)]
 
 

@@ -25,7 +25,8 @@ class Refused(Exception):
 
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(
-        prog='gpushim kernelspec', description="Installs a Jupyter kernel of this Python that is started through 'gpushim "
+        prog='gpushim kernelspec',
+        description="Installs a Jupyter kernel of this Python that is started through 'gpushim "
         "run'. Without an option for the place: where this environment's Jupyter looks, or for this user.")
     place = made.add_mutually_exclusive_group()
     place.add_argument('--user', action='store_true', help="for this user's Jupyter")
@@ -48,7 +49,8 @@ def user_folder() -> str:
 
 def folder_of(request: argparse.Namespace) -> str:
     if not re.fullmatch(r'[A-Za-z0-9._-]+', request.name) or request.name.strip('.') == '':
-        raise Refused(f"--name: Jupyter allows letters, digits, '.', '_' and '-' in a kernel's name, not {request.name!r}")
+        raise Refused("--name: Jupyter allows letters, digits, '.', '_' and '-' in a kernel's name, not "
+                      f"{request.name!r}")
     prefix = request.prefix
     if request.sys_prefix or (not request.user and not prefix and sys.prefix != sys.base_prefix):
         prefix = sys.prefix
@@ -95,7 +97,8 @@ def install(request: argparse.Namespace, folder: str, path: str) -> None:
     os.replace(made, path)
     print(f'{path}: jupyter console --kernel {request.name.lower()}, or "{request.display_name}" in a notebook\'s list')
     if not importlib.util.find_spec('ipykernel_launcher'):
-        print(f"gpushim: warning: this Python has no ipykernel, which the kernel needs: '{sys.executable} -m pip install "
+        print(f"gpushim: warning: this Python has no ipykernel, which the kernel needs: '{sys.executable} -m pip "
+              "install "
               "ipykernel'", file=sys.stderr)
 
 

@@ -30,7 +30,8 @@ def call(function: str, *arguments: Any) -> int:
                         "gpushim run -- PROGRAM'") from None
     error: int = found(*arguments)
     if error == errno.ENODEV:
-        raise NotLoaded('libgpushim is in this process and does nothing there, or the memory is none of its own: it begins '
+        raise NotLoaded('libgpushim is in this process and does nothing there, or the memory is none of its own: it '
+                        'begins '
                         "with the first use of CUDA (torch.cuda.init(), cuInit), unless it is switched off ('gpushim "
                         "config' says so) or could not start, which it said on standard error")
     return error
@@ -199,7 +200,8 @@ def lookup(name: str) -> Named:
     return Named(name, struct)
 
 
-def open_memory(what: Union[str, Named, bytes], *, device: Optional[int] = None, nbytes: Optional[int] = None) -> Memory:
+def open_memory(what: Union[str, Named, bytes], *, device: Optional[int] = None,
+                nbytes: Optional[int] = None) -> Memory:
     """Opens what is published under a name, what lookup() found, or a CUDA IPC handle of 64 bytes; of the last `device`
     and `nbytes` have to be said, as the handle does not."""
     if isinstance(what, (bytes, bytearray)):
@@ -223,9 +225,9 @@ _deleters: Dict[int, _structs.External] = {}  # those of what is attached, until
 
 def attach(source: int, nbytes: int, *, kind: str, device: int = 0, offset: int = 0, read_only: bool = False,
            label: Optional[str] = None, deleter: Optional[Callable[[], None]] = None) -> Memory:
-    """Memory that somebody else made becomes memory of the library's: `source` is a descriptor ('exported' by CUDA, or a
-    'memfd') or an 'address'. `deleter`, without arguments, is called once when nothing uses it any more; close() begins
-    that, and does not wait."""
+    """Memory that somebody else made becomes memory of the library's: `source` is a descriptor ('exported' by CUDA, or
+    a 'memfd') or an 'address'. `deleter`, without arguments, is called once when nothing uses it any more; close()
+    begins that, and does not wait."""
     number = next(_numbers)
 
     def ended(_: Any) -> None:

@@ -1,4 +1,5 @@
-"""PyTorch allocates from the library, and each free names its stream: no cache of PyTorch's own keeps memory from others.
+"""PyTorch allocates from the library, and each free names its stream: no cache of PyTorch's own keeps memory from
+others.
 
     gpushim.torch.use()                                # all of PyTorch, before its first use of CUDA
     with torch.cuda.use_mem_pool(gpushim.torch.pool()): ...  # one part of a program; PyTorch's cache is its own there
@@ -34,7 +35,8 @@ def _address(library: ctypes.CDLL, name: str) -> int:
 def allocator() -> Any:
     """A torch.cuda.memory.CUDAPluggableAllocator, for whoever has a use for one. NotLoaded."""
     if not hasattr(ctypes.CDLL(None), 'gpushim_allocate'):
-        raise NotLoaded("libgpushim is not in this process, or is older than this package: start it with 'python -m gpushim "
+        raise NotLoaded("libgpushim is not in this process, or is older than this package: start it with 'python -m "
+                        "gpushim "
                         "run -- PROGRAM'")
     made = torch.cuda.memory.CUDAPluggableAllocator(None, 'gpushim_allocate', 'gpushim_free')  # None: of this process
     for setter, function in _FUNCTIONS.items():
@@ -49,8 +51,8 @@ def pool() -> Any:
 
 
 def use() -> None:
-    """All memory of CUDA that PyTorch allocates from now on, in all threads, comes from the library. RuntimeError: PyTorch
-    has allocated there before; NotLoaded.
+    """All memory of CUDA that PyTorch allocates from now on, in all threads, comes from the library. RuntimeError:
+    PyTorch has allocated there before; NotLoaded.
 
     A tensor's free names the stream that it was allocated in, and waits for those of record_stream(). What a CUDA graph
     allocates is the graph's until its end. torch.multiprocessing sends CUDA IPC handles: who receives them needs the
@@ -99,8 +101,8 @@ def _keep_peak(device: int) -> None:
 
 
 def _reduced(tensor: Any) -> Tuple[Any, ...]:
-    """For another process: the handle of its allocation, and where in it the tensor lies. The work of the current stream
-    is waited for, since no event goes with it."""
+    """For another process: the handle of its allocation, and where in it the tensor lies. The work of the current
+    stream is waited for, since no event goes with it."""
     from torch.multiprocessing import reductions  # pylint: disable=import-outside-toplevel
 
     def by_itself() -> Tuple[Any, ...]:

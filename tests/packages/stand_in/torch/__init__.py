@@ -69,7 +69,8 @@ class Tensor:
     is_cuda, is_nested, layout, is_leaf, dtype = True, False, strided, True, 'float32'
 
     def __init__(self, storage, offset=0, size=(0,), stride=(1,), requires_grad=False):
-        self.storage, self.offset, self.shape, self.strides, self.requires_grad = storage, offset, size, stride, requires_grad
+        self.storage, self.offset, self.shape, self.strides = storage, offset, size, stride
+        self.requires_grad = requires_grad
         self.device = types.SimpleNamespace(index=0)
 
     def untyped_storage(self):

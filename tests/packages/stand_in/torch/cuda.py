@@ -30,4 +30,5 @@ def change_current_allocator(allocator):
     torch._C._cuda_changeCurrentAllocator(allocator.allocator())
 
 
-memory = types.SimpleNamespace(CUDAPluggableAllocator=CUDAPluggableAllocator, change_current_allocator=change_current_allocator)
+memory = types.SimpleNamespace(CUDAPluggableAllocator=CUDAPluggableAllocator,
+                               change_current_allocator=change_current_allocator)
