@@ -6,8 +6,8 @@ be understood, and to do what it says: its exit status is 0, or 1 where a comman
 to be run by a test of the build, or by a file of tests.
 
     page_commands.py PUPPET SHIM BROKER all ROOT BUILD GPUSHIM
-    page_commands.py PUPPET SHIM BROKER sessions ROOT BUILD    what pages show of the examples is what these say, but for
-                                                               numbers, and users
+    page_commands.py PUPPET SHIM BROKER sessions ROOT BUILD    what pages show of the examples is what these say, but
+                                                               for numbers, and users
 """
 import json
 import os
@@ -173,7 +173,8 @@ def sessions(root, build):
             check(ran.returncode == 0, f'{words} ends with {ran.returncode}: {ran.stdout}{ran.stderr}')
             said[words] = [plain(line) for line in ran.stdout.splitlines()]
         text = pathlib.Path(root, page).read_text(encoding='utf-8')
-        shown = [plain(line) for line in re.search(rf'(?:^    .*\n)*^    {first}.*\n(?:    .*\n)*', text, re.M)[0].splitlines()]
+        session = re.search(rf'(?:^    .*\n)*^    {first}.*\n(?:    .*\n)*', text, re.M)[0]
+        shown = [plain(line) for line in session.splitlines()]
         lines = iter(said[words])
         missing = [line for line in shown if line not in lines]
         check(not missing, f'{page} shows what {words} does not say so, or not then: {missing}; it says {said[words]}')

@@ -175,10 +175,12 @@ def prove_nobody(folder):
     """Who has no processes is told that there are none."""
     nobody = 54399
     for env in (clean(folder), {name: value for name, value in clean(folder).items() if name != 'GPUSHIM_SHARE_DIR'}):
-        for command, said in (('who', 'no process that .* shares GPU memory.*'), ('ls', 'no name that .* is published')):
+        for command, said in (('who', 'no process that .* shares GPU memory.*'),
+                              ('ls', 'no name that .* is published')):
             run = subprocess.run([GPUSHIM, command], env=env, capture_output=True, text=True, timeout=PATIENT_S,
                                  check=False, user=nobody, group=nobody)
-            check(run.returncode == 0 and re.fullmatch(said + '\n', run.stdout) and not run.stderr, f'{command} of nobody: {run}')
+            check(run.returncode == 0 and re.fullmatch(said + '\n', run.stdout) and not run.stderr,
+                  f'{command} of nobody: {run}')
     with tempfile.TemporaryDirectory() as other:
         run = subprocess.run([GPUSHIM, 'who'], env=clean(other + '/none'), capture_output=True, text=True, check=False)
         check(run.returncode == 1 and '/none' in run.stderr, f'a folder that was named and is not there: {run}')

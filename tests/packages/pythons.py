@@ -34,7 +34,8 @@ TESTS = (('packages/python.py', gpushim, shim, libcuda, '/tested/wheel', layout)
 def run(root, *words):
     return subprocess.run(['unshare', '--mount', '--pid', '--fork', 'sh', '-c', ENTER, 'sh', root, *words],
                           env={'PATH': '/usr/bin:/bin:/usr/sbin:/sbin', 'LC_ALL': 'C.UTF-8', 'GPUSHIM_CONFIG': ''},
-                          stdin=subprocess.DEVNULL, capture_output=True, text=True, errors='replace', timeout=900, check=False)
+                          stdin=subprocess.DEVNULL, capture_output=True, text=True, errors='replace', timeout=900,
+                          check=False)
 
 
 def number(text):

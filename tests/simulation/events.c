@@ -1,7 +1,7 @@
 /*
- * Files of events of several processes (core/share/event.h), in worlds whose seed has a 6 before its
- * last digit: programs make one each, pass handles of it round, and have others' given to them. The
- * driver, which maps what is given and keeps the events themselves, is not here.
+ * Files of events of several processes (core/share/event.h), in worlds whose seed has a 6 before
+ * its last digit: programs make one each, pass handles of it round, and have others' given to them.
+ * The driver, which maps what is given and keeps the events themselves, is not here.
  */
 #include <string.h>
 
