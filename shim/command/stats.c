@@ -134,7 +134,8 @@ void stats_sheet(const struct table *table, struct sheet *ret)
     }
 }
 
-static bool print_table(const struct table *table)
+/* Of one alone that is not there the caller complains. */
+static bool print_table(const struct table *table, bool one)
 {
     struct sheet sheet;
     bool well;
@@ -142,7 +143,7 @@ static bool print_table(const struct table *table)
     stats_sheet(table, &sheet);
     well = sheet_say(&sheet);
     sheet_free(&sheet);
-    if (!table->count)
+    if (!table->count && !one)
         command_say("no process with the library that this user may see");
     return well;
 }
@@ -200,7 +201,7 @@ static bool tell_table(const struct table *table, const struct call *call)
 
     for (size_t i = 0; json && i < table->count; i++)
         write_row(json, &table->rows[i]);
-    return json ? json_end(json) : print_table(table);
+    return json ? json_end(json) : print_table(table, call->argc > 0);
 }
 
 /* ---- The commands --------------------------------------------------------------------------- */

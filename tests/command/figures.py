@@ -192,6 +192,8 @@ def prove_silence(folder, holder):
         run = gpushim(other, 'who')
         check(run.returncode == 0 and run.stdout.startswith('no process that this user may see shares'),
               f'nobody shares in an empty folder: {run}')
+        run = gpushim(other, 'stats', '1')
+        check(run.returncode == 1 and not run.stdout and run.stderr.count('\n') == 1, f'one line of it: {run}')
         run = gpushim(other, 'who', '1')
         check(run.returncode == 1 and 'shares nothing' in run.stderr, f'not process 1 either: {run}')
 
