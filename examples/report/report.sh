@@ -12,7 +12,7 @@ root=$(cd "$(dirname "$0")/../.." && pwd)
 software=
 [ "${1:-}" != --software ] || { software=--software && shift; }
 
-# What it says to type afterwards names a recording that goes with this script.
+# What it says to type next names a recording that goes with this script.
 # shellcheck disable=SC2086 # nothing, or one word
 sh "$root/tests/with.sh" native $software "$build/shim/command/gpushim" record --record-stacks 16 \
     --output "$place/trace" -- "${PYTHON:-python3}" "$root/examples/report/train.py" 2>"$place/record.log" ||
