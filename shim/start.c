@@ -192,7 +192,7 @@ static bool start_core(const struct gs_config *config)
 {
     struct gs_core_options options = {
         .free_native = config->pool.free == GS_CONFIG_POOL_FREE_NATIVE,
-        .lone_stream = config->debug.single_stream,
+        .single_stream = config->debug.single_stream,
         .cross = config->debug.pool_cross && !__atomic_load_n(&gs_pin_apart, __ATOMIC_RELAXED),
         .by_address = has_peer_memory(),
         .whole_pieces = config->share.isolate != GS_CONFIG_SHARE_ISOLATE_OFF,
@@ -205,11 +205,11 @@ static bool start_core(const struct gs_config *config)
         .cache_percent = (unsigned)config->pool.cache_limit.percent,
         .limit = limit_of(config),
         .neighbours = config->debug.reclaim_from_peers,
-        .own_vmm = config->debug.user_vmm,
+        .user_vmm = config->debug.user_vmm,
         .registrations = {.count = config->debug.registrations_count,
                           .bytes = config->debug.registrations_bytes},
         .retiring_percent = (unsigned)config->debug.retired_limit,
-        .purge_ns = config->pool.decay,
+        .decay_ns = config->pool.decay,
         .sleeps = gs_shim_told_to_sleep,
         .log = {.line = core_line, .level = &gs_log_level},
     };

@@ -27,12 +27,12 @@ static struct gs_block *take_collected_locked(struct gs_arena *arena, size_t siz
     struct gs_block *block;
 
     gs_latch_assert_held(&arena->lock);
-    if (gs_arena_settle_locked(arena) && (block = gs_arena_take_locked(arena, size)))
+    if (gs_arena_merge_quick_locked(arena) && (block = gs_arena_take_locked(arena, size)))
         return block;
     gs_arena_flush_streams_locked(arena, gs_single_is(arena->shared->single) ? 0 : stream_key);
     gs_arena_look_locked(arena);
     block = gs_arena_take_locked(arena, size);
-    return !block && gs_arena_settle_locked(arena) ? gs_arena_take_locked(arena, size) : block;
+    return !block && gs_arena_merge_quick_locked(arena) ? gs_arena_take_locked(arena, size) : block;
 }
 
 /* A block, while too much retires: waits rather than let the arena grow by it, where the driver's
@@ -57,7 +57,7 @@ static struct gs_block *take_waiting_locked(struct gs_arena *arena, size_t size)
         if (arena->dead || arena->made_ns != life) /* meanwhile */
             break;
         gs_arena_look_locked(arena);
-        gs_arena_settle_locked(arena);
+        gs_arena_merge_quick_locked(arena);
         block = gs_arena_take_locked(arena, size);
     }
     return block;
@@ -86,7 +86,7 @@ static gs_status allocate_slowly_locked(struct gs_core *core, struct gs_arena *a
     if (block)
         return GS_OK;
     GS_UNCANCELLED;
-    gs_context_purge_dead(core);
+    gs_context_trim_dead(core);
     gs_spent_unmap(core);
     status = gs_arena_grow(core, arena, life, size, ret_address);
     if (gs_is_out(status))

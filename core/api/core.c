@@ -21,7 +21,7 @@ static bool asked(void *arg, enum gs_question question, unsigned device, union g
 {
     switch (question) {
     case GS_ASKED_MEMORY:
-        return gs_purge_asked(arg);
+        return gs_trimmer_asked(arg);
     case GS_ASKED_FIGURES:
         return gs_stats_tell(arg, device, &told->figures);
     case GS_ASKED_TO_SET:
@@ -61,7 +61,7 @@ static void set_shared(struct gs_core *core)
         .cache_limit = options->cache_limit,
         .cache_percent = options->cache_percent,
         .retiring_percent = options->retiring_percent,
-        .activity = gs_purge_activity,
+        .activity = gs_trimmer_activity,
         .activity_arg = core,
     };
 }
@@ -86,13 +86,13 @@ gs_status gs_core_create(const struct gs_driver *driver, const struct gs_core_op
     gs_map_init(&core->map);
     gs_fences_init(&core->fences, &core->driver);
     gs_single_init(&core->single, &core->fences, &core->options.log, gs_context_pass_arenas, core,
-                   options->lone_stream && !options->free_native && !options->share.isolate);
+                   options->single_stream && !options->free_native && !options->share.isolate);
     status = gs_share_create(&core->driver, &core->map, &core->fences, &core->options.log,
                              &core->options.share, &events, &core->share);
     if (status == GS_OK)
         status = gs_regcache_create(&core->options.registrations, &released, &core->options.log,
                                     &core->regcache);
-    if (status == GS_OK && options->own_vmm && options->share.enable && driver->mem_retain) {
+    if (status == GS_OK && options->user_vmm && options->share.enable && driver->mem_retain) {
         core->programs.own = gs_own_new(core->share, options->share.isolate);
         status = core->programs.own ? GS_OK : GS_NO_HOST_MEMORY;
     }
@@ -116,7 +116,7 @@ void gs_core_destroy(struct gs_core *core)
     CUcontext popped;
 
     gs_single_drain(&core->single, "the library ends");
-    gs_purge_stop(core);
+    gs_trimmer_stop(core);
     for (context = core->contexts; context; context = context->next) {
         if (context->arenas[0]->dead ||
             core->driver.ctx_push_current(context->handle) != CUDA_SUCCESS)
@@ -137,7 +137,7 @@ void gs_core_destroy(struct gs_core *core)
             break;
         gs_core_context_gone(core, context->handle, gs_core_context_detach(core, context->handle));
     }
-    gs_context_purge_dead(core);
+    gs_context_trim_dead(core);
     gs_share_destroy(core->share);
     gs_own_free(core->programs.own);
     gs_regcache_destroy(core->regcache);
@@ -170,7 +170,7 @@ void gs_core_forked(struct gs_core *core)
 
 void gs_core_at_exit(struct gs_core *core)
 {
-    gs_purge_at_exit(core);
+    gs_trimmer_at_exit(core);
     gs_stats_log(core);
     gs_share_at_exit(core->share);
 }

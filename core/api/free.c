@@ -49,10 +49,10 @@ static __attribute__((noinline)) void leave_surplus_locked(struct gs_core *core,
 {
     struct gs_piece *pieces = NULL;
 
-    if (!gs_purge_is_there(core))
+    if (!gs_trimmer_is_there(core))
         pieces = gs_arena_detach_locked(arena, arena->free_bytes - arena->kept.limit, SIZE_MAX);
     gs_latch_release(&arena->lock);
-    gs_purge_trim(core);
+    gs_trimmer_wake(core);
     gs_pieces_unmap(core, pieces);
 }
 

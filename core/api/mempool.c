@@ -61,7 +61,7 @@ static void trim_arenas(struct gs_core *core, CUdevice device, uint64_t keep)
     struct gs_arena *arena = NULL;
 
     while ((arena = gs_next_arena(core, &core->device[device], arena)))
-        gs_arena_purge(core, arena, NULL, keep, SIZE_MAX);
+        gs_arena_trim(core, arena, NULL, keep, SIZE_MAX);
 }
 
 void gs_core_mempool_trim(struct gs_core *core, CUdevice device, uint64_t keep)

@@ -71,7 +71,7 @@ CUmemGenericAllocationHandle gs_core_own_made(struct gs_core *core,
             memory.why = "it has no descriptors: the device, or this driver, makes none of it";
     }
     number = gs_own_made(core->programs.own, handle, &memory);
-    gs_purge_grown(core);
+    gs_trimmer_grown(core);
     return number;
 }
 

@@ -2,7 +2,7 @@
  * The program's own virtual memory (core/process/own.h), for the hooks. All but
  * gs_core_own_ipc_handle and gs_core_own_publish is said around the driver's call, which is made in
  * any case. Nothing is done, and nothing asked, where core does not follow it
- * (gs_core_options.own_vmm).
+ * (gs_core_options.user_vmm).
  */
 #ifndef GS_CORE_API_OWN_H
 #define GS_CORE_API_OWN_H

@@ -1,5 +1,5 @@
 /*
- * The threads of the library's own: the arena's purge thread, the share thread, and what these
+ * The threads of the library's own: the arenas' trimmer, the share thread, and what these
  * start. Every signal is blocked in them, so the program's handlers never run there.
  *
  * A process whose main was left by pthread_exit ends when its last thread does, by libc's count,

@@ -22,14 +22,14 @@ enum gs_rank {
     GS_RANK_IMPORTER = 10,      /* core/share: what this process has opened of others */
     GS_RANK_SINGLE = 15,        /* core/gpu/single.c: whether all work goes to one stream */
     GS_RANK_CONTEXTS = 20,      /* core/process/context.c: the table of contexts and devices */
-    GS_RANK_ARENA = 30,         /* core/pool/arena.h: one context's chunks, blocks and epochs */
+    GS_RANK_ARENA = 30,         /* core/pool/arena.h: one context's pieces, blocks and epochs */
     GS_RANK_OWN = 37,           /* core/process/own.c: memory that the program maps itself */
     GS_RANK_SHARE = 40,         /* core/share: exports, clients and leases of this process */
     GS_RANK_CAPTURE = 50,       /* core/gpu/fence.c: captures open, against events being recorded */
     GS_RANK_LINE = 51,          /* core/gpu/fence.h: one line of events */
     GS_RANK_REGISTRATIONS = 55, /* core/regcache: the index of registrations */
     GS_RANK_MAP = 60,           /* core/gpu/map.c: writers of the allocation map */
-    GS_RANK_RECORDS = 70,       /* core/pool/index.c: spare chunk records */
+    GS_RANK_RECORDS = 70,       /* core/pool/index.c: spare records of pieces */
     GS_RANK_DISCARDS = 80,      /* core/share/discard.c: descriptors that closers are to close */
     GS_RANK_TRACE = 85,         /* core/record/trace.c: one thread's recorded events */
     GS_RANK_TRACE_FILE = 90,    /* core/record/trace_file.c: what they are written to */

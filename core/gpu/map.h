@@ -1,9 +1,9 @@
 /*
- * The allocation map: from any address to the chunk that covers it.
+ * The allocation map: from any address to the piece that covers it.
  *
- * Chunks are mapped at multiples of 2 MiB and cover whole multiples of it, so the map is a
+ * Pieces are mapped at multiples of 2 MiB and cover whole multiples of it, so the map is a
  * two-level table with one entry for each 2 MiB of a 49-bit address space. A look-up takes no
- * lock and touches two words; an address that no chunk covers costs the same. Chunk records are
+ * lock and touches two words; an address that no piece covers costs the same. Records of pieces are
  * never given back to the host allocator (they are recycled), so a look-up that races with a
  * release reads a record that may be stale but is always a record: whoever acts on it takes the
  * owner's lock and looks again.
@@ -33,8 +33,8 @@ struct gs_span {
     uint64_t base; /* device address, a multiple of 2 MiB */
     size_t size;   /* bytes, a multiple of 2 MiB */
     enum gs_span_kind {
-        GS_SPAN_PIECE = 1,  /* an arena's chunk: struct gs_piece of core/pool/arena.h */
-        GS_SPAN_IMPORT = 2, /* another process's chunk, mapped here: core/share */
+        GS_SPAN_PIECE = 1,  /* an arena's piece: struct gs_piece of core/pool/arena.h */
+        GS_SPAN_IMPORT = 2, /* another process's piece, mapped here: core/share */
         GS_SPAN_OWN = 3,    /* the program's own mapping, in a map of such: core/process/own.c */
     } kind;
 };

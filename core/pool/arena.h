@@ -128,7 +128,7 @@ struct gs_arena_order {
 struct gs_arena_kept {
     size_t limit;                /* free bytes beyond which a free has some given back */
     size_t live_high, live_peak; /* most that was live since the last look, and lately */
-    size_t free_low;             /* fewest free bytes since the last look of the purge thread */
+    size_t free_low;             /* fewest free bytes since the last look of the trimmer */
     uint64_t seen_hits;          /* allocations up to the last look */
 };
 
@@ -194,7 +194,7 @@ void gs_arena_give_locked(struct gs_arena *arena, struct gs_block *block);
 /* Puts it back without merging, where its size allows. */
 void gs_arena_give_quick_locked(struct gs_arena *arena, struct gs_block *block);
 /* Merges what is in the quick lists, and the rest that is apart; false: nothing was. */
-bool gs_arena_settle_locked(struct gs_arena *arena);
+bool gs_arena_merge_quick_locked(struct gs_arena *arena);
 
 /* The region of a size, and that of a block. */
 static inline struct gs_region *gs_arena_region_locked(struct gs_arena *arena, bool small)
@@ -221,7 +221,7 @@ struct gs_block *gs_block_take_out_locked(struct gs_arena *arena, struct gs_bin_
                                           size_t need);
 /* What is free, and counted so, comes into its region's bins; returns what it is part of. And so
  * many bytes are free no more. */
-struct gs_block *gs_block_settle_locked(struct gs_arena *arena, struct gs_block *block);
+struct gs_block *gs_block_put_locked(struct gs_arena *arena, struct gs_block *block);
 static inline void gs_arena_free_less_locked(struct gs_arena *arena, size_t bytes)
 {
     GS_SUB(arena->free_bytes, bytes);
@@ -276,7 +276,7 @@ struct gs_block *gs_arena_take_from_locked(struct gs_arena *arena, struct gs_blo
 struct gs_piece *gs_arena_detach_locked(struct gs_arena *arena, size_t bytes, size_t largest);
 /* Free bytes beyond the target: what was live lately, and a slack that is smaller where the device
  * has less left. */
-size_t gs_arena_excess_locked(const struct gs_arena *arena);
+size_t gs_arena_surplus_locked(const struct gs_arena *arena);
 /* Detaches a piece that is free from end to end for who unmaps next. One that is guarded, or not
  * free, stays. */
 void gs_arena_spend_locked(struct gs_arena *arena, struct gs_piece *piece);

@@ -91,7 +91,7 @@ struct gs_block *gs_block_bin_locked(struct gs_arena *arena, struct gs_block *bl
     return block;
 }
 
-struct gs_block *gs_block_settle_locked(struct gs_arena *arena, struct gs_block *block)
+struct gs_block *gs_block_put_locked(struct gs_arena *arena, struct gs_block *block)
 {
     return gs_block_bin_locked(arena, block, &block->piece->region->free);
 }
@@ -191,20 +191,20 @@ static struct gs_block *take_small_locked(struct gs_arena *arena, size_t need, s
 
 /* The large block that came back last leaves its place for the free ones proper. False: there was
  * none. */
-static bool settle_last_locked(struct gs_arena *arena)
+static bool merge_last_locked(struct gs_arena *arena)
 {
     struct gs_block *block = arena->free.last;
 
     if (!block)
         return false;
     arena->free.last = NULL;
-    gs_block_settle_locked(arena, block);
+    gs_block_put_locked(arena, block);
     return true;
 }
 
 static void give_last_locked(struct gs_arena *arena, struct gs_block *block)
 {
-    settle_last_locked(arena);
+    merge_last_locked(arena);
     block->state = GS_BLOCK_QUICK;
     arena->free.last = block;
     GS_ADD(arena->free_bytes, block->entry.size);
@@ -219,7 +219,7 @@ static struct gs_block *take_large_ready_locked(struct gs_arena *arena, size_t n
         arena->free.last = NULL;
         return take_locked(arena, last, size);
     }
-    settle_last_locked(arena);
+    merge_last_locked(arena);
     entry = gs_arena_find_locked(arena, &arena->large.free, need);
     return entry ? take_entry_locked(arena, entry, need, size) : NULL;
 }
@@ -277,7 +277,7 @@ void gs_arena_give_locked(struct gs_arena *arena, struct gs_block *block)
 {
     gs_latch_assert_held(&arena->lock);
     GS_ADD(arena->free_bytes, block->entry.size);
-    gs_block_settle_locked(arena, block);
+    gs_block_put_locked(arena, block);
 }
 
 void gs_arena_give_quick_locked(struct gs_arena *arena, struct gs_block *block)
@@ -301,9 +301,9 @@ void gs_arena_give_quick_locked(struct gs_arena *arena, struct gs_block *block)
     GS_ADD(arena->free_bytes, block->entry.size);
 }
 
-bool gs_arena_settle_locked(struct gs_arena *arena)
+bool gs_arena_merge_quick_locked(struct gs_arena *arena)
 {
-    bool any = settle_last_locked(arena);
+    bool any = merge_last_locked(arena);
 
     gs_latch_assert_held(&arena->lock);
     for (size_t unit = 0; arena->free.quick_bytes > 0; unit++) {
@@ -312,7 +312,7 @@ bool gs_arena_settle_locked(struct gs_arena *arena)
         while ((block = arena->free.quick[unit])) {
             arena->free.quick[unit] = (struct gs_block *)block->entry.next;
             arena->free.quick_bytes -= block->entry.size;
-            gs_block_settle_locked(arena, block);
+            gs_block_put_locked(arena, block);
             any = true;
         }
     }

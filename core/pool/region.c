@@ -154,7 +154,7 @@ gs_status gs_arena_grow_locked(struct gs_arena *arena, size_t size, struct gs_gr
     struct gap gap = {0};
 
     gs_latch_assert_held(&arena->lock);
-    gs_arena_settle_locked(arena);
+    gs_arena_merge_quick_locked(arena);
     if (!choose_locked(region, need, &gap))
         return GS_NO_MEMORY;
     best = size_at_best_locked(arena, region, gap.missing);
@@ -285,6 +285,6 @@ struct gs_block *gs_arena_grown_locked(struct gs_arena *arena, struct gs_growth 
     gs_latch_assert_held(&arena->lock);
     gs_piece_record_free_locked(growth->place);
     if (growth->above)
-        gs_block_settle_locked(arena, growth->above);
-    return growth->block ? gs_block_settle_locked(arena, growth->block) : NULL;
+        gs_block_put_locked(arena, growth->above);
+    return growth->block ? gs_block_put_locked(arena, growth->block) : NULL;
 }

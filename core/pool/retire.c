@@ -19,7 +19,7 @@
 #define EPOCH_BLOCKS_OTHER 512
 #define EPOCH_FINER        8 /* times, while allocations may soon wait for the oldest, */
 #define EPOCH_FINER_FROM   ((size_t)32 << 20) /* with so much behind at least */
-#define TOLD_ONCE_IN       64 /* small blocks free at once, until the purge thread is told */
+#define TOLD_ONCE_IN       64 /* small blocks free at once, until the trimmer is told */
 #define EXACT_MIN          ((size_t)32 << 20) /* an epoch of so much has its event at once */
 
 void gs_block_list_push(struct gs_block_list *list, struct gs_block *block)

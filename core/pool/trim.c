@@ -38,7 +38,7 @@ static bool take_out_locked(struct gs_arena *arena, struct gs_block *block,
     gs_block_unbin_locked(block);
     if (gs_block_end(block) > gs_piece_end(piece)) {
         above = gs_block_cut_locked(arena, block, gs_piece_end(piece) - block->base);
-        gs_block_settle_locked(arena, above ? above : block);
+        gs_block_put_locked(arena, above ? above : block);
         if (!above)
             return false;
     }
@@ -48,7 +48,7 @@ static bool take_out_locked(struct gs_arena *arena, struct gs_block *block,
     block->above = NULL;
     block->entry.size -= piece->span.size;
     if (block->entry.size > 0) {
-        gs_block_settle_locked(arena, block);
+        gs_block_put_locked(arena, block);
         return true;
     }
     if (block->below)
@@ -128,7 +128,7 @@ struct gs_piece *gs_arena_detach_locked(struct gs_arena *arena, size_t bytes, si
     struct gs_piece *detached = NULL;
 
     gs_latch_assert_held(&arena->lock);
-    gs_arena_settle_locked(arena);
+    gs_arena_merge_quick_locked(arena);
     bytes = detach_from_locked(arena, &arena->large, bytes, largest, &detached);
     detach_from_locked(arena, &arena->small, bytes, largest, &detached);
     return detached;
@@ -159,15 +159,15 @@ static unsigned slack_percent(const struct gs_arena *arena)
            (unsigned)((SLACK_PERCENT - SLACK_PERCENT_FULL) * (left >> 10) / (half >> 10));
 }
 
-size_t gs_arena_excess_locked(const struct gs_arena *arena)
+size_t gs_arena_surplus_locked(const struct gs_arena *arena)
 {
     size_t peak = arena->kept.live_peak > arena->live ? arena->kept.live_peak : arena->live;
     size_t target = peak + peak / 100 * slack_percent(arena);
-    size_t held = arena->live + arena->free_bytes + arena->order.bytes, excess;
+    size_t held = arena->live + arena->free_bytes + arena->order.bytes, surplus;
 
     gs_latch_assert_held(&arena->lock);
     if (target < HELD_MIN)
         target = HELD_MIN;
-    excess = held > target ? held - target : 0;
-    return excess < arena->free_bytes ? excess : arena->free_bytes;
+    surplus = held > target ? held - target : 0;
+    return surplus < arena->free_bytes ? surplus : arena->free_bytes;
 }

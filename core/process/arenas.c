@@ -49,7 +49,7 @@ size_t gs_core_cached(struct gs_core *core)
     /* Who only asks has no memory taken: not that of a trial, nor what is kept of it. */
     if (gs_context_current_unprobed(core, &current) != GS_OK)
         return 0;
-    gs_context_purge_dead(core);
+    gs_context_trim_dead(core);
     cached_bytes = __atomic_load_n(&core->figures.leaving[current->ordinal], __ATOMIC_SEQ_CST);
     cached_bytes += gs_share_would_go(core->share, (unsigned)current->ordinal);
     while ((arena = gs_next_arena(core, current->device, arena))) {

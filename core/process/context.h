@@ -18,7 +18,7 @@
 #include "core/process/neighbour.h"
 #include "core/process/peers.h"
 #include "core/process/process.h"
-#include "core/process/purge.h"
+#include "core/process/trimmer.h"
 #include "core/process/sleep.h"
 #include "core/process/stats.h"
 
@@ -99,7 +99,7 @@ struct gs_core {
     struct gs_lock lock; /* rank CONTEXTS; protects all below but `generation` */
     struct gs_context *contexts;
     struct gs_arena *arenas; /* all that there are, and were; atomic for readers */
-    struct gs_purge purge;
+    struct gs_trimmer trimmer;
     struct gs_neighbour neighbour;
     struct gs_releases releases;
     struct gs_gone gone;
@@ -195,7 +195,7 @@ void gs_context_before_capture(struct gs_core *core);
 
 /* A dead context has no work any more, but may have memory that others hold: gives back what is not
  * held any more. Takes all locks it needs; none is held. */
-void gs_context_purge_dead(struct gs_core *core);
+void gs_context_trim_dead(struct gs_core *core);
 
 /* The next of those that are not about to go, behind one (NULL: the first), and its handle; NULL:
  * there are no more. Its record may be another one's at any time. */

@@ -7,7 +7,7 @@
 #include "core/process/reclaim.h"
 #include "core/process/stats.h"
 
-/* The contexts' lock is held. Other threads, the purge thread first of all, make no events in a
+/* The contexts' lock is held. Other threads, the trimmer first of all, make no events in a
  * context that the driver may be ending. */
 static void set_leaving_locked(struct gs_context *context, bool leaving)
 {
@@ -84,7 +84,7 @@ static void recycle_locked(struct gs_core *core, struct gs_context *context)
 }
 
 /* What a dead arena has free, all of it. */
-static void purge_dead(struct gs_core *core, struct gs_arena *arena)
+static void trim_dead(struct gs_core *core, struct gs_arena *arena)
 {
     struct gs_piece *pieces = NULL;
 
@@ -107,7 +107,7 @@ static bool has_pieces(const struct gs_context *context)
 }
 
 /* A record is free for the next context once all its pieces are unmapped. */
-void gs_context_purge_dead(struct gs_core *core)
+void gs_context_trim_dead(struct gs_core *core)
 {
     struct gs_arena *arena = NULL;
 
@@ -115,7 +115,7 @@ void gs_context_purge_dead(struct gs_core *core)
         return;
     gs_spent_unmap(core);
     while ((arena = gs_next_arena(core, NULL, arena)))
-        purge_dead(core, arena);
+        trim_dead(core, arena);
     gs_lock_take(&core->lock);
     for (struct gs_context *context = core->contexts; context; context = context->next)
         if (context->arenas[0]->dead && !context->spare && !has_pieces(context))
@@ -208,5 +208,5 @@ void gs_core_context_gone(struct gs_core *core, CUcontext handle, struct gs_cont
     gs_lock_release(&core->lock);
     if (last)
         gs_device_end_warm_up(&core->device[ordinal]);
-    gs_context_purge_dead(core);
+    gs_context_trim_dead(core);
 }

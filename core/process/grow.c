@@ -204,7 +204,7 @@ gs_status gs_arena_grow(struct gs_core *core, struct gs_arena *arena, uint64_t l
     CUcontext context;
     CUdevice device;
     gs_status status = GS_OK;
-    bool excess;
+    bool surplus;
 
     /* Without the lock nothing of the arena may be read: its context may end, and another begin. */
     gs_latch_take(&arena->lock);
@@ -232,15 +232,15 @@ gs_status gs_arena_grow(struct gs_core *core, struct gs_arena *arena, uint64_t l
     if (status == GS_OK)
         *ret_address = gs_arena_take_from_locked(arena, block, size)->base;
     GS_ADD(arena->counts.map_ns, gs_now_ns() - began);
-    excess = gs_arena_excess_locked(arena) > 0;
+    surplus = gs_arena_surplus_locked(arena) > 0;
     gs_latch_release(&arena->lock);
     if (status == GS_OK)
         gs_trace_outcome = GS_TRACE_NEW;
     gs_pieces_unmap(core, vain); /* another may need it */
     if (status != GS_OK)
-        gs_context_purge_dead(core); /* it may have gone meanwhile, all but what this had aside */
-    gs_purge_grown(core);
-    if (excess)
-        gs_purge_trim(core);
+        gs_context_trim_dead(core); /* it may have gone meanwhile, all but what this had aside */
+    gs_trimmer_grown(core);
+    if (surplus)
+        gs_trimmer_wake(core);
     return status;
 }

@@ -65,7 +65,7 @@ void gs_guard_ended(void *arg, uint64_t base, size_t size)
     for (uint64_t end = base + size; base < end;)
         base = unguard(core, base, end, &any);
     if (any)
-        gs_context_purge_dead(core);
+        gs_context_trim_dead(core);
     else /* another process's; external */
         gs_share_look_again(core->share);
 }

@@ -42,8 +42,8 @@ static void rest(struct gs_core *core, const struct gs_stats *stats)
     if (asked == neighbour->gave_asked && gs_now_ns() - neighbour->gave_ns < most + pause)
         pause = 2 * neighbour->pause_ns < most ? 2 * neighbour->pause_ns : most;
     neighbour->pause_ns = pause;
-    while (gs_now_ns() - neighbour->gave_ns < pause && !gs_purge_is_ending(core)) {
-        gs_purge_surplus(core);
+    while (gs_now_ns() - neighbour->gave_ns < pause && !gs_trimmer_is_ending(core)) {
+        gs_trimmer_surplus(core);
         gs_rest_ns(GS_NS_PER_MS);
     }
 }
@@ -57,7 +57,8 @@ static uint64_t yield_within(struct gs_core *core, const struct gs_device *devic
     for (;;) {
         bytes += gs_device_yield(core, device, (size_t)(wanted - bytes));
         gs_stats_read(core, device->ordinal, &stats);
-        if (bytes >= wanted || stats.retired == 0 || gs_now_ns() >= end || gs_purge_is_ending(core))
+        if (bytes >= wanted || stats.retired == 0 || gs_now_ns() >= end ||
+            gs_trimmer_is_ending(core))
             return bytes;
         gs_rest_ns(GS_NS_PER_MS / 4);
     }
@@ -164,7 +165,7 @@ bool gs_neighbour_ask(struct gs_core *core, const struct gs_device *device, CUco
     int saved = errno;
     bool any;
 
-    if (!core->options.neighbours || gs_purge_is_this(core) ||
+    if (!core->options.neighbours || gs_trimmer_is_this(core) ||
         begun < __atomic_load_n(&neighbour->quiet_until_ns, __ATOMIC_RELAXED))
         return false;
     if (gs_context_mem_info(core, context, &left, &total) && left < size)

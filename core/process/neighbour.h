@@ -3,7 +3,7 @@
  * they only keep for later. How they speak is core/share/pressure.c's; here is who asks for how
  * much, and who gives how much, how often.
  *
- * A process can be asked once it has a purge thread, which puts its socket up, and once it shares
+ * A process can be asked once it has a trimmer, which puts its socket up, and once it shares
  * or opens memory: what it keeps of others' is asked for as well. Nobody is waited for longer than
  * a bound, and a process that does not answer is not waited for again until it does.
  */
@@ -30,7 +30,7 @@ struct gs_neighbour_counts {
 struct gs_neighbour {
     struct gs_neighbour_counts counts;
     bool joined; /* atomic: others can ask */
-    /* The purge thread's own. */
+    /* The trimmer's own. */
     uint64_t gave_ns;                /* when it gave something, */
     uint64_t gave_grown, gave_asked; /* and how often it had grown and asked others by then */
     uint64_t pause_ns;               /* until the next time, at least */
@@ -41,10 +41,10 @@ struct gs_neighbour {
     int silent_pid;  /* and one of them; 0: not seen from here */
 };
 
-/* The purge thread begins, or memory of another process was opened: from now on others can ask.
+/* The trimmer begins, or memory of another process was opened: from now on others can ask.
  * Costs a socket the first time; where that cannot be had it may be tried again. */
 void gs_neighbour_join(struct gs_core *core);
-/* The purge thread: gives what others ask for, as far as it is idle, and tells them. */
+/* The trimmer: gives what others ask for, as far as it is idle, and tells them. */
 void gs_neighbour_answer(struct gs_core *core);
 
 /*

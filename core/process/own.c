@@ -139,7 +139,7 @@ void gs_own_unmapped(struct gs_own *own, struct gs_own_mapping *taken, bool done
         taken = mapping->next;
         if (mapping->handle && done) {
             mapping->handle->mappings--;
-            gs_own_settle_locked(own, mapping->handle);
+            gs_own_drop_unused_locked(own, mapping->handle);
         } else if (mapping->handle) {
             mapping->handle->use = GS_OWN_BOUND; /* to a place that nobody knows any more */
         }

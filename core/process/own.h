@@ -160,7 +160,7 @@ static inline bool gs_own_adds(const struct gs_own *own)
  * that covers an address, or NULL. */
 struct gs_own_handle *gs_own_handle_locked(struct gs_own *own, CUmemGenericAllocationHandle handle);
 struct gs_own_mapping *gs_own_mapping_locked(const struct gs_own *own, uint64_t address);
-void gs_own_settle_locked(struct gs_own *own, struct gs_own_handle *handle);
+void gs_own_drop_unused_locked(struct gs_own *own, struct gs_own_handle *handle);
 const struct gs_own_range *gs_own_reservation_locked(const struct gs_own *own, uint64_t address);
 
 /* Whether anything is known to be mapped there; without a lock. */

@@ -42,7 +42,7 @@ static size_t on_gpu(const struct gs_own_handle *handle)
 }
 
 /* The driver has nothing of it any more when the last of both has gone. */
-void gs_own_settle_locked(struct gs_own *own, struct gs_own_handle *handle)
+void gs_own_drop_unused_locked(struct gs_own *own, struct gs_own_handle *handle)
 {
     if (handle->references > 0 || handle->mappings > 0)
         return;
@@ -63,7 +63,7 @@ static CUmemGenericAllocationHandle number_locked(struct gs_own *own,
     if (old) {
         forget_locked(own, old);
         old->references = 0;
-        gs_own_settle_locked(own, old);
+        gs_own_drop_unused_locked(own, old);
     }
     return real;
 }
@@ -129,7 +129,7 @@ CUmemGenericAllocationHandle gs_own_releasing(struct gs_own *own,
             found->held--;
         else
             handle = 0;
-        gs_own_settle_locked(own, found);
+        gs_own_drop_unused_locked(own, found);
     }
     gs_lock_release(&own->lock);
     return handle;

@@ -34,21 +34,21 @@ static inline size_t gs_limit_of_total(const struct gs_limit *limit, size_t tota
 
 struct gs_core_options {
     bool free_native;   /* a free waits for the GPU, as the driver's does */
-    bool lone_stream;   /* what is freed is free at once while all work goes to one stream */
+    bool single_stream; /* what is freed is free at once while all work goes to one stream */
     bool cross;         /* a large block may lie across pieces, */
     bool by_address;    /* but not of a GPU without dma-bufs: cards here register by its address */
     bool whole_pieces;  /* no block of small_limit or more ever shares a piece with another */
     size_t small_limit; /* blocks below this share pieces; at most 2 MiB */
     size_t epoch_bytes; /* an epoch closes when this much was freed into it */
     unsigned retiring_percent; /* of what is live may retire before an allocation waits; 0: any */
-    uint64_t purge_ns;         /* what was free for this long goes back to the driver; 0: never */
+    uint64_t decay_ns;         /* what was free for this long goes back to the driver; 0: never */
     size_t cache_limit;        /* free bytes kept for one context; more goes back to the driver */
     unsigned cache_percent;    /* the same, of the device's memory; 0: any */
     struct gs_limit limit;
     /* The log gets each report of a refused allocation (core/process/shortage.h) also as a line of
      * JSON, with its newline, at GS_LOG_REPORT. */
     bool reports;
-    bool own_vmm;    /* memory that the program maps itself is made shareable, and shared */
+    bool user_vmm;   /* memory that the program maps itself is made shareable, and shared */
     bool neighbours; /* on a full device, other processes are asked for memory and give it */
     struct gs_share_options share;
     struct gs_regcache_options registrations;

@@ -72,8 +72,8 @@ static void collect_locked(struct gs_core *core, struct gs_arena *arena,
         wait_without_events_locked(core, arena);
 }
 
-size_t gs_arena_purge(struct gs_core *core, struct gs_arena *arena,
-                      const struct gs_patience *patience, size_t keep, size_t most)
+size_t gs_arena_trim(struct gs_core *core, struct gs_arena *arena,
+                     const struct gs_patience *patience, size_t keep, size_t most)
 {
     struct gs_piece *pieces;
     size_t bytes;
@@ -95,29 +95,29 @@ static void end_limbo(struct gs_core *core, const struct gs_device *device, bool
         gs_share_tell(core->share);
 }
 
-size_t gs_device_purge(struct gs_core *core, const struct gs_device *device,
-                       const struct gs_patience *patience, size_t bytes)
+size_t gs_device_trim(struct gs_core *core, const struct gs_device *device,
+                      const struct gs_patience *patience, size_t bytes)
 {
     struct gs_arena *arena = NULL;
     size_t released = 0;
 
     end_limbo(core, device, patience != NULL);
     while (released < bytes && (arena = gs_next_arena(core, device, arena)))
-        released += gs_arena_purge(core, arena, patience, 0, bytes - released);
+        released += gs_arena_trim(core, arena, patience, 0, bytes - released);
     if (released < bytes)
         released += gs_device_end_warm_up(&core->device[device->ordinal]);
-    gs_context_purge_dead(core);
+    gs_context_trim_dead(core);
     return released;
 }
 
 size_t gs_device_yield(struct gs_core *core, const struct gs_device *device, size_t bytes)
 {
-    size_t released = gs_device_purge(core, device, NULL, bytes);
+    size_t released = gs_device_trim(core, device, NULL, bytes);
 
     if (released >= bytes)
         return released;
     gs_share_end_graces(core->share, device->uuid, GS_GRACES_LONG);
-    return released + gs_device_purge(core, device, NULL, bytes - released);
+    return released + gs_device_trim(core, device, NULL, bytes - released);
 }
 
 /* ---- One block on a full device ---------------------------------------------------------- */
@@ -158,7 +158,7 @@ static gs_status take_anywhere(struct request *r, bool any)
 
     while (status != GS_OK && (arena = gs_next_alive(r->core, r->device, arena))) {
         if (arena->context == r->context && arena->tag == r->tag) {
-            gs_arena_settle_locked(arena);
+            gs_arena_merge_quick_locked(arena);
             status = found(r, any ? gs_arena_take_any_locked(arena, r->size)
                                   : gs_arena_take_locked(arena, r->size));
         }
@@ -235,9 +235,9 @@ static gs_status exchange_some(struct request *r)
 }
 
 /* What can go at once goes, and is asked for. */
-static gs_status purge_all(struct request *r)
+static gs_status trim_all(struct request *r)
 {
-    return gs_device_purge(r->core, r->device, NULL, SIZE_MAX) == 0 ? GS_NO_MEMORY : grow(r);
+    return gs_device_trim(r->core, r->device, NULL, SIZE_MAX) == 0 ? GS_NO_MEMORY : grow(r);
 }
 
 /* Waits for this arena's epochs one by one, until the block can be had. */
@@ -257,7 +257,7 @@ static gs_status wait_for_block(struct request *r)
     while (more && gs_is_out(status) && left-- > 0) {
         gs_latch_take(&arena->lock);
         more = gs_arena_wait_oldest_locked(arena, &r->patience);
-        gs_arena_settle_locked(arena);
+        gs_arena_merge_quick_locked(arena);
         status = gs_arena_is_over_locked(arena, r->life)
                      ? GS_NO_CONTEXT
                      : found(r, gs_arena_take_locked(arena, r->size));
@@ -274,9 +274,9 @@ static gs_status wait_for_all(struct request *r)
     return take_returned(r, &r->patience);
 }
 
-static gs_status purge_waiting(struct request *r)
+static gs_status trim_waiting(struct request *r)
 {
-    gs_device_purge(r->core, r->device, &r->patience, SIZE_MAX);
+    gs_device_trim(r->core, r->device, &r->patience, SIZE_MAX);
     /* What waited for the same work may have been faster. */
     gs_releases_await(r->core, GS_RELEASED_NS);
     return grow(r);
@@ -306,17 +306,17 @@ static gs_status (*const steps[])(struct request *r) = {
     take_what_came_back,
     await_threads, /* pieces and growths: the threads that are at it, or 1 s each */
     exchange_some,
-    purge_all,
+    trim_all,
     await_threads,
     take_free,
     wait_for_block, /* GPU work before a cuMemFree: the GPU, as the driver's own free would have
                        waited; before other frees: the GPU, or 10 s */
     wait_for_all,   /* closed blocks: who had them open, their end, or 2 s (core/share/flush.c) */
-    purge_waiting,  /* all of the above */
+    trim_waiting,   /* all of the above */
     take_any,
     ask_neighbours, /* what other processes keep: they answer, or 1 s, or 10 s where one goes to
                        sleep for it, twice (core/share/pressure_ask.c) */
-    purge_all,      /* ends that the share thread was told of since */
+    trim_all,       /* ends that the share thread was told of since */
     await_threads,
 };
 

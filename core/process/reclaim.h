@@ -56,12 +56,12 @@ gs_status gs_arena_reclaim(struct gs_core *core, struct gs_arena *arena, uint64_
 
 /* An arena gives up all but `keep` of what it has free, and no more than `most` or a piece beyond;
  * with `patience` (NULL: none) also what it has to wait for. Returns bytes given to the driver. */
-size_t gs_arena_purge(struct gs_core *core, struct gs_arena *arena,
-                      const struct gs_patience *patience, size_t keep, size_t most);
+size_t gs_arena_trim(struct gs_core *core, struct gs_arena *arena,
+                     const struct gs_patience *patience, size_t keep, size_t most);
 /* All arenas of the device give up what is free, and the device what else it has, until it is
  * `bytes`. */
-size_t gs_device_purge(struct gs_core *core, const struct gs_device *device,
-                       const struct gs_patience *patience, size_t bytes);
+size_t gs_device_trim(struct gs_core *core, const struct gs_device *device,
+                      const struct gs_patience *patience, size_t bytes);
 
 /* Gives up memory for another process, without waiting: of what is free, if there is so much, or
  * else waits for a first open longer than it must. */

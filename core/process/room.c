@@ -43,10 +43,10 @@ enum room_step {
 };
 
 /* Other threads' releases are waited for as well. True: the driver has got something. */
-static bool purge(struct gs_core *core, const struct gs_device *device,
-                  const struct gs_patience *patience, size_t bytes)
+static bool trim(struct gs_core *core, const struct gs_device *device,
+                 const struct gs_patience *patience, size_t bytes)
 {
-    size_t released = gs_device_purge(core, device, patience, bytes);
+    size_t released = gs_device_trim(core, device, patience, bytes);
 
     return gs_releases_await(core, GS_RELEASED_NS) || released > 0;
 }
@@ -58,10 +58,10 @@ static bool make_room_of(struct gs_core *core, const struct gs_device *device, C
 
     switch (step) {
     case ROOM_READY:
-        return purge(core, device, NULL, bytes ? bytes : SIZE_MAX);
+        return trim(core, device, NULL, bytes ? bytes : SIZE_MAX);
     case ROOM_WAITED:
         gs_share_await_given_back(core->share, device->uuid, GS_RETURNED_NS);
-        purge(core, device, &patience, SIZE_MAX);
+        trim(core, device, &patience, SIZE_MAX);
         /* In any case: another thread may have given back what was missing, after the call was
          * refused and before this one looked. */
         return true;
@@ -117,7 +117,7 @@ void gs_core_graph_room(struct gs_core *core)
         if (core->driver.mem_get_info(&left, &total) != CUDA_SUCCESS || left >= bytes + more)
             return;
         patience = gs_patience_of(ROOM_NS);
-        purge(core, &core->device[device], wait ? &patience : NULL, bytes + more - left);
+        trim(core, &core->device[device], wait ? &patience : NULL, bytes + more - left);
     }
 }
 

@@ -3,9 +3,9 @@
  * and when:
  *
  *   log                          each line, before it is put together
- *   pool.decay                   the purge thread, which wakes for it (core/process/purge.c)
+ *   pool.decay                   the trimmer, which wakes for it (core/process/trimmer.c)
  *   pool.cache_limit             each arena's bound is made anew here; every free looks at that,
- *                                and the purge thread for what is kept already
+ *                                and the trimmer for what is kept already
  */
 #include <string.h>
 
@@ -20,9 +20,9 @@ static uint64_t set_level(struct gs_core *core, uint64_t value)
 
 static uint64_t set_decay(struct gs_core *core, uint64_t value)
 {
-    uint64_t before = __atomic_exchange_n(&core->options.purge_ns, value, __ATOMIC_SEQ_CST);
+    uint64_t before = __atomic_exchange_n(&core->options.decay_ns, value, __ATOMIC_SEQ_CST);
 
-    gs_purge_trim(core);
+    gs_trimmer_wake(core);
     return before;
 }
 
@@ -45,7 +45,7 @@ static uint64_t set_cache(struct gs_core *core, uint64_t value)
         gs_arena_limit_locked(arena);
         gs_latch_release(&arena->lock);
     }
-    gs_purge_trim(core);
+    gs_trimmer_wake(core);
     return before;
 }
 

@@ -45,7 +45,7 @@ static size_t find_largest(struct gs_core *core, const struct gs_device *device)
     struct gs_arena *arena = NULL;
 
     while ((arena = gs_next_alive(core, &core->device[device->ordinal], arena))) {
-        gs_arena_settle_locked(arena);
+        gs_arena_merge_quick_locked(arena);
         one = largest_of_locked(arena);
         gs_latch_release(&arena->lock);
         largest = one > largest ? one : largest;

@@ -169,7 +169,7 @@ static void give_back_free(struct gs_core *core)
     struct gs_arena *arena = NULL;
 
     while ((arena = gs_next_arena(core, NULL, arena)))
-        gs_arena_purge(core, arena, NULL, 0, SIZE_MAX);
+        gs_arena_trim(core, arena, NULL, 0, SIZE_MAX);
     for (unsigned i = 0; i < GS_DEVICES_MAX; i++)
         gs_device_end_warm_up(&core->device[i]);
 }

@@ -164,8 +164,8 @@ static void say_hello(struct agent *agent, struct link *link)
 }
 
 /* Why the hello is not believed; NULL: it is. */
-static const char *doubt(const struct link *link, const struct peer *peer,
-                         const struct talk_hello *hello)
+static const char *hello_error(const struct link *link, const struct peer *peer,
+                               const struct talk_hello *hello)
 {
     if (!peer || !peer->is_listed)
         return "the directory does not know its machine; see that both use one directory";
@@ -215,7 +215,7 @@ static void out_message(struct link *link, const union talk *message)
         importer_message(agent, peer, message);
         return;
     }
-    why = message->head.type == TALK_HELLO ? doubt(link, peer, &message->hello)
+    why = message->head.type == TALK_HELLO ? hello_error(link, peer, &message->hello)
                                            : "it did not say who it is";
     if (why)
         link_fail(&agent->links, link, why);
@@ -223,7 +223,7 @@ static void out_message(struct link *link, const union talk *message)
         be_up(agent, peer);
 }
 
-static void put_off(struct peer *peer)
+static void defer(struct peer *peer)
 {
     peer->retry_ns = gs_now_ns() + peer->wait_ns;
     peer->wait_ns = peer->wait_ns * 2 < RETRY_MAX_NS ? peer->wait_ns * 2 : RETRY_MAX_NS;
@@ -240,7 +240,7 @@ static void out_down(struct link *link, const char *why)
              "machine %s (%s): %s; what is open there stays", peer_name(peer), link->peer, why);
     if (!link->is_ready)
         ask_about(agent, peer->machine); /* it may have been started anew */
-    put_off(peer);
+    defer(peer);
     importer_link_down(agent, peer, why);
 }
 
@@ -253,7 +253,7 @@ static void connect_to(struct agent *agent, struct peer *peer)
 
     if (!peer->is_listed) {
         ask_about(agent, peer->machine);
-        put_off(peer);
+        defer(peer);
         return;
     }
     peer->out = link_connect(&agent->links, peer->address, peer->port, &events, peer, reason);
@@ -261,7 +261,7 @@ static void connect_to(struct agent *agent, struct peer *peer)
         return;
     PEER_LOG(agent, peer, GS_LOG_WARNING, "machine %s: %s", peer_name(peer), reason);
     ask_about(agent, peer->machine);
-    put_off(peer);
+    defer(peer);
     importer_link_down(agent, peer, reason);
 }
 
@@ -299,7 +299,7 @@ void peers_start(struct agent *agent)
 
 /* ---- Links from others ---------------------------------------------------------------------- */
 
-static void welcome(struct agent *agent, struct link *link, struct peer *peer)
+static void accept_peer(struct agent *agent, struct link *link, struct peer *peer)
 {
     struct caller *caller = link->owner;
     union talk hello = {.hello = caller->hello};
@@ -347,8 +347,8 @@ static void in_message(struct link *link, const union talk *message)
     caller->hello = message->hello;
     caller->has_said = true;
     peer = peers_find(agent, message->hello.machine, false);
-    if (!doubt(link, peer, &message->hello)) {
-        welcome(agent, link, peer);
+    if (!hello_error(link, peer, &message->hello)) {
+        accept_peer(agent, link, peer);
         return;
     }
     link->is_held = true; /* until the directory has said, or LINK_BEGIN_S are over */
@@ -413,14 +413,15 @@ void peers_got(struct agent *agent, const struct jobs_event *event)
     while ((link = held_for(agent, event->key))) { /* which is held no more then */
         const struct caller *caller = link->owner;
         struct peer *peer = peers_find(agent, caller->hello.machine, false);
-        const char *why = event->found == DIRECTORY_FAILED ? "the directory does not say who it is"
-                                                           : doubt(link, peer, &caller->hello);
+        const char *why = event->found == DIRECTORY_FAILED
+                              ? "the directory does not say who it is"
+                              : hello_error(link, peer, &caller->hello);
 
         if (why) {
             link_fail(&agent->links, link, why);
             continue;
         }
-        welcome(agent, link, peer);
+        accept_peer(agent, link, peer);
         link_release(&agent->links, link);
     }
 }

@@ -39,7 +39,7 @@ bool unseal(const struct gs_ipc_handle *handle, const unsigned char *bytes, size
 
 /* That one of two machines has the handle, for this lease of the importer's, to be shown to the
  * other one alone: that who asks for memory was given it, and that who gives it was not only put
- * into the directory in the place of who shared it. */
+ * into the directory in the place of the exporter. */
 enum seal_prover { SEAL_IMPORTER, SEAL_EXPORTER };
 void seal_proof(const struct gs_ipc_handle *handle, enum seal_prover by,
                 const unsigned char importer[GS_MACHINE_SIZE],

@@ -65,7 +65,7 @@ GS_HOOK CUresult CUDAAPI cuMemRetainAllocationHandle(CUmemGenericAllocationHandl
                                                      void *addr)
 {
     GS_AT_GATE(cuMemRetainAllocationHandle);
-    /* Success would make UCX and NCCL export the chunk with the offset of a block. */
+    /* Success would make UCX and NCCL export the piece with the offset of a block. */
     if (gs_state_enter() && gs_ours((CUdeviceptr)addr))
         return CUDA_ERROR_INVALID_VALUE;
     return GS_NOTED(gs_real.cuMemRetainAllocationHandle(handle, addr),

@@ -125,10 +125,10 @@ def check_exporter(cluster, machines, a, b):
     pointer = with_seal(lambda size, *_: (0, size))
     check(isinstance(pointer, int) and importer.do(f'read({pointer})') == '46464646',
           f'who has the handle may give what it leads to: {pointer}')
-    for what, change in (('another size of its chunk', lambda size, offset, chunk, *_: (2, 2 * chunk)),
-                         ('a chunk beyond all addresses', lambda *_: (2, 1 << 62)),
-                         ('a chunk that is no pages', lambda size, offset, chunk, *_: (2, chunk - 1)),
-                         ('a place beyond its chunk', lambda size, offset, chunk, *_: (1, chunk - size + 1)),
+    for what, change in (('another size of its piece', lambda size, offset, piece, *_: (2, 2 * piece)),
+                         ('a piece beyond all addresses', lambda *_: (2, 1 << 62)),
+                         ('a piece that is no pages', lambda size, offset, piece, *_: (2, piece - 1)),
+                         ('a place beyond its piece', lambda size, offset, piece, *_: (1, piece - size + 1)),
                          ('a size that is not the handle\'s', lambda size, *_: (0, size + 1)),
                          ('memory that there is not', lambda *_: (4, bytes(64)))):
         answered = with_seal(change)

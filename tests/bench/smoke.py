@@ -294,7 +294,7 @@ def kept(mix, *more):
 
 def latency_kept():
     if os.environ['GPUSHIM_AS_SHIPPED'] != '1':
-        print('skipped: what is kept depends on how long making chunks takes')
+        print('skipped: what is kept depends on how long making pieces takes')
         sys.exit(77)
     for mix, budgets in KEPT.items():
         for most, more in ((budgets[:2], ()), (budgets[2:], ('--async',))):

@@ -96,7 +96,7 @@ def prove_orders(folder, one, other):
 
 
 def prove_recordings(folder, one):
-    """What a user records is his: another one cannot read it, root can, and what root makes of it is root's alone."""
+    """What a user records is theirs: another cannot read it, root can, and what root makes of it is root's alone."""
     place = folder / 'recorded'
     place.mkdir()
     os.chown(place, one, one)

@@ -271,7 +271,7 @@ Test(alloc, address_range_is_the_block)
     OK(cuMemGetAddressRange(NULL, NULL, NOWHERE));
 }
 
-Test(alloc, the_rest_of_a_shared_chunk_is_no_block)
+Test(alloc, the_rest_of_a_shared_piece_is_no_block)
 {
     CUdeviceptr ptr = allocated(512), base = 0;
     size_t size = 0;
@@ -313,7 +313,7 @@ Test(alloc, copies_past_the_end_or_after_the_free)
     probe("memset_past_end", "%s", result_name(past_set));
     probe("copy_past_end", "%s", result_name(past_copy));
     probe("memset_after_free", "%s", result_name(after));
-    if (!under_shim()) { /* The arena's chunk goes on behind the block and stays mapped. */
+    if (!under_shim()) { /* The arena's piece goes on behind the block and stays mapped. */
         CHECK(CUDA_ERROR_INVALID_VALUE, past_set);
         CHECK(CUDA_ERROR_INVALID_VALUE, past_copy);
         CHECK(CUDA_ERROR_INVALID_VALUE, after);

@@ -205,7 +205,7 @@ Test(info, attributes_of_plain_memory)
     unsigned long long host;
     CUdeviceptr before = 0;
 
-    OK(cuMemAlloc(&before, 512)); /* so that a small block is not the first of its chunk */
+    OK(cuMemAlloc(&before, 512)); /* so that a small block is not the first of its piece */
     for (int i = 0; i < 4; i++) {
         CUdeviceptr ptr = allocated(size[i]);
 
@@ -247,7 +247,7 @@ Test(info, attributes_of_async_memory)
     cr_assert_eq(value_of(CU_POINTER_ATTRIBUTE_DEVICE_POINTER, ptr + 4), ptr + 4);
     probe_attributes("attributes_async", ptr);
     /* What it can do under the shim and not natively: CUDA IPC, and network cards where they can
-     * reach plain memory. The mapping around it (18) is the shim's chunk, not the driver's. */
+     * reach plain memory. The mapping around it (18) is the shim's piece, not the driver's. */
     cr_assert_eq(value_of(CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, ptr),
                  under_shim_with_events());
     OK(cuMemAlloc(&plain, 8192));

@@ -364,7 +364,7 @@ Test(lifetime, a_stale_handle_is_refused_after_the_grace)
         CUresult r = peer_open(peer, &handle[i], &opened);
 
         probe("stale_handle_after_the_grace", "%zu bytes: %s", sizes[i], result_name(r));
-        /* The driver's own may still open the chunk that a small block lay in. Where it refuses,
+        /* The driver's own may still open the piece that a small block lay in. Where it refuses,
          * it says NOT_PERMITTED on most H200 machines, INVALID_VALUE of one size on one of them. */
         if (under_shim() || software_driver())
             CHECK(CUDA_ERROR_NOT_PERMITTED, r);

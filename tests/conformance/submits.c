@@ -35,7 +35,7 @@
 #include <unistd.h>
 
 #define SIZE    512               /* of a copy, bytes */
-#define BLOCK   ((size_t)4 << 20) /* shares no chunk */
+#define BLOCK   ((size_t)4 << 20) /* shares no piece */
 #define SKIPPED 77
 #define FAILS(call)                      \
     do {                                 \

@@ -75,23 +75,23 @@ bool sd_block_range_ok(const struct sd_context *context, uint64_t base, size_t s
     return true;
 }
 
-static void chunk_unlink(struct sd_chunk **list, struct sd_chunk *chunk)
+static void piece_unlink(struct sd_piece **list, struct sd_piece *piece)
 {
-    while (*list != chunk)
+    while (*list != piece)
         list = &(*list)->next;
-    *list = chunk->next;
+    *list = piece->next;
 }
 
 static void release_small(struct sd_block *block)
 {
-    struct sd_chunk *chunk = block->chunk;
+    struct sd_piece *piece = block->piece;
 
-    sd_chunk_give(chunk, block->base, NULL, NULL);
-    if (!sd_chunk_empty(chunk))
+    sd_piece_give(piece, block->base, NULL, NULL);
+    if (!sd_piece_empty(piece))
         return;
-    chunk_unlink(&block->context->chunks, chunk);
-    sd_segment_delete(chunk->segment);
-    sd_chunk_free(chunk);
+    piece_unlink(&block->context->pieces, piece);
+    sd_segment_delete(piece->segment);
+    sd_piece_free(piece);
 }
 
 void sd_block_release(struct sd_block *block, struct sd_op *after, const struct sd_queue *queue)
@@ -102,7 +102,7 @@ void sd_block_release(struct sd_block *block, struct sd_op *after, const struct 
     sd_block_hide(block);
     if (block->pool) {
         sd_pool_give(block->pool, block, after, queue);
-    } else if (block->chunk) {
+    } else if (block->piece) {
         release_small(block);
     } else if (sd_block_is_device(block)) {
         sd_segment_delete(block->segment);

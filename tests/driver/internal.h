@@ -257,7 +257,7 @@ struct sd_context {
     struct sd_queue *queues; /* all of them: legacy, per-thread, created, destroyed but busy */
     struct sd_event *events;
     struct sd_module *modules;
-    struct sd_chunk *chunks; /* pieces that small cuMemAlloc blocks are cut from */
+    struct sd_piece *pieces; /* pieces that small cuMemAlloc blocks are cut from */
     size_t limits[16];
 };
 

@@ -7,32 +7,32 @@
 
 static CUresult alloc_small(struct sd_context *context, size_t bytes, struct sd_block **ret)
 {
-    struct sd_chunk *chunk = context->chunks;
+    struct sd_piece *piece = context->pieces;
     uint64_t base = 0;
 
-    while (chunk && !(base = sd_chunk_take(chunk, bytes, NULL, NULL)))
-        chunk = chunk->next;
+    while (piece && !(base = sd_piece_take(piece, bytes, NULL, NULL)))
+        piece = piece->next;
     if (!base) {
         struct sd_segment *segment;
         CUresult result = sd_segment_new_pressed(context->device, SD_GRANULE, false, &segment);
         if (result)
             return result;
         segment->life = context->life;
-        chunk = sd_chunk_new(segment);
-        if (!chunk) {
+        piece = sd_piece_new(segment);
+        if (!piece) {
             sd_segment_delete(segment);
             return CUDA_ERROR_OUT_OF_MEMORY;
         }
-        chunk->next = context->chunks;
-        context->chunks = chunk;
-        base = sd_chunk_take(chunk, bytes, NULL, NULL);
+        piece->next = context->pieces;
+        context->pieces = piece;
+        base = sd_piece_take(piece, bytes, NULL, NULL);
     }
     *ret = base
-               ? sd_block_new(SD_BLOCK_ALLOC, base, bytes, chunk->segment, context, context->device)
+               ? sd_block_new(SD_BLOCK_ALLOC, base, bytes, piece->segment, context, context->device)
                : NULL;
     if (!*ret)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    (*ret)->chunk = chunk;
+    (*ret)->piece = piece;
     return CUDA_SUCCESS;
 }
 

@@ -1,5 +1,5 @@
 /*
- * Memory pools and stream-ordered allocation. A pool cuts blocks from chunks that it keeps; what a
+ * Memory pools and stream-ordered allocation. A pool cuts blocks from pieces that it keeps; what a
  * stream freed is free for that stream at once and for the others when the free's turn has come.
  * At a synchronisation a pool shrinks to its release threshold.
  */
@@ -36,23 +36,23 @@ static struct sd_pool *device_pool(struct sd_device *device)
     return device->pool;
 }
 
-static void chunk_release(struct sd_pool *pool, struct sd_chunk **at)
+static void piece_release(struct sd_pool *pool, struct sd_piece **at)
 {
-    struct sd_chunk *chunk = *at;
+    struct sd_piece *piece = *at;
 
-    *at = chunk->next;
-    pool->reserved -= chunk->segment->size;
-    sd_segment_delete(chunk->segment);
-    sd_chunk_free(chunk);
+    *at = piece->next;
+    pool->reserved -= piece->segment->size;
+    sd_segment_delete(piece->segment);
+    sd_piece_free(piece);
 }
 
 void sd_pool_trim(struct sd_pool *pool, uint64_t keep)
 {
-    struct sd_chunk **at = &pool->chunks;
+    struct sd_piece **at = &pool->pieces;
 
     while (*at && pool->reserved > keep) {
-        if (sd_chunk_empty(*at))
-            chunk_release(pool, at);
+        if (sd_piece_empty(*at))
+            piece_release(pool, at);
         else
             at = &(*at)->next;
     }
@@ -73,7 +73,7 @@ static void pool_end(struct sd_pool *pool)
     if (!pool->destroyed || pool->live)
         return;
     sd_pool_trim(pool, 0);
-    if (pool->chunks)
+    if (pool->pieces)
         return; /* work may still use what was freed: the next synchronisation looks again */
     pool_unlink(pool);
     free(pool);
@@ -106,8 +106,8 @@ bool sd_pools_release(int device)
 void sd_pool_give(struct sd_pool *pool, struct sd_block *block, struct sd_op *after,
                   const struct sd_queue *queue)
 {
-    if (block->chunk)
-        sd_chunk_give(block->chunk, block->base, after, queue);
+    if (block->piece)
+        sd_piece_give(block->piece, block->base, after, queue);
     else
         sd_segment_delete(block->segment); /* imported */
     pool->used -= block->size;
@@ -115,7 +115,7 @@ void sd_pool_give(struct sd_pool *pool, struct sd_block *block, struct sd_op *af
     pool_end(pool);
 }
 
-static CUresult pool_grow(struct sd_pool *pool, size_t bytes, struct sd_chunk **ret)
+static CUresult pool_grow(struct sd_pool *pool, size_t bytes, struct sd_piece **ret)
 {
     size_t size = sd_round_up(bytes, SD_GRANULE);
     struct sd_segment *segment;
@@ -130,13 +130,13 @@ static CUresult pool_grow(struct sd_pool *pool, size_t bytes, struct sd_chunk **
     for (int i = 0; i < sd_device_count; i++)
         if (pool->access[i])
             sd_segment_set_access(segment, i, pool->access[i]);
-    *ret = sd_chunk_new(segment);
+    *ret = sd_piece_new(segment);
     if (!*ret) {
         sd_segment_delete(segment);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    (*ret)->next = pool->chunks;
-    pool->chunks = *ret;
+    (*ret)->next = pool->pieces;
+    pool->pieces = *ret;
     pool->reserved += size;
     if (pool->reserved > pool->reserved_high)
         pool->reserved_high = pool->reserved;
@@ -157,9 +157,9 @@ static CUresult marker(struct sd_queue *queue, const struct sd_work *work, struc
 
 /* A device that is full: what another stream has freed, and this one waits for (measured on an
  * H200: the call is back after 57 ms, while a host function holds the other one). Several frees may
- * lie side by side; what the real one does besides, putting chunks together, this does not. */
+ * lie side by side; what the real one does besides, putting pieces together, this does not. */
 static uint64_t take_behind(struct sd_pool *pool, size_t bytes, struct sd_queue *queue,
-                            struct sd_chunk **ret)
+                            struct sd_piece **ret)
 {
     struct sd_op *behind;
     uint64_t base = 0;
@@ -169,9 +169,9 @@ static uint64_t take_behind(struct sd_pool *pool, size_t bytes, struct sd_queue 
     behind = sd_op_new(queue->context, NULL);
     if (!behind)
         abort(); /* as in sd_op_after */
-    for (struct sd_chunk *chunk = pool->chunks; chunk && !base; chunk = chunk->next)
-        if ((base = sd_chunk_take(chunk, bytes, queue, behind)))
-            *ret = chunk;
+    for (struct sd_piece *piece = pool->pieces; piece && !base; piece = piece->next)
+        if ((base = sd_piece_take(piece, bytes, queue, behind)))
+            *ret = piece;
     if (base)
         sd_queue_submit(queue, behind);
     else
@@ -182,26 +182,26 @@ static uint64_t take_behind(struct sd_pool *pool, size_t bytes, struct sd_queue 
 static CUresult pool_take(struct sd_pool *pool, size_t bytes, struct sd_queue *queue,
                           struct sd_block **ret)
 {
-    struct sd_chunk *chunk = pool->chunks;
+    struct sd_piece *piece = pool->pieces;
     struct sd_block *block;
     uint64_t base = 0;
 
-    while (chunk && !(base = sd_chunk_take(chunk, bytes, queue, NULL)))
-        chunk = chunk->next;
+    while (piece && !(base = sd_piece_take(piece, bytes, queue, NULL)))
+        piece = piece->next;
     if (!base) {
-        CUresult result = pool_grow(pool, bytes, &chunk);
+        CUresult result = pool_grow(pool, bytes, &piece);
 
         if (!result)
-            base = sd_chunk_take(chunk, bytes, queue, NULL);
+            base = sd_piece_take(piece, bytes, queue, NULL);
         else if (result != CUDA_ERROR_OUT_OF_MEMORY ||
-                 !(base = take_behind(pool, bytes, queue, &chunk)))
+                 !(base = take_behind(pool, bytes, queue, &piece)))
             return result;
     }
     block =
-        base ? sd_block_new(SD_BLOCK_ASYNC, base, bytes, chunk->segment, NULL, pool->device) : NULL;
+        base ? sd_block_new(SD_BLOCK_ASYNC, base, bytes, piece->segment, NULL, pool->device) : NULL;
     if (!block)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    block->chunk = chunk;
+    block->piece = piece;
     block->pool = pool;
     pool->live++;
     pool->used += bytes; /* as asked for (measured on an H200) */
@@ -308,7 +308,7 @@ static CUresult free_in_order(struct sd_block *block, struct sd_queue *queue)
     struct sd_op *op = NULL;
     CUresult result;
 
-    if (block->pool && block->chunk) {
+    if (block->pool && block->piece) {
         result = sd_queue_idle(queue) ? CUDA_SUCCESS : marker(queue, NULL, &op);
         if (!result)
             sd_block_release(block, op, queue);
@@ -486,8 +486,8 @@ CUresult sd_pool_set_access(CUmemoryPool handle, const CUmemAccessDesc *map, siz
     }
     for (size_t i = 0; i < count; i++) {
         pool->access[map[i].location.id] = map[i].flags;
-        for (struct sd_chunk *chunk = pool->chunks; chunk; chunk = chunk->next)
-            sd_segment_set_access(chunk->segment, map[i].location.id, (enum sd_access)map[i].flags);
+        for (struct sd_piece *piece = pool->pieces; piece; piece = piece->next)
+            sd_segment_set_access(piece->segment, map[i].location.id, (enum sd_access)map[i].flags);
     }
     return CUDA_SUCCESS;
 }

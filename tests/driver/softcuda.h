@@ -44,7 +44,7 @@
  *   - the limit and cuMemGetInfo count what this process made, or all processes of the same
  *     SOFTCUDA_MACHINE hold; what is under way to another one by descriptor alone counts nowhere;
  *   - kernels are those of kernels.c, chosen by the names in the PTX text; nothing is compiled;
- *   - memory costs descriptors: one each 2 MiB piece, large block, pool chunk or handle, above the
+ *   - memory costs descriptors: one each 2 MiB piece, large block, pool piece or handle, above the
  *     soft limit of the descriptor table where the hard one leaves room;
  *   - what a killed process recorded on an event of several processes is never done;
  *   - nothing reads a texture, a library (cuLibrary*) has variables alone, multicast is not

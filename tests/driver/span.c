@@ -5,31 +5,31 @@
  */
 #include "internal.h"
 
-struct sd_chunk *sd_chunk_new(struct sd_segment *segment)
+struct sd_piece *sd_piece_new(struct sd_segment *segment)
 {
-    struct sd_chunk *chunk = calloc(1, sizeof *chunk);
+    struct sd_piece *piece = calloc(1, sizeof *piece);
     struct sd_span *span = calloc(1, sizeof *span);
 
-    if (!chunk || !span) {
-        free(chunk);
+    if (!piece || !span) {
+        free(piece);
         free(span);
         return NULL;
     }
     span->base = segment->base;
     span->size = segment->size;
-    chunk->segment = segment;
-    chunk->spans = span;
-    return chunk;
+    piece->segment = segment;
+    piece->spans = span;
+    return piece;
 }
 
-void sd_chunk_free(struct sd_chunk *chunk)
+void sd_piece_free(struct sd_piece *piece)
 {
-    for (struct sd_span *span = chunk->spans, *next; span; span = next) {
+    for (struct sd_span *span = piece->spans, *next; span; span = next) {
         next = span->next;
         sd_op_unref(span->freed_by);
         free(span);
     }
-    free(chunk);
+    free(piece);
 }
 
 static bool span_clean(struct sd_span *span)
@@ -42,9 +42,9 @@ static bool span_clean(struct sd_span *span)
     return !span->used && !span->freed_by;
 }
 
-static void settle(struct sd_chunk *chunk)
+static void settle(struct sd_piece *piece)
 {
-    for (struct sd_span *span = chunk->spans; span; span = span->next) {
+    for (struct sd_span *span = piece->spans; span; span = span->next) {
         bool clean = span_clean(span);
         while (clean && span->next && span_clean(span->next)) {
             struct sd_span *next = span->next;
@@ -117,14 +117,14 @@ static bool gather(struct sd_span *span, size_t size, struct sd_op *behind)
     return split(span, size);
 }
 
-uint64_t sd_chunk_take(struct sd_chunk *chunk, size_t size, const struct sd_queue *queue,
+uint64_t sd_piece_take(struct sd_piece *piece, size_t size, const struct sd_queue *queue,
                        struct sd_op *behind)
 {
-    if (size > chunk->segment->size)
+    if (size > piece->segment->size)
         return 0; /* rounded up it may be nothing */
-    settle(chunk);
+    settle(piece);
     size = sd_round_up(size, SD_BLOCK_ALIGN);
-    for (struct sd_span *span = chunk->spans; span; span = span->next) {
+    for (struct sd_span *span = piece->spans; span; span = span->next) {
         if (free_bytes(span, size, queue, behind != NULL) < size || !gather(span, size, behind))
             continue;
         if (behind)
@@ -138,10 +138,10 @@ uint64_t sd_chunk_take(struct sd_chunk *chunk, size_t size, const struct sd_queu
     return 0;
 }
 
-void sd_chunk_give(struct sd_chunk *chunk, uint64_t base, struct sd_op *after,
+void sd_piece_give(struct sd_piece *piece, uint64_t base, struct sd_op *after,
                    const struct sd_queue *queue)
 {
-    struct sd_span *span = chunk->spans;
+    struct sd_span *span = piece->spans;
 
     while (span->base != base)
         span = span->next;
@@ -152,8 +152,8 @@ void sd_chunk_give(struct sd_chunk *chunk, uint64_t base, struct sd_op *after,
     }
 }
 
-bool sd_chunk_empty(struct sd_chunk *chunk)
+bool sd_piece_empty(struct sd_piece *piece)
 {
-    settle(chunk);
-    return !chunk->spans->next && !chunk->spans->used && !chunk->spans->freed_by;
+    settle(piece);
+    return !piece->spans->next && !piece->spans->used && !piece->spans->freed_by;
 }

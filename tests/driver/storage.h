@@ -103,23 +103,23 @@ struct sd_span {
     uint64_t freed_in;      /* id of the queue that it is free for already */
 };
 
-struct sd_chunk {
-    struct sd_chunk *next;
+struct sd_piece {
+    struct sd_piece *next;
     struct sd_segment *segment;
     struct sd_span *spans;
 };
 
-struct sd_chunk *sd_chunk_new(struct sd_segment *segment);
-void sd_chunk_free(struct sd_chunk *chunk); /* not its segment */
+struct sd_piece *sd_piece_new(struct sd_segment *segment);
+void sd_piece_free(struct sd_piece *piece); /* not its segment */
 /* The first place that is free for the queue (NULL: for everybody); 0 when there is none. With
  * `behind` also what other queues have freed, side by side: that operation is put behind it. */
-uint64_t sd_chunk_take(struct sd_chunk *chunk, size_t size, const struct sd_queue *queue,
+uint64_t sd_piece_take(struct sd_piece *piece, size_t size, const struct sd_queue *queue,
                        struct sd_op *behind);
 /* Free again: for `queue` at once, for others when `after` is done (NULL: now). */
-void sd_chunk_give(struct sd_chunk *chunk, uint64_t base, struct sd_op *after,
+void sd_piece_give(struct sd_piece *piece, uint64_t base, struct sd_op *after,
                    const struct sd_queue *queue);
 /* Nothing in use, and no work that something freed waits for. */
-bool sd_chunk_empty(struct sd_chunk *chunk);
+bool sd_piece_empty(struct sd_piece *piece);
 
 /* ---- block.c, memory.c: allocations ---- */
 
@@ -141,7 +141,7 @@ struct sd_block {
     struct sd_segment *segment;
     struct sd_context *context; /* the owner; NULL for VMM and pool memory */
     int device;
-    struct sd_chunk *chunk; /* when it is part of one */
+    struct sd_piece *piece; /* when it is part of one */
     struct sd_pool *pool;
     struct sd_allocation *allocation; /* VMM: the handle mapped */
     uint64_t id;
@@ -167,7 +167,7 @@ bool sd_block_is_device(const struct sd_block *block);
 /* Every byte of the range is allocated and the context may access it so. */
 bool sd_block_range_ok(const struct sd_context *context, uint64_t base, size_t size,
                        enum sd_access access, bool other_devices);
-/* The block and its memory go: at once, or as sd_chunk_give has it for pool memory. */
+/* The block and its memory go: at once, or as sd_piece_give has it for pool memory. */
 void sd_block_release(struct sd_block *block, struct sd_op *after, const struct sd_queue *queue);
 void sd_context_drop_blocks(struct sd_context *context);
 
@@ -182,7 +182,7 @@ struct sd_pool {
     uint64_t from_process, from_id; /* an imported one: what it is elsewhere */
     unsigned handle_types;
     size_t max_size;
-    struct sd_chunk *chunks;
+    struct sd_piece *pieces;
     uint64_t reserved, reserved_high, used, used_high, threshold;
     int reuse[4]; /* the three reuse attributes by number */
     uint8_t access[SD_MAX_DEVICES];

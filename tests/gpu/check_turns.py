@@ -335,7 +335,7 @@ def check_counted(folder, shim, driver):
     counted = [record['did'] for record in records
                if record['kind'] == 'step' and record['mode'] == 'library']
     check('allocations of each step', [did['allocations'] for did in counted], [5] * 8)
-    must(counted[0]['made'] > 0 and counted[0]['further'] > 0, f'the first makes chunks: {counted[0]}')
+    must(counted[0]['made'] > 0 and counted[0]['further'] > 0, f'the first makes pieces: {counted[0]}')
     check('natively', [record['did'] for record in records
                        if record['kind'] == 'step' and record['mode'] == 'cached'], [{}] * 8)
     peaks = [record['library'] for record in records if record['kind'] == 'peaks' and

@@ -172,7 +172,7 @@ def many():
     check(all(one.takes(10) for one in takers), 'each got its part')
 
 
-def plea(device, wanted):
+def reclaim_request(device, wanted):
     """An ORDER to trim it."""
     number = lambda name: int(re.search(rf'{name}[\s=,]*(\d+)', WIRE)[1])
     return struct.pack('=IHHII', 0x67707368, number('GS_WIRE_VERSION'), number('GS_WIRE_ORDER'), 376,
@@ -194,7 +194,7 @@ def asks(message):
 def flood():
     """Who asks a hundred times a second, and uses nothing of what it is given, costs little."""
     one, answers = cacher(30), 0
-    message, end = plea(one.cuDeviceGetUuid(Out(16), 0), 1 << 39), time.monotonic() + FLUSH_S
+    message, end = reclaim_request(one.cuDeviceGetUuid(Out(16), 0), 1 << 39), time.monotonic() + FLUSH_S
     with churning(one):
         while time.monotonic() < end:
             answers += asks(message)

@@ -14,12 +14,12 @@
 #include "tests/clock.h"
 #include "tests/system.h"
 
-#define CHUNK   ((size_t)2 << 20)
-#define OURS    4 /* chunks of the arena's */
+#define PIECE   ((size_t)2 << 20)
+#define OURS    4 /* pieces of the arena's */
 #define FOREIGN 4 /* and of others */
-#define CHUNKS  (OURS + FOREIGN)
+#define PIECES  (OURS + FOREIGN)
 #define BLOCK   ((size_t)64 << 10)
-#define BLOCKS  (CHUNK / BLOCK)
+#define BLOCKS  (PIECE / BLOCK)
 #define THREADS 4
 #define USES    6
 #define ROOM    30                    /* registrations that the device holds */
@@ -47,23 +47,23 @@ struct registration {
     struct registration *prev, *next;
     uint64_t base;
     size_t size;
-    unsigned generation; /* of the chunk that it was made over */
+    unsigned generation; /* of the piece that it was made over */
     bool dead;           /* its memory went, as memory of others may */
 };
 
 static pthread_mutex_t model_lock = PTHREAD_MUTEX_INITIALIZER; /* protects the model */
 static struct registration *registrations;
-static unsigned generations[CHUNKS], seed = 1;
+static unsigned generations[PIECES], seed = 1;
 static unsigned long pins, unpins, live, bytes;
 
-static uint64_t address_of(unsigned chunk)
+static uint64_t address_of(unsigned piece)
 {
-    return UINT64_C(0x7f0000000000) + chunk * CHUNK;
+    return UINT64_C(0x7f0000000000) + piece * PIECE;
 }
 
-static unsigned chunk_of(uint64_t address)
+static unsigned piece_of(uint64_t address)
 {
-    return (unsigned)((address - address_of(0)) / CHUNK);
+    return (unsigned)((address - address_of(0)) / PIECE);
 }
 
 static void must_be_known(const struct registration *r)
@@ -83,8 +83,8 @@ static int pin(const struct gs_reg_key *key, uint64_t base, size_t size, void *a
     int error = 0;
 
     pthread_mutex_lock(&model_lock);
-    if (!size || chunk_of(base) >= CHUNKS || chunk_of(base + size - 1) != chunk_of(base))
-        fail("a pin leaves its chunk");
+    if (!size || piece_of(base) >= PIECES || piece_of(base + size - 1) != piece_of(base))
+        fail("a pin leaves its piece");
     if (rand_r(&seed) % FAILS == 0)
         error = rand_r(&seed) % 2 ? EIO : ENOMEM;
     else if (live >= ROOM)
@@ -92,7 +92,7 @@ static int pin(const struct gs_reg_key *key, uint64_t base, size_t size, void *a
     if (error) {
         free(r);
     } else {
-        *r = (struct registration){NULL, registrations, base, size, generations[chunk_of(base)],
+        *r = (struct registration){NULL, registrations, base, size, generations[piece_of(base)],
                                    false};
         if (registrations)
             registrations->prev = r;
@@ -110,7 +110,7 @@ static int unpin(const struct gs_reg_key *key, void *handle)
 
     pthread_mutex_lock(&model_lock);
     must_be_known(r);
-    if (!r->dead && r->generation != generations[chunk_of(r->base)])
+    if (!r->dead && r->generation != generations[piece_of(r->base)])
         fail("a registration is undone after its memory went");
     if (r->prev)
         r->prev->next = r->next;
@@ -131,34 +131,34 @@ static void use(const struct registration *r, uint64_t base, size_t size)
     must_be_known(r);
     if (base < r->base || base + size > r->base + r->size)
         fail("a registration is used beyond its range");
-    if (r->dead || r->generation != generations[chunk_of(base)])
+    if (r->dead || r->generation != generations[piece_of(base)])
         fail("a registration is used of memory that has gone");
     pthread_mutex_unlock(&model_lock);
 }
 
 /* Something else is mapped there. Of the arena nothing may be registered; what is of others is
  * dead. */
-static void remap(unsigned chunk)
+static void remap(unsigned piece)
 {
     pthread_mutex_lock(&model_lock);
     for (struct registration *r = registrations; r; r = r->next) {
-        if (chunk_of(r->base) != chunk || r->dead)
+        if (piece_of(r->base) != piece || r->dead)
             continue;
-        if (chunk < OURS)
+        if (piece < OURS)
             fail("memory went with a registration over it");
         r->dead = true;
     }
-    generations[chunk]++;
+    generations[piece]++;
     pthread_mutex_unlock(&model_lock);
 }
 
-/* The tag that a driver would give for what is mapped in a foreign chunk now. */
-static uint64_t id_of(unsigned chunk)
+/* The tag that a driver would give for what is mapped in a foreign piece now. */
+static uint64_t id_of(unsigned piece)
 {
     uint64_t id;
 
     pthread_mutex_lock(&model_lock);
-    id = (uint64_t)chunk << 32 | (generations[chunk] + 1);
+    id = (uint64_t)piece << 32 | (generations[piece] + 1);
     pthread_mutex_unlock(&model_lock);
     return id;
 }
@@ -181,14 +181,14 @@ static struct {
 /* A registration may cover more than its user asked for; what was asked for is counted here. */
 static unsigned asked_of[OURS][BLOCKS]; /* atomic */
 
-static uint64_t block_address(unsigned chunk, unsigned block)
+static uint64_t block_address(unsigned piece, unsigned block)
 {
-    return address_of(chunk) + block * BLOCK;
+    return address_of(piece) + block * BLOCK;
 }
 
-static bool is_asked_for(unsigned chunk, unsigned block)
+static bool is_asked_for(unsigned piece, unsigned block)
 {
-    return __atomic_load_n(&asked_of[chunk][block], __ATOMIC_SEQ_CST) != 0;
+    return __atomic_load_n(&asked_of[piece][block], __ATOMIC_SEQ_CST) != 0;
 }
 
 /* What was freed under a registration in use is free when that use has ended. */
@@ -205,48 +205,48 @@ static void on_release(void *arg, uint64_t base, size_t size)
 
 struct use {
     struct gs_reg *reg;
-    unsigned chunk, first, last; /* blocks that were asked for */
+    unsigned piece, first, last; /* blocks that were asked for */
 };
 
 /* A thread's own: live blocks beside each other, as one allocation, and what it has registered. */
 struct worker {
     pthread_t thread;
-    unsigned seed, chunk, block, blocks; /* no blocks: it has none */
+    unsigned seed, piece, block, blocks; /* no blocks: it has none */
     struct use use[USES];
     uint64_t end_ns;
 };
 
 static void take_blocks(struct worker *w)
 {
-    unsigned chunk = rand_r(&w->seed) % OURS, first = rand_r(&w->seed) % BLOCKS;
+    unsigned piece = rand_r(&w->seed) % OURS, first = rand_r(&w->seed) % BLOCKS;
     unsigned most = 1 + rand_r(&w->seed) % 8, count = 0;
 
-    gs_lock_take(&pool[chunk].lock);
-    while (!pool[chunk].detached && count < most && first + count < BLOCKS &&
-           pool[chunk].block[first + count] == READY) {
-        if (is_asked_for(chunk, first + count))
+    gs_lock_take(&pool[piece].lock);
+    while (!pool[piece].detached && count < most && first + count < BLOCKS &&
+           pool[piece].block[first + count] == READY) {
+        if (is_asked_for(piece, first + count))
             fail("a block is handed out under a registration in use");
-        pool[chunk].block[first + count++] = LIVE;
+        pool[piece].block[first + count++] = LIVE;
     }
-    w->chunk = chunk;
+    w->piece = piece;
     w->block = first;
     w->blocks = count;
-    gs_lock_release(&pool[chunk].lock);
+    gs_lock_release(&pool[piece].lock);
 }
 
 static void free_blocks(struct worker *w)
 {
-    gs_lock_take(&pool[w->chunk].lock);
+    gs_lock_take(&pool[w->piece].lock);
     for (unsigned b = w->block; b < w->block + w->blocks; b++) {
-        bool used = gs_regcache_in_use(cache, block_address(w->chunk, b), BLOCK);
+        bool used = gs_regcache_in_use(cache, block_address(w->piece, b), BLOCK);
 
-        if (!used && is_asked_for(w->chunk, b))
+        if (!used && is_asked_for(w->piece, b))
             fail("a registration in use is not seen");
-        pool[w->chunk].block[b] = used ? LIMBO : READY;
+        pool[w->piece].block[b] = used ? LIMBO : READY;
         if (used)
             count(&waited);
     }
-    gs_lock_release(&pool[w->chunk].lock);
+    gs_lock_release(&pool[w->piece].lock);
     w->blocks = 0;
 }
 
@@ -288,13 +288,13 @@ static struct gs_reg_request ask(struct worker *w, uint64_t base, size_t size)
 static void count_use(const struct use *use, int change)
 {
     for (unsigned b = use->first; b <= use->last; b++)
-        __atomic_fetch_add(&asked_of[use->chunk][b], (unsigned)change, __ATOMIC_SEQ_CST);
+        __atomic_fetch_add(&asked_of[use->piece][b], (unsigned)change, __ATOMIC_SEQ_CST);
 }
 
 static void register_blocks(struct worker *w, struct use *use)
 {
     size_t all = w->blocks * BLOCK, offset = rand_r(&w->seed) % all;
-    uint64_t base = block_address(w->chunk, w->block) + offset;
+    uint64_t base = block_address(w->piece, w->block) + offset;
     struct gs_reg_request request = ask(w, base, 1 + rand_r(&w->seed) % (all - offset));
 
     request.key.shift = request.keep; /* as a backend's access tells them apart */
@@ -305,10 +305,10 @@ static void register_blocks(struct worker *w, struct use *use)
             ((base + request.size + GS_REG_PAGE - 1) & ~(GS_REG_PAGE - 1)) - request.cover;
     }
     if (request.keep && request.key.backend->lends && rand_r(&w->seed) % 2) {
-        request.cover = address_of(w->chunk);
-        request.cover_size = CHUNK;
+        request.cover = address_of(w->piece);
+        request.cover_size = PIECE;
     }
-    *use = (struct use){acquire(&request, &pool[w->chunk].lock), w->chunk,
+    *use = (struct use){acquire(&request, &pool[w->piece].lock), w->piece,
                         w->block + (unsigned)(offset / BLOCK),
                         w->block + (unsigned)((offset + request.size - 1) / BLOCK)};
     if (use->reg)
@@ -329,46 +329,46 @@ static void release(struct use *use)
 static void use_foreign(struct worker *w)
 {
     static pthread_mutex_t foreign = PTHREAD_MUTEX_INITIALIZER;
-    unsigned chunk = OURS + rand_r(&w->seed) % FOREIGN;
+    unsigned piece = OURS + rand_r(&w->seed) % FOREIGN;
     struct gs_reg_request request =
-        ask(w, address_of(chunk) + BLOCK * (rand_r(&w->seed) % 4), BLOCK);
+        ask(w, address_of(piece) + BLOCK * (rand_r(&w->seed) % 4), BLOCK);
     struct gs_reg *reg;
 
     request.exact = request.keep = true;
     pthread_mutex_lock(&foreign);
     if (rand_r(&w->seed) % 8 == 0)
-        remap(chunk);
-    request.id = id_of(chunk);
+        remap(piece);
+    request.id = id_of(piece);
     reg = acquire(&request, NULL);
     if (reg)
         gs_regcache_release(cache, reg);
     pthread_mutex_unlock(&foreign);
 }
 
-static void unmap_chunk(unsigned chunk)
+static void unmap_piece(unsigned piece)
 {
     bool ready;
 
-    gs_lock_take(&pool[chunk].lock);
-    ready = !pool[chunk].detached;
+    gs_lock_take(&pool[piece].lock);
+    ready = !pool[piece].detached;
     for (unsigned b = 0; b < BLOCKS; b++)
-        ready = ready && pool[chunk].block[b] == READY;
-    ready = ready && gs_regcache_invalidate(cache, address_of(chunk), CHUNK);
+        ready = ready && pool[piece].block[b] == READY;
+    ready = ready && gs_regcache_invalidate(cache, address_of(piece), PIECE);
     if (ready)
-        pool[chunk].detached = true;
-    gs_lock_release(&pool[chunk].lock);
+        pool[piece].detached = true;
+    gs_lock_release(&pool[piece].lock);
     if (!ready)
         return;
     if (late)
-        remap(chunk);
-    if (!gs_regcache_drain(cache, address_of(chunk), CHUNK))
+        remap(piece);
+    if (!gs_regcache_drain(cache, address_of(piece), PIECE))
         fail("a registration is in use over memory that nobody has");
     if (!late)
-        remap(chunk);
+        remap(piece);
     count(&unmapped);
-    gs_lock_take(&pool[chunk].lock);
-    pool[chunk].detached = false;
-    gs_lock_release(&pool[chunk].lock);
+    gs_lock_take(&pool[piece].lock);
+    pool[piece].detached = false;
+    gs_lock_release(&pool[piece].lock);
 }
 
 /* ---- The threads, and what is left of them --------------------------------------------------- */
@@ -408,7 +408,7 @@ static void *work(void *arg)
         else if (step >= 26 && step < 29)
             use_foreign(w);
         else if (step >= 29 && step < 31)
-            unmap_chunk(rand_r(&w->seed) % OURS);
+            unmap_piece(rand_r(&w->seed) % OURS);
         else if (step == 31)
             gs_regcache_flush(cache, of_domain, (void *)(uintptr_t)(1 + rand_r(&w->seed) % 2));
     }

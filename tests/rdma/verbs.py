@@ -138,7 +138,7 @@ def kept():
     first = one.reg(a, 64 * KIB)
     one.dereg(first)
     check(one.errno == ERRNO, 'also where it had to look for libraries')
-    second = one.reg(b, 100 * KIB)  # another block of the same chunk
+    second = one.reg(b, 100 * KIB)  # another block of the same piece
     check(second == first, 'it serves that as well')
     one.counted(registered=1)
     third = one.reg(a + 512, 1000)  # while that one is in use: one of its own
@@ -799,8 +799,8 @@ def mistakes():
     a, b, c, gone = one.alloc(64 * KIB), one.alloc(256 * KIB), one.alloc(256 * KIB), one.alloc(8 * MIB)
     low = min(b, c)
     one.refused(a, 0, EINVAL)  # nothing
-    one.refused(a, 4 * MIB)  # past the end of its chunk
-    one.once(b, 256 * KIB)  # all of the chunk is registered, and kept
+    one.refused(a, 4 * MIB)  # past the end of its piece
+    one.once(b, 256 * KIB)  # all of the piece is registered, and kept
     check(abs(b - c) == 256 * KIB, 'side by side')
     one.refused(low, 512 * KIB)  # two blocks
     one.refused(low + 128 * KIB, 192 * KIB)

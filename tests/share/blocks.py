@@ -98,13 +98,13 @@ def freed_while_mapped(holds, **settings):
 def called_back(how):
     """What another process only keeps for its next open is called back: no descriptor keeps the memory from the
     driver. `create`: the program's cuMemCreate finds the GPU full; `full`: behind an allocation that does, and has
-    the memory at once; `purge`: it lies idle, and neither program does anything."""
-    owner, _, mapped = freed_while_mapped(False, GPUSHIM_POOL_DECAY='300 ms' if how == 'purge' else '0')
+    the memory at once; `trim`: it lies idle, and neither program does anything."""
+    owner, _, mapped = freed_while_mapped(False, GPUSHIM_POOL_DECAY='300 ms' if how == 'trim' else '0')
     anchor = 1  # a descriptor of what the device was probed with
     made = 0
     if how == 'full':  # at once: the other one has not heard of it yet
         owner.cuMemFree(owner.alloc(MOST))
-    if how != 'purge':
+    if how != 'trim':
         made = owner.cuMemCreate(OUT, MOST, on_device(), 0)
 
     def is_back():
@@ -602,7 +602,7 @@ def closed_reader(*strategy):
 MANY, FILES, OWN = 4000, 256, 24  # OWN: descriptors of a process for itself: its streams, socket, directory, ...
 
 
-class Opener:
+class Importer:
     """Opens what it is told, and says how many it could, and how many descriptors it had meanwhile."""
 
     def __init__(self):
@@ -629,7 +629,7 @@ class Opener:
 
 
 def many(how):
-    """4,000 shared blocks, each in a chunk of its own, between processes that may have 256 descriptors. One process
+    """4,000 shared blocks, each in a piece of its own, between processes that may have 256 descriptors. One process
     opens all, holds them and passes them on. `embedded`: when their process has ended another opens none; `broker`:
     it opens all; `narrow`: the same where the broker may have 256 descriptors itself: what it can keep."""
     need_descriptors(2 * MANY)
@@ -643,7 +643,7 @@ def many(how):
         block = owner.alloc(2 * MIB)
         owner.write(block, number + 1)  # a word of each: filled, they are 8 GiB of the machine's
         handles.append(owner.handle(block))
-    first = Opener()
+    first = Importer()
     check(first.open_all(handles) == MANY, 'all can be opened')
     check(len(owner.files(below=FILES)) <= FILES // 8 + OWN,
           f'the exporter has {len(owner.files(below=FILES))} descriptors')
@@ -651,7 +651,7 @@ def many(how):
     asker = Puppet(begin=False, LD_PRELOAD=None)
     await_that(lambda: least == 0 or asker.pointer('broker_has', around.folder) >= least, 'the broker has them')
     owner.end()
-    second = Opener()
+    second = Importer()
     opened = second.open_all(handles)
     check(opened >= least and (least or opened == 0), f'{opened} are opened after their process has ended')
     first.end()
@@ -702,12 +702,12 @@ def count(one, address, size, word):
 
 
 def isolation(how):
-    """What an importer sees that ignores this library: it asks for the descriptor of a handle's chunk by hand, maps
+    """What an importer sees that ignores this library: it asks for the descriptor of a handle's piece by hand, maps
     the whole of it with the driver's own calls and looks for other blocks' bytes, and it keeps that mapping when it
     has given its lease back. Blocks that are made from then on have no word of the thief's, and are not seen by it."""
     set_for_all(GPUSHIM_SHARE_ISOLATE=how)
     thief, owner = Puppet(LD_PRELOAD=None), Puppet()
-    # A small block, and one of 2.5 MiB: half a megabyte of its chunk is left. Where it is not isolated that one lies
+    # A small block, and one of 2.5 MiB: half a megabyte of its piece is left. Where it is not isolated that one lies
     # across pieces, which come one by one (tests/unit/share/strip.c).
     for size in (4096, 5 << 19) if how != 'off' else (4096,):
         refuses = how == 'refuse' and size == 4096
@@ -716,12 +716,12 @@ def isolation(how):
         check(refuses == (result != 0), f'cuIpcGetMemHandle gave {result}')
         if refuses:
             continue
-        thief.pointer('take_chunk', handle, around.folder)
+        thief.pointer('take_piece', handle, around.folder)
         base, length, offset = (thief.pointer('taken', part) for part in range(3))
         check(count(thief, base + offset, size, STAMP) == size // 4, 'the thief has the block')
         secrets = count(thief, base, length, SECRET)
-        check(secrets == 0 if how != 'off' else secrets > 0, f'{secrets} words of others are seen in an isolated chunk')
-        thief.result('leave_chunk', THEFT)
+        check(secrets == 0 if how != 'off' else secrets > 0, f'{secrets} words of others are seen in an isolated piece')
+        thief.result('leave_piece', THEFT)
         owner.cuMemFree(block[1])
         for _ in range(ROUNDS if how != 'off' else 0):
             blocks = [owner.alloc(size) for _ in range(4)]

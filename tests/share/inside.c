@@ -139,9 +139,9 @@ static int thief = -1;
 static struct gs_wire_grant granted;
 static CUdeviceptr mapped;
 
-/* Asks for the block by hand, and maps all of its chunk. */
-void take_chunk(const unsigned char *ipc_handle, const char *dir);
-void take_chunk(const unsigned char *ipc_handle, const char *dir)
+/* Asks for the block by hand, and maps all of its piece. */
+void take_piece(const unsigned char *ipc_handle, const char *dir);
+void take_piece(const unsigned char *ipc_handle, const char *dir)
 {
     union gs_wire_message message;
     struct sockaddr_un to = {.sun_family = AF_UNIX};
@@ -176,7 +176,7 @@ void take_chunk(const unsigned char *ipc_handle, const char *dir)
     must("access", (int)cuMemSetAccess(mapped, granted.chunk_size, &access, 1));
 }
 
-/* Where the chunk lies, its size, and where in it the block does. */
+/* Where the piece lies, its size, and where in it the block does. */
 uint64_t taken(unsigned part);
 uint64_t taken(unsigned part)
 {
@@ -184,8 +184,8 @@ uint64_t taken(unsigned part)
 }
 
 /* Writes over the block and gives the hold back, but keeps the mapping. */
-void leave_chunk(uint32_t word);
-void leave_chunk(uint32_t word)
+void leave_piece(uint32_t word);
+void leave_piece(uint32_t word)
 {
     union gs_wire_message message;
 

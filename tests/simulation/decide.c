@@ -41,8 +41,8 @@ static const uint8_t operations[] = {OP_EXPORT, OP_EXPORT, OP_EXPORT, OP_EXPORT,
                                      OP_OPEN,   OP_OPEN,   OP_OPEN,   OP_OPEN,    OP_USE,
                                      OP_USE,    OP_USE,    OP_USE,    OP_CLOSE,   OP_CLOSE,
                                      OP_CLOSE,  OP_CLOSE,  OP_CLOSE,  OP_FREE,    OP_FREE,
-                                     OP_FREE,   OP_FREE,   OP_FREE,   OP_PASS_ON, OP_PURGE,
-                                     OP_PURGE,  OP_SHORT,  OP_ASK};
+                                     OP_FREE,   OP_FREE,   OP_FREE,   OP_PASS_ON, OP_TRIM,
+                                     OP_TRIM,   OP_SHORT,  OP_ASK};
 
 /* Of each five worlds one has names, and of those with strips (strips.c) another one; the others
  * are what they were before there were any: those in which something was found are still run
@@ -112,7 +112,7 @@ static struct decision draw_operation(unsigned process, unsigned thread)
                                  .arg = draw_stale()};
     if (has_names() && sim_below(4) == 0)
         operation = draw_name();
-    if (has_sleepers() && (operation == OP_ASK || operation == OP_PURGE))
+    if (has_sleepers() && (operation == OP_ASK || operation == OP_TRIM))
         operation = OP_SLEEP;
     if (rare < 6)
         operation = rare < 2 ? OP_CONTEXT : rare < 4 ? OP_EXIT : OP_END;

@@ -134,7 +134,7 @@ static void gone(struct block *block)
         give_back(block);
 }
 
-void externals_purge(struct process *process)
+void externals_trim(struct process *process)
 {
     for (struct block *block = world.blocks; block; block = block->next)
         if (is_of(block, process) && block->state == BLOCK_GONE)

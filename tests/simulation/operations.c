@@ -17,13 +17,13 @@
 #define CHUNKS_FROM  (UINT64_C(1) << 44) /* the driver maps none of them there */
 
 const char *const operation_names[OP_ALL] = {
-    [OP_EXPORT] = "export",       [OP_OPEN] = "open",           [OP_USE] = "use",
-    [OP_CLOSE] = "close",         [OP_FREE] = "free",           [OP_PASS_ON] = "pass-on",
-    [OP_PURGE] = "purge",         [OP_SHORT] = "short",         [OP_PUBLISH] = "publish",
-    [OP_LOOK_UP] = "look-up",     [OP_UNPUBLISH] = "unpublish", [OP_ASK] = "ask",
-    [OP_CONTEXT] = "context",     [OP_EXIT] = "exit",           [OP_END] = "end",
-    [OP_SLEEP] = "sleep",         [OP_CLOSE_ALL] = "close-all", [OP_FREE_ALL] = "free-all",
-    [OP_PURGE_ALL] = "purge-all", [OP_OPEN_ALL] = "open-all"};
+    [OP_EXPORT] = "export",     [OP_OPEN] = "open",           [OP_USE] = "use",
+    [OP_CLOSE] = "close",       [OP_FREE] = "free",           [OP_PASS_ON] = "pass-on",
+    [OP_TRIM] = "trim",         [OP_SHORT] = "short",         [OP_PUBLISH] = "publish",
+    [OP_LOOK_UP] = "look-up",   [OP_UNPUBLISH] = "unpublish", [OP_ASK] = "ask",
+    [OP_CONTEXT] = "context",   [OP_EXIT] = "exit",           [OP_END] = "end",
+    [OP_SLEEP] = "sleep",       [OP_CLOSE_ALL] = "close-all", [OP_FREE_ALL] = "free-all",
+    [OP_TRIM_ALL] = "trim-all", [OP_OPEN_ALL] = "open-all"};
 
 /* ---- Sharing -------------------------------------------------------------------------------- */
 
@@ -230,7 +230,7 @@ static bool is_empty(const struct chunk *chunk)
     return true;
 }
 
-static void purge(struct process *process, struct chunk *chunk)
+static void trim(struct process *process, struct chunk *chunk)
 {
     struct chunk gone = *chunk;
 
@@ -241,14 +241,14 @@ static void purge(struct process *process, struct chunk *chunk)
     gone.phys->released_ns = world.now_ns;
 }
 
-static void purge_some(struct process *process, unsigned arg, bool all)
+static void trim_some(struct process *process, unsigned arg, bool all)
 {
     for (unsigned i = 0; i < CHUNKS_MAX; i++)
         if (process->chunks[i].id && (all || i == arg % CHUNKS_MAX) &&
             is_empty(&process->chunks[i]))
-            purge(process, &process->chunks[i]);
+            trim(process, &process->chunks[i]);
     if (all || arg % CHUNKS_MAX == 0)
-        across_purge(process, false);
+        across_trim(process, false);
 }
 
 /* Of what is freed before or meanwhile. */
@@ -298,7 +298,7 @@ static void run_short(struct process *process)
     end_graces(process);
     ask_freed(process, true);
     rule_given_back(process, asked, begun, ended);
-    purge_some(process, 0, true);
+    trim_some(process, 0, true);
 }
 
 /* ---- Opening -------------------------------------------------------------------------------- */
@@ -645,8 +645,8 @@ static void end(struct process *process)
     process->share = NULL;
     gs_fences_destroy(process->fences);
     strips_end(process);
-    across_purge(process, true);
-    externals_purge(process);
+    across_trim(process, true);
+    externals_trim(process);
     for (unsigned i = 0; i < CHUNKS_MAX; i++)
         if (process->chunks[i].id)
             driver_release(process->chunks[i].handle);
@@ -690,10 +690,10 @@ void program_perform(struct process *process, const struct operation *operation)
         return free_some(process, arg);
     case OP_PASS_ON:
         return pass_on(process, arg);
-    case OP_PURGE:
+    case OP_TRIM:
         ask_freed(process, false);
-        externals_purge(process);
-        return purge_some(process, arg, false);
+        externals_trim(process);
+        return trim_some(process, arg, false);
     case OP_SHORT:
         return run_short(process);
     case OP_PUBLISH:
@@ -708,9 +708,9 @@ void program_perform(struct process *process, const struct operation *operation)
         return close_all(process);
     case OP_FREE_ALL:
         return free_all(process);
-    case OP_PURGE_ALL:
-        externals_purge(process);
-        return purge_some(process, 0, true);
+    case OP_TRIM_ALL:
+        externals_trim(process);
+        return trim_some(process, 0, true);
     case OP_OPEN_ALL:
         return open_all(process);
     default:

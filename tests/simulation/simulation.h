@@ -211,7 +211,7 @@ enum operation_kind {
     OP_CLOSE,
     OP_FREE,
     OP_PASS_ON,
-    OP_PURGE,
+    OP_TRIM,
     OP_SHORT,
     OP_ASK,
     OP_CONTEXT,
@@ -225,7 +225,7 @@ enum operation_kind {
     /* When all comes to its end: */
     OP_CLOSE_ALL = OP_KINDS,
     OP_FREE_ALL,
-    OP_PURGE_ALL,
+    OP_TRIM_ALL,
     OP_OPEN_ALL,
     OP_ALL
 };
@@ -494,7 +494,7 @@ gs_status strip_export(struct process *process, struct block *block);
 /* NULL: this world has none, or no memory. */
 struct block *across_new(struct process *process, unsigned arg);
 /* Those that are handed out again go back to the driver; at the end all. */
-void across_purge(struct process *process, bool at_the_end);
+void across_trim(struct process *process, bool at_the_end);
 void handle_enter(struct block *block);
 
 /* ---- external.c: external memory ------------------------------------------------------------- */
@@ -510,7 +510,7 @@ gs_status external_name(struct process *process, struct block *block,
 bool external_is_served(const struct block *block);
 void external_detach(struct process *process, struct block *block, unsigned arg);
 /* What deleters were called for goes back to the driver. */
-void externals_purge(struct process *process);
+void externals_trim(struct process *process);
 void externals_context_gone(struct process *process);
 void externals_end(struct process *process);
 void externals_thread_ends(struct process *process);

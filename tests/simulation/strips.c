@@ -237,7 +237,7 @@ struct block *across_new(struct process *process, unsigned arg)
     return block;
 }
 
-void across_purge(struct process *process, bool at_the_end)
+void across_trim(struct process *process, bool at_the_end)
 {
     for (struct block *block = world.blocks; block; block = block->next) {
         CUdeviceptr base;

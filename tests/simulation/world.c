@@ -389,7 +389,7 @@ static void serve_once_more(void)
     all_do(OP_FREE_ALL);
     if (!world.failed)
         await_no_limbo(SOON_NS);
-    all_do(OP_PURGE_ALL);
+    all_do(OP_TRIM_ALL);
     if (!world.failed && (!run_until(is_none_kept_that_was_asked_for, SOON_NS) ||
                           !run_until(is_nothing_kept, LATER_NS)))
         sim_fail("liveness: memory %llu of process %u went back to the driver, and others keep it",

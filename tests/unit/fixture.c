@@ -200,8 +200,8 @@ size_t fixture_release(struct fixture *fixture, bool wait)
 {
     const struct gs_patience patience = gs_patience_of(UINT64_MAX);
 
-    return gs_device_purge(fixture->core, current(fixture)->device, wait ? &patience : NULL,
-                           SIZE_MAX);
+    return gs_device_trim(fixture->core, current(fixture)->device, wait ? &patience : NULL,
+                          SIZE_MAX);
 }
 
 struct fixture_arena fixture_arena(struct fixture *fixture)

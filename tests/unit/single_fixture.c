@@ -16,7 +16,7 @@ TestSuite(single, .fini = is_over);
 void lone_start(struct single_fixture *lone)
 {
     fixture_options(&lone->base);
-    lone->base.options.lone_stream = true;
+    lone->base.options.single_stream = true;
     fixture_start(&lone->base);
     MUST(cuStreamCreate(&lone->a, CU_STREAM_NON_BLOCKING));
     MUST(cuStreamCreate(&lone->b, CU_STREAM_NON_BLOCKING));
@@ -55,7 +55,7 @@ unsigned lone_others(struct single_fixture *lone, CUdeviceptr address, unsigned 
     return fixture_count_other(&lone->base, lone->a, address, value, WORDS);
 }
 
-uint64_t lone_stream(struct single_fixture *lone)
+uint64_t single_stream(struct single_fixture *lone)
 {
     return gs_single_state(gs_core_single(lone->base.core));
 }

@@ -27,7 +27,7 @@ void lone_fill(struct single_fixture *lone, CUstream stream, CUdeviceptr address
                uint64_t delay_ns);
 /* How many words differ, when all work is done. Looked at without the library's knowledge. */
 unsigned lone_others(struct single_fixture *lone, CUdeviceptr address, unsigned value);
-uint64_t lone_stream(struct single_fixture *lone);
+uint64_t single_stream(struct single_fixture *lone);
 /* A block that was freed behind work in stream a, and is handed out again at once. */
 CUdeviceptr lone_reused_behind(struct single_fixture *lone, uint64_t delay_ns);
 void lone_submits_on_a(struct single_fixture *lone);

@@ -177,7 +177,7 @@ static void signals_are_blocked(void)
             }
             if (status)
                 fclose(status);
-            if (strcmp(name, "gpushim-purge") != 0 && strcmp(name, "gpushim-share") != 0)
+            if (strcmp(name, "gpushim-trim") != 0 && strcmp(name, "gpushim-share") != 0)
                 continue;
             found++;
             for (int signal = 1; signal < 32; signal++)

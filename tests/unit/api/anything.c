@@ -137,7 +137,7 @@ static void other_things(void)
         break;
     default:
         gs_latch_take(&arena->lock);
-        gs_arena_settle_locked(arena);
+        gs_arena_merge_quick_locked(arena);
         piece = gs_arena_detach_locked(arena, 1, below(2) ? SIZE_MAX : below(40) * MIB);
         gs_latch_release(&arena->lock);
         gs_pieces_unmap(f.core, piece);
@@ -266,7 +266,7 @@ Test(anything, adds_up_on_a_full_device, .timeout = 120)
 Test(anything, adds_up_with_one_stream, .timeout = 120)
 {
     fixture_options(&f);
-    f.options.lone_stream = true;
+    f.options.single_stream = true;
     streams = 1;
     lives("1G");
 }

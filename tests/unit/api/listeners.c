@@ -3,7 +3,7 @@
 #include <criterion/criterion.h>
 
 #include "core/api/pin.h"
-#include "core/process/purge.h"
+#include "core/process/trimmer.h"
 #include "core/process/reclaim.h"
 #include "tests/system.h"
 #include "tests/unit/fixture.h"
@@ -46,7 +46,7 @@ static void start(void (*listener)(void))
 {
     call = listener;
     fixture_options(&f);
-    f.options.purge_ns = UINT64_C(3600000000000);
+    f.options.decay_ns = UINT64_C(3600000000000);
     fixture_start(&f);
     gs_core_on_unmap(f.core, unmapping);
 }
@@ -79,7 +79,7 @@ Test(listeners, one_that_asks_what_is_free_does_not_wait_for_its_own_release)
     gs_latch_take(&fixture_home(&f)->lock);
     fixture_home(&f)->kept.live_peak = 400 * MIB;
     gs_latch_release(&fixture_home(&f)->lock);
-    cr_assert(gs_purge_trim(f.core));
+    cr_assert(gs_trimmer_wake(f.core));
     while (__atomic_load_n(&calls, __ATOMIC_SEQ_CST) < 2)
         usleep(1000);
     cr_assert_eq(sleeps, 0);

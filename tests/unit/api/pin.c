@@ -36,7 +36,7 @@ static const struct gs_reg_backend device = {.name = "test",
 static void start(bool single)
 {
     fixture_options(&f);
-    f.options.lone_stream = single;
+    f.options.single_stream = single;
     f.options.registrations = (struct gs_regcache_options){.count = 64, .bytes = UINT64_MAX};
     fixture_start(&f);
 }

@@ -56,7 +56,7 @@ Test(single, what_reaches_memory_beside_the_stream_waits_for_it)
         reused = lone_alloc(&f, 8 * MIB);
         cr_assert_eq(reused, block);
         ends[i].by();
-        cr_assert_eq(lone_stream(&f), GS_SINGLE_MULTI, "%s", ends[i].name);
+        cr_assert_eq(single_stream(&f), GS_SINGLE_MULTI, "%s", ends[i].name);
         cr_assert_eq(cuStreamQuery(f.a), CUDA_SUCCESS, "%s", ends[i].name);
         lone_finish(&f);
     }

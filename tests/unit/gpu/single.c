@@ -47,13 +47,13 @@ Test(single, a_second_stream_comes_behind_what_was_freed)
     softcuda_hold(1);
     block = lone_reused_behind(&f, 30 * MS);
     lone_fill(&f, f.b, block, 2, 0);
-    cr_assert_eq(lone_stream(&f), GS_SINGLE_DRAINING);
+    cr_assert_eq(single_stream(&f), GS_SINGLE_DRAINING);
     softcuda_hold(0);
     cr_assert_eq(lone_others(&f, block, 2), 0);
     /* From now on frees wait. */
     softcuda_hold(1);
     lone_fill(&f, f.b, block, 3, 0);
-    cr_assert_eq(lone_stream(&f), GS_SINGLE_MULTI);
+    cr_assert_eq(single_stream(&f), GS_SINGLE_MULTI);
     lone_free(&f, block);
     other = lone_alloc(&f, 8 * MIB);
     cr_assert_neq(other, block);
@@ -112,7 +112,7 @@ Test(single, a_stream_that_cannot_wait_keeps_no_other_thread, .timeout = 60)
     gs_single_stalls(gs_core_single(f.base.core), f.a);
     softcuda_hold(0);
     pthread_join(thread, NULL);
-    cr_assert_eq(lone_stream(&f), GS_SINGLE_MULTI);
+    cr_assert_eq(single_stream(&f), GS_SINGLE_MULTI);
     cr_assert_eq(cuStreamQuery(f.a), CUDA_SUCCESS, "the other came behind");
 }
 
@@ -147,7 +147,7 @@ static void ends_for_want_of_a_mark(const char *call, void (*submit)(struct sing
     cr_assert_eq(fixture_counts(&f.base).at_once, 1);
     cr_assert_eq(softcuda_fail(call, 1, CUDA_ERROR_OUT_OF_MEMORY), 0);
     submit(&f);
-    cr_assert_neq(lone_stream(&f), (uint64_t)(uintptr_t)f.a, "%s", call);
+    cr_assert_neq(single_stream(&f), (uint64_t)(uintptr_t)f.a, "%s", call);
     lone_fill(&f, f.a, block, 2, 0);
     lone_free(&f, block);
     cr_assert_eq(fixture_counts(&f.base).at_once, 1, "%s: no mark, and still at once", call);
@@ -184,7 +184,7 @@ Test(single, a_driver_without_memory_for_an_event_is_not_waited_for, .timeout = 
     cr_assert_null(current, "the wait's own context stays with the thread");
     MUST(cuCtxPushCurrent(context));
     lone_fill(&f, f.b, block, 2, 0);
-    cr_assert_eq(lone_stream(&f), GS_SINGLE_MULTI);
+    cr_assert_eq(single_stream(&f), GS_SINGLE_MULTI);
     softcuda_reset();
     cr_assert_eq(lone_others(&f, block, 2), 0);
 }
@@ -199,7 +199,7 @@ Test(single, a_fill_on_another_stream_ends_nothing)
     block = lone_alloc(&f, 8 * MIB);
     gs_core_touches(f.base.core, f.b, block, 0);
     MUST(cuMemsetD32Async(block, 7, WORDS, f.b));
-    cr_assert_eq(lone_stream(&f), GS_SINGLE_UNUSED);
+    cr_assert_eq(single_stream(&f), GS_SINGLE_UNUSED);
     lone_free(&f, block);
     cr_assert_eq(fixture_counts(&f.base).at_once, 0);
     MUST(cuCtxSynchronize());
@@ -209,7 +209,7 @@ Test(single, a_fill_on_another_stream_ends_nothing)
     gs_core_touches(f.base.core, f.b, block + 4, 0);
     MUST(cuMemsetD32Async(block, 2, WORDS, f.b));
     cr_assert_eq(lone_others(&f, block, 2), 0);
-    cr_assert_eq(lone_stream(&f), (uint64_t)(uintptr_t)f.a);
+    cr_assert_eq(single_stream(&f), (uint64_t)(uintptr_t)f.a);
 
     other = lone_alloc(&f, 8 * MIB);
     softcuda_hold(1);
@@ -352,7 +352,7 @@ Test(single, without_context_events_nothing_is_recorded_in_a_stream_that_is_gone
     before = softcuda_calls("cuEventRecord");
     lone_fill(&f, f.b, block, 2, 0);
     cr_assert_eq(softcuda_calls("cuEventRecord"), before);
-    cr_assert_eq(lone_stream(&f), GS_SINGLE_MULTI);
+    cr_assert_eq(single_stream(&f), GS_SINGLE_MULTI);
     MUST(cuStreamCreate(&f.a, CU_STREAM_NON_BLOCKING));
     cr_assert_eq(lone_others(&f, block, 2), 0);
     lone_finish(&f);
@@ -371,7 +371,7 @@ Test(single, the_streams_end_is_the_end)
     softcuda_hold(1);
     block = lone_reused_behind(&f, 20 * MS);
     gs_core_stream_gone(f.base.core, f.a);
-    cr_assert_eq(lone_stream(&f), GS_SINGLE_DRAINING);
+    cr_assert_eq(single_stream(&f), GS_SINGLE_DRAINING);
     waits = softcuda_calls("cuStreamWaitEvent");
     gs_single_submits(gs_core_single(f.base.core), gone); /* as if it were another */
     cr_assert_eq(softcuda_calls("cuStreamWaitEvent"), waits + 1);
@@ -382,6 +382,6 @@ Test(single, the_streams_end_is_the_end)
     MUST(cuStreamDestroy(gone));
     MUST(cuStreamCreate(&f.a, CU_STREAM_NON_BLOCKING));
     lone_fill(&f, f.b, block, 2, 0);
-    cr_assert_eq(lone_stream(&f), GS_SINGLE_MULTI);
+    cr_assert_eq(single_stream(&f), GS_SINGLE_MULTI);
     cr_assert_eq(lone_others(&f, block, 2), 0);
 }

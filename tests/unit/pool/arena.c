@@ -58,7 +58,7 @@ Test(arena, a_block_is_found_from_far_within_after_others_before_it_merged)
     MUST(cuCtxSynchronize());
     arena = fixture_lock_pool(&f, large);
     gs_arena_collect_locked(arena);
-    gs_arena_settle_locked(arena);
+    gs_arena_merge_quick_locked(arena);
     gs_latch_release(&arena->lock);
     for (size_t at = 0; at < 256 << 10; at += 5000) {
         MUST(gs_core_find(f.core, large + at, &info));
@@ -306,7 +306,7 @@ Test(arena, figures_are_what_they_stand_for_when_all_is_back)
     struct gs_arena *arena;
     unsigned seed = 7;
 
-    f.options.lone_stream = true;
+    f.options.single_stream = true;
     fixture_start(&f);
     stays = must_alloc(&f, 512);
     for (int i = 0; i < 100; i++)
@@ -326,7 +326,7 @@ Test(arena, figures_are_what_they_stand_for_when_all_is_back)
             MUST(gs_core_free(f.core, block[i]));
     arena = fixture_lock_pool(&f, stays);
     gs_arena_collect_locked(arena);
-    gs_arena_settle_locked(arena);
+    gs_arena_merge_quick_locked(arena);
     cr_assert_eq(arena->live, 512);
     cr_assert_eq(arena->free_bytes, arena->reserved - 512);
     cr_assert_eq(arena->free.quick_bytes, 0);

@@ -107,7 +107,7 @@ static void take_out(unsigned first, unsigned count, size_t size)
     for (unsigned i = first; i < first + count; i++)
         give(block[i]);
     gs_latch_take(&arena->lock);
-    gs_arena_settle_locked(arena);
+    gs_arena_merge_quick_locked(arena);
     pieces = gs_arena_detach_locked(arena, count * size, SIZE_MAX);
     gs_latch_release(&arena->lock);
     cr_assert_eq(gs_pieces_unmap(f.core, pieces), count * size);
@@ -308,7 +308,7 @@ Test(growing, a_context_may_end_under_it)
         cr_assert_eq(gs_core_alloc(f.core, 40 * MIB, &block[3]), GS_NO_CONTEXT);
         moment = NULL;
         must_add_up(&f);
-        gs_context_purge_dead(f.core);
+        gs_context_trim_dead(f.core);
         softcuda_census(&after);
         cr_assert_eq(after.handles, before.handles);
         cr_assert_eq(after.mappings, before.mappings);

@@ -167,7 +167,7 @@ Test(host_memory, out_while_pieces_leave, .timeout = 60)
         fixture_drain(&f);
         arena = fixture_home(&f);
         gs_latch_take(&arena->lock);
-        gs_arena_settle_locked(arena);
+        gs_arena_merge_quick_locked(arena);
         for (struct gs_block *record = arena->free.spare; record; record = arena->free.spare) {
             arena->free.spare = record->above;
             free(record);

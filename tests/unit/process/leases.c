@@ -40,7 +40,7 @@ static void start(uint64_t grace_ns)
 {
     snprintf(dir, sizeof dir, "/tmp/gpushim-leases-%d", (int)getpid());
     fixture_options(&f);
-    f.options.purge_ns = 3600 * 1000 * MS; /* it gives nothing back meanwhile */
+    f.options.decay_ns = 3600 * 1000 * MS; /* it gives nothing back meanwhile */
     f.options.cross = false;               /* its importers, by hand, take a descriptor */
     f.options.share.enable = true;
     f.options.share.grace_ns = f.options.share.grace_least_ns = grace_ns;

@@ -144,7 +144,7 @@ static void *gives_back(void *arg)
     struct call *call = arg;
     const struct gs_patience patience = gs_patience_of(UINT64_MAX);
 
-    call->given = gs_device_purge(call->f->core, &call->f->core->device[0], &patience, SIZE_MAX);
+    call->given = gs_device_trim(call->f->core, &call->f->core->device[0], &patience, SIZE_MAX);
     return NULL;
 }
 
@@ -309,7 +309,7 @@ Test(lifetime, a_record_is_of_use_to_its_own_context_alone, .timeout = 60)
     CUdeviceptr block;
     CUstream stream;
 
-    f.options.lone_stream = true;
+    f.options.single_stream = true;
     fixture_start(&f);
     MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     MUST(gs_core_alloc(f.core, 8 * MIB, &block));

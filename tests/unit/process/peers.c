@@ -67,7 +67,7 @@ static void *grow(void *arg)
     return NULL;
 }
 
-Test(peers, have_access_to_a_chunk_before_a_block_of_it_is_handed_out, .timeout = 60)
+Test(peers, have_access_to_a_piece_before_a_block_of_it_is_handed_out, .timeout = 60)
 {
     struct gs_arena *arena;
     CUdeviceptr first, released;

@@ -62,7 +62,7 @@ static void detach_one(void)
     struct gs_piece *piece;
 
     gs_latch_take(&arena->lock);
-    gs_arena_settle_locked(arena);
+    gs_arena_merge_quick_locked(arena);
     piece = gs_arena_detach_locked(arena, 1, SIZE_MAX);
     gs_latch_release(&arena->lock);
     cr_assert_not_null(piece);
@@ -363,7 +363,7 @@ static size_t let_go(size_t bytes)
     struct gs_piece *pieces;
 
     gs_latch_take(&arena->lock);
-    gs_arena_settle_locked(arena);
+    gs_arena_merge_quick_locked(arena);
     pieces = gs_arena_detach_locked(arena, bytes, SIZE_MAX);
     gs_latch_release(&arena->lock);
     return gs_pieces_unmap(f.core, pieces);
@@ -417,7 +417,7 @@ Test(regions, of_a_surplus_no_piece_leaves_that_is_larger)
         give(block[i]);
     arena = fixture_home(&f);
     gs_latch_take(&arena->lock);
-    gs_arena_settle_locked(arena);
+    gs_arena_merge_quick_locked(arena);
     cr_assert_null(gs_arena_detach_locked(arena, 1, 62 * MIB));
     pieces = gs_arena_detach_locked(arena, 1, 130 * MIB);
     gs_latch_release(&arena->lock);
@@ -543,14 +543,14 @@ Test(regions, of_a_context_whose_memory_the_driver_does_not_unmap_are_nobodys)
 /* ---- How much is kept ---------------------------------------------------------------------- */
 
 /* With so much of the device left. */
-static size_t excess(size_t left)
+static size_t surplus(size_t left)
 {
     struct gs_arena *arena = fixture_home(&f);
     size_t bytes;
 
     f.core->figures.left[0] = left;
     gs_latch_take(&arena->lock);
-    bytes = gs_arena_excess_locked(arena);
+    bytes = gs_arena_surplus_locked(arena);
     gs_latch_release(&arena->lock);
     return bytes;
 }
@@ -565,15 +565,15 @@ Test(regions, what_was_live_lately_is_kept_and_a_slack_that_a_full_device_has_le
     must_alloc(&f, 1000 * MIB);
     block = must_alloc(&f, 3000 * MIB);
     give(block);
-    cr_assert_eq(excess(0), 0);
+    cr_assert_eq(surplus(0), 0);
     arena->kept.live_peak = 2000 * MIB;
-    cr_assert_eq(excess((size_t)60 << 30), reserved() - 2000 * MIB - 2000 * MIB / 100 * 16);
-    cr_assert_eq(excess((size_t)32 << 30), reserved() - 2000 * MIB - 2000 * MIB / 100 * 16);
-    cr_assert_eq(excess((size_t)16 << 30), reserved() - 2000 * MIB - 2000 * MIB / 100 * 10);
-    cr_assert_eq(excess(MIB), reserved() - 2000 * MIB - 2000 * MIB / 100 * 4);
-    cr_assert_eq(excess(0), reserved() - 2000 * MIB - 2000 * MIB / 100 * 16, "not known");
+    cr_assert_eq(surplus((size_t)60 << 30), reserved() - 2000 * MIB - 2000 * MIB / 100 * 16);
+    cr_assert_eq(surplus((size_t)32 << 30), reserved() - 2000 * MIB - 2000 * MIB / 100 * 16);
+    cr_assert_eq(surplus((size_t)16 << 30), reserved() - 2000 * MIB - 2000 * MIB / 100 * 10);
+    cr_assert_eq(surplus(MIB), reserved() - 2000 * MIB - 2000 * MIB / 100 * 4);
+    cr_assert_eq(surplus(0), reserved() - 2000 * MIB - 2000 * MIB / 100 * 16, "not known");
     arena->kept.live_peak = 0;
-    cr_assert_eq(excess(MIB), reserved() - 1000 * MIB - 1000 * MIB / 100 * 4,
+    cr_assert_eq(surplus(MIB), reserved() - 1000 * MIB - 1000 * MIB / 100 * 4,
                  "what is live counts");
     end();
 }
@@ -595,9 +595,9 @@ Test(regions, what_streams_have_for_themselves_is_held_and_does_not_leave)
     MUST(gs_core_free_async(f.core, ordered[0], stream));
     cr_assert_eq(arena->order.bytes, 32 * MIB);
     arena->kept.live_peak = 0;
-    cr_assert_eq(excess(MIB), reserved() - 1120 * MIB - 1120 * MIB / 100 * 4);
+    cr_assert_eq(surplus(MIB), reserved() - 1120 * MIB - 1120 * MIB / 100 * 4);
     MUST(gs_core_free_async(f.core, ordered[1], stream));
-    cr_assert_eq(excess(MIB), fixture_arena(&f).free_bytes, "and no more than is free");
+    cr_assert_eq(surplus(MIB), fixture_arena(&f).free_bytes, "and no more than is free");
     MUST(cuStreamDestroy(stream));
     end();
 }
@@ -611,6 +611,6 @@ Test(regions, of_little_memory_all_is_kept)
     must_alloc(&f, 4096);
     give(block);
     fixture_home(&f)->kept.live_peak = 0;
-    cr_assert_eq(excess(MIB), 2 * MIB, "64 MiB and the live ones' piece");
+    cr_assert_eq(surplus(MIB), 2 * MIB, "64 MiB and the live ones' piece");
     end();
 }

@@ -1,5 +1,5 @@
 /* What an arena holds too much of goes back to the driver in the background
- * (core/process/purge.h). */
+ * (core/process/trimmer.h). */
 #include <criterion/criterion.h>
 
 #include "core/base/clock.h"
@@ -15,7 +15,7 @@ static void *give_back(void *core)
 {
     struct gs_core *of = core;
 
-    gs_device_purge(of, &of->device[0], NULL, SIZE_MAX);
+    gs_device_trim(of, &of->device[0], NULL, SIZE_MAX);
     return NULL;
 }
 
@@ -46,7 +46,7 @@ static struct gs_arena *make_spare(size_t lately)
     struct gs_arena *arena;
 
     fixture_options(&f);
-    f.options.purge_ns = 3600 * 1000 * MS;
+    f.options.decay_ns = 3600 * 1000 * MS;
     fixture_start(&f);
     arena = fixture_home(&f);
     must_alloc(&f, 400 * MIB);
@@ -63,10 +63,10 @@ static struct gs_arena *make_spare(size_t lately)
 
 static void trim(void)
 {
-    cr_assert(gs_purge_trim(f.core));
-    while (__atomic_load_n(&f.core->purge.surplus, __ATOMIC_SEQ_CST))
+    cr_assert(gs_trimmer_wake(f.core));
+    while (__atomic_load_n(&f.core->trimmer.surplus, __ATOMIC_SEQ_CST))
         usleep(1000);
-    while (__atomic_load_n(&f.core->purge.busy, __ATOMIC_SEQ_CST))
+    while (__atomic_load_n(&f.core->trimmer.busy, __ATOMIC_SEQ_CST))
         usleep(1000);
 }
 
@@ -104,7 +104,7 @@ Test(release, what_is_beyond_the_target_when_an_arena_has_grown_goes_back, .time
     size_t most;
 
     setenv("SOFTCUDA_MEMORY", "4G", 1); /* of pieces of 16 MiB */
-    f.options.purge_ns = 3600 * 1000 * MS;
+    f.options.decay_ns = 3600 * 1000 * MS;
     fixture_start(&f);
     arena = fixture_home(&f);
     must_alloc(&f, 400 * MIB);

@@ -10,7 +10,7 @@
 #include "tests/unit/single_fixture.h"
 
 /* Chunks that the GPU is at stay, and go when it has passed. */
-Test(single, a_chunk_goes_back_when_no_work_touches_it)
+Test(single, a_piece_goes_back_when_no_work_touches_it)
 {
     CUdeviceptr block;
 
@@ -25,7 +25,7 @@ Test(single, a_chunk_goes_back_when_no_work_touches_it)
     MUST(cuCtxSynchronize());
     fixture_release(&f.base, false);
     cr_assert_eq(fixture_arena(&f.base).reserved, 0);
-    cr_assert_eq(lone_stream(&f), (uint64_t)(uintptr_t)f.a);
+    cr_assert_eq(single_stream(&f), (uint64_t)(uintptr_t)f.a);
 }
 
 static CUdeviceptr lone_ordered(CUstream stream)
@@ -105,7 +105,7 @@ Test(single, what_another_stream_worked_on_is_not_free_for_all)
     MUST(cuMemsetD32Async(block[1], 7, WORDS, f.b));
     for (int i = 0; i < 3; i++)
         MUST(gs_core_free_async(f.base.core, block[i], f.b));
-    cr_assert_eq(lone_stream(&f), (uint64_t)(uintptr_t)f.a);
+    cr_assert_eq(single_stream(&f), (uint64_t)(uintptr_t)f.a);
     other = lone_alloc(&f, 64 * MIB);
     softcuda_hold(0);
     cr_assert_neq(other, block[0], "the other stream was at half of it");
@@ -247,14 +247,14 @@ Test(single, a_context_may_end)
     lone_fill(&f, f.a, block, 1, 5 * MS);
     detached = gs_core_context_detach(f.base.core, f.base.context);
     gs_core_context_stays(f.base.core, f.base.context, detached);
-    cr_assert_eq(lone_stream(&f), (uint64_t)(uintptr_t)f.a);
+    cr_assert_eq(single_stream(&f), (uint64_t)(uintptr_t)f.a);
     lone_free(&f, block);
     cr_assert_eq(lone_alloc(&f, 8 * MIB), block);
     lone_free(&f, block);
     detached = gs_core_context_detach(f.base.core, f.base.context);
     MUST(cuCtxSynchronize());
     gs_core_context_gone(f.base.core, f.base.context, detached);
-    cr_assert_eq(lone_stream(&f), GS_SINGLE_UNUSED);
+    cr_assert_eq(single_stream(&f), GS_SINGLE_UNUSED);
 
     again = fixture_context_new();
     MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
@@ -276,8 +276,8 @@ Test(single, idle_memory_goes_back)
     CUdeviceptr block;
 
     fixture_options(&f.base);
-    f.base.options.lone_stream = true;
-    f.base.options.purge_ns = 20 * MS;
+    f.base.options.single_stream = true;
+    f.base.options.decay_ns = 20 * MS;
     fixture_start(&f.base);
     MUST(cuStreamCreate(&f.a, CU_STREAM_NON_BLOCKING));
     MUST(cuStreamCreate(&f.b, CU_STREAM_NON_BLOCKING));

@@ -154,7 +154,7 @@ Test(waits, idle_memory_goes_a_millisecond_after_who_grows_at_most)
     fixture_drain(&f);
     arena = fixture_home(&f);
     gs_latch_take(&arena->lock);
-    gs_arena_settle_locked(arena);
+    gs_arena_merge_quick_locked(arena);
     pieces = gs_arena_detach_locked(arena, 1, SIZE_MAX);
     gs_latch_release(&arena->lock);
     cr_assert(pieces && !pieces->after);
@@ -305,11 +305,11 @@ Test(waits, a_broker_that_is_not_there_is_looked_for_once_in_96_seconds)
 Test(waits, an_exit_waits_half_a_second_for_the_thread_that_gives_back)
 {
     fixture_start(&f);
-    f.core->purge.busy = true;
+    f.core->trimmer.busy = true;
     begin();
-    gs_purge_at_exit(f.core);
+    gs_trimmer_at_exit(f.core);
     must_take(500000, 510000);
-    f.core->purge.busy = false;
+    f.core->trimmer.busy = false;
 }
 
 /* Who wakes on a full GPU rests longer and longer, and is not late for that. */

@@ -1,15 +1,15 @@
-/* What lies idle goes back to the driver by itself (core/process/purge.h). */
+/* What lies idle goes back to the driver by itself (core/process/trimmer.h). */
 #include <criterion/criterion.h>
 
 #include "core/base/clock.h"
 #include "core/process/context.h"
-#include "core/process/purge.h"
+#include "core/process/trimmer.h"
 #include "core/process/reclaim.h"
 #include "core/share/internal.h"
 #include "tests/system.h"
 #include "tests/unit/fixture.h"
 
-FIXTURE_SUITE(purge)
+FIXTURE_SUITE(trimmer)
 
 static size_t wait_until_reserved(size_t most)
 {
@@ -31,11 +31,11 @@ static CUresult unmap_alone(CUdeviceptr base, size_t size)
     return real_unmap(base, size);
 }
 
-Test(purge, idle_memory_goes_back_piece_by_piece_and_again_after_a_sleep)
+Test(trimmer, idle_memory_goes_back_piece_by_piece_and_again_after_a_sleep)
 {
     CUdeviceptr block[16], kept;
 
-    f.options.purge_ns = 40 * MS;
+    f.options.decay_ns = 40 * MS;
     fixture_start(&f);
     real_unmap = fixture_driver(&f)->mem_unmap;
     fixture_driver(&f)->mem_unmap = unmap_alone;
@@ -54,22 +54,22 @@ Test(purge, idle_memory_goes_back_piece_by_piece_and_again_after_a_sleep)
 }
 
 /* Neither of the two arenas is worth a thread by itself. */
-Test(purge, what_all_arenas_hold_together_is_worth_a_thread)
+Test(trimmer, what_all_arenas_hold_together_is_worth_a_thread)
 {
     CUcontext other;
 
-    f.options.purge_ns = 40 * MS;
+    f.options.decay_ns = 40 * MS;
     fixture_start(&f);
     must_alloc(&f, 40 * MIB);
-    cr_assert_not(gs_purge_is_there(f.core));
+    cr_assert_not(gs_trimmer_is_there(f.core));
     other = fixture_context_new();
     must_alloc(&f, 40 * MIB);
-    cr_assert(gs_purge_is_there(f.core));
+    cr_assert(gs_trimmer_is_there(f.core));
     MUST(cuCtxSetCurrent(f.context));
     gs_core_context_gone(f.core, other, gs_core_context_detach(f.core, other));
 }
 
-/* Looks of the purge thread, which wait at their end until they may go on. All atomic. */
+/* Looks of the trimmer, which wait at their end until they may go on. All atomic. */
 static bool looks_wait;
 static unsigned looks_come, looks_go;
 
@@ -88,7 +88,7 @@ struct gs_arena *__wrap_gs_next_arena(const struct gs_core *core, const struct g
     if (arena || !__atomic_load_n(&looks_wait, __ATOMIC_SEQ_CST))
         return arena;
     pthread_getname_np(pthread_self(), name, sizeof name);
-    if (strcmp(name, "gpushim-purge") != 0)
+    if (strcmp(name, "gpushim-trim") != 0)
         return arena;
     number = __atomic_add_fetch(&looks_come, 1, __ATOMIC_SEQ_CST);
     while (__atomic_load_n(&looks_wait, __ATOMIC_SEQ_CST) &&
@@ -120,7 +120,7 @@ static void start_looking(const char *memory)
 {
     setenv("SOFTCUDA_MEMORY", memory, 1);
     fixture_options(&f);
-    f.options.purge_ns = 20 * MS;
+    f.options.decay_ns = 20 * MS;
     looks_wait = true;
     fixture_start(&f);
 }
@@ -142,11 +142,11 @@ static void use_a_lot(void)
 }
 
 /* After each of the looks, from the first to the one before the thread's sleep, in turn. */
-Test(purge, what_is_freed_between_the_last_look_and_the_sleep_goes_back_too)
+Test(trimmer, what_is_freed_between_the_last_look_and_the_sleep_goes_back_too)
 {
     bool asleep = false;
 
-    f.options.purge_ns = 20 * MS;
+    f.options.decay_ns = 20 * MS;
     fixture_start(&f);
     for (unsigned last = 1; !asleep && last < 20; last++) {
         unsigned number = __atomic_load_n(&looks_come, __ATOMIC_SEQ_CST);
@@ -166,7 +166,7 @@ Test(purge, what_is_freed_between_the_last_look_and_the_sleep_goes_back_too)
     cr_assert(asleep);
 }
 
-Test(purge, each_look_forgets_an_eighth_of_what_was_live_at_most)
+Test(trimmer, each_look_forgets_an_eighth_of_what_was_live_at_most)
 {
     struct gs_arena *arena;
     size_t peak;
@@ -191,7 +191,7 @@ Test(purge, each_look_forgets_an_eighth_of_what_was_live_at_most)
     end_looking();
 }
 
-Test(purge, of_idle_memory_an_arena_keeps_48_mib)
+Test(trimmer, of_idle_memory_an_arena_keeps_48_mib)
 {
     start_looking("1G"); /* of pieces of 4 MiB */
     must_alloc(&f, 32 * MIB);
@@ -203,7 +203,7 @@ Test(purge, of_idle_memory_an_arena_keeps_48_mib)
     end_looking();
 }
 
-Test(purge, what_a_stream_has_for_itself_is_idle_with_it)
+Test(trimmer, what_a_stream_has_for_itself_is_idle_with_it)
 {
     CUstream stream;
     CUdeviceptr block;
@@ -221,9 +221,9 @@ Test(purge, what_a_stream_has_for_itself_is_idle_with_it)
     end_looking();
 }
 
-Test(purge, what_is_free_beyond_a_limit_goes_back_in_the_background)
+Test(trimmer, what_is_free_beyond_a_limit_goes_back_in_the_background)
 {
-    f.options.purge_ns = 3600 * 1000 * MS;
+    f.options.decay_ns = 3600 * 1000 * MS;
     f.options.cache_limit = 100 * MIB;
     fixture_start(&f);
     MUST(gs_core_free(f.core, must_alloc(&f, 400 * MIB)));
@@ -260,16 +260,16 @@ static void ask_too_soon(void)
     gs_lock_release(&f.core->share->lock);
 }
 
-Test(purge, what_is_beyond_a_limit_goes_while_an_answer_rests)
+Test(trimmer, what_is_beyond_a_limit_goes_while_an_answer_rests)
 {
-    f.options.purge_ns = 3600 * 1000 * MS;
+    f.options.decay_ns = 3600 * 1000 * MS;
     f.options.cache_limit = 100 * MIB;
     fixture_neighbours(&f);
     fixture_start(&f);
     MUST(gs_core_free(f.core, must_alloc(&f, 400 * MIB)));
     fixture_drain(&f);
     ask_too_soon();
-    cr_assert(gs_purge_trim(f.core));
+    cr_assert(gs_trimmer_wake(f.core));
     for (int i = 0; i < 4000 && !is_answered(f.core->share); i++)
         usleep(5000);
     cr_assert(is_answered(f.core->share));

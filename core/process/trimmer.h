@@ -1,12 +1,12 @@
 /*
  * Giving idle memory back in the background. A thread, started when a process first holds a good
- * deal, looks twice in each purge time: what was free all the time since the last look goes back
+ * deal, looks twice in each decay time: what was free all the time since the last look goes back
  * to the driver. When nothing changes any more it sleeps until memory is freed again. It also
  * answers other processes that find the GPU full (core/process/neighbour.h), and gives back what an
  * arena has beyond its target or its limit, a piece at a time.
  */
-#ifndef GS_CORE_PROCESS_PURGE_H
-#define GS_CORE_PROCESS_PURGE_H
+#ifndef GS_CORE_PROCESS_TRIMMER_H
+#define GS_CORE_PROCESS_TRIMMER_H
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -15,9 +15,9 @@
 
 struct gs_core;
 
-struct gs_purge {
+struct gs_trimmer {
     struct gs_background background;
-    int state;    /* atomic, and what the thread sleeps on: enum gs_purge_state */
+    int state;    /* atomic, and what the thread sleeps on: enum gs_trimmer_state */
     bool ending;  /* atomic: the process exits, no driver call is begun */
     bool busy;    /* atomic: the thread is at work, and may be in the driver */
     bool surplus; /* atomic: an arena may have more than its target, or its limit */
@@ -25,25 +25,25 @@ struct gs_purge {
 
 /* An arena has grown, or the program made memory itself: the thread is started where all of that
  * together is enough for it. No lock is held. */
-void gs_purge_grown(struct gs_core *core);
+void gs_trimmer_grown(struct gs_core *core);
 /* Memory was freed (struct gs_arena_shared's activity). Any lock may be held. */
-void gs_purge_activity(void *core);
-bool gs_purge_is_there(const struct gs_core *core);
+void gs_trimmer_activity(void *core);
+bool gs_trimmer_is_there(const struct gs_core *core);
 /* The process exits, or its core ends: no driver call is begun. */
-bool gs_purge_is_ending(const struct gs_core *core);
+bool gs_trimmer_is_ending(const struct gs_core *core);
 /* An arena has more than its target or its limit: wakes the thread for it; false: it is not there.
  * Any lock may be held. */
-bool gs_purge_trim(struct gs_core *core);
+bool gs_trimmer_wake(struct gs_core *core);
 /* The thread: that goes, where there is any. */
-void gs_purge_surplus(struct gs_core *core);
+void gs_trimmer_surplus(struct gs_core *core);
 /* Other processes ask for memory: wakes the thread for neighbour.h; false: it is not there, or is
  * not to give any. */
-bool gs_purge_asked(struct gs_core *core);
+bool gs_trimmer_asked(struct gs_core *core);
 /* Whether the caller is the thread. */
-bool gs_purge_is_this(const struct gs_core *core);
+bool gs_trimmer_is_this(const struct gs_core *core);
 /* Ends the thread and waits for it. */
-void gs_purge_stop(struct gs_core *core);
+void gs_trimmer_stop(struct gs_core *core);
 /* The process exits: waits a moment for a driver call under way, and lets none follow. */
-void gs_purge_at_exit(struct gs_core *core);
+void gs_trimmer_at_exit(struct gs_core *core);
 
 #endif

@@ -1,5 +1,5 @@
-/* Idle memory goes back to the driver (core/process/purge.h). */
-#include "core/process/purge.h"
+/* Idle memory goes back to the driver (core/process/trimmer.h). */
+#include "core/process/trimmer.h"
 
 #include <limits.h>
 #include <linux/futex.h>
@@ -18,13 +18,13 @@
 #define PEAK_SHARE     8                  /* of what was live lately, forgotten at each look */
 #define EXIT_WAIT_MS   500
 
-enum gs_purge_state {
-    PURGE_NONE,
-    PURGE_STARTING,
-    PURGE_AWAKE,
-    PURGE_ASLEEP,
-    PURGE_CALLED, /* awake, and there is something to trim, or for neighbour.h */
-    PURGE_STOP,
+enum gs_trimmer_state {
+    TRIMMER_NONE,
+    TRIMMER_STARTING,
+    TRIMMER_AWAKE,
+    TRIMMER_ASLEEP,
+    TRIMMER_CALLED, /* awake, and there is something to trim, or for neighbour.h */
+    TRIMMER_STOP,
 };
 
 static void futex_wait(int *word, int expected, uint64_t ns)
@@ -40,15 +40,15 @@ static void futex_wake(int *word)
 }
 
 /* Begins what may call the driver; false: the process exits. Ended by setting `busy` to false. */
-static bool begin(struct gs_purge *purge)
+static bool begin(struct gs_trimmer *trimmer)
 {
-    __atomic_store_n(&purge->busy, true, __ATOMIC_SEQ_CST);
-    return !__atomic_load_n(&purge->ending, __ATOMIC_SEQ_CST);
+    __atomic_store_n(&trimmer->busy, true, __ATOMIC_SEQ_CST);
+    return !__atomic_load_n(&trimmer->ending, __ATOMIC_SEQ_CST);
 }
 
-static void end(struct gs_purge *purge)
+static void end(struct gs_trimmer *trimmer)
 {
-    __atomic_store_n(&purge->busy, false, __ATOMIC_SEQ_CST);
+    __atomic_store_n(&trimmer->busy, false, __ATOMIC_SEQ_CST);
 }
 
 /* One piece of at most so many bytes (0: none), or, in any case, of what is beyond the arena's
@@ -75,67 +75,67 @@ static struct gs_piece *detach_surplus(struct gs_arena *arena)
     struct gs_piece *piece;
 
     gs_latch_take(&arena->lock);
-    piece = detach_one_locked(arena, gs_arena_excess_locked(arena), arena->kept.limit);
+    piece = detach_one_locked(arena, gs_arena_surplus_locked(arena), arena->kept.limit);
     gs_latch_release(&arena->lock);
     return piece;
 }
 
-bool gs_purge_is_ending(const struct gs_core *core)
+bool gs_trimmer_is_ending(const struct gs_core *core)
 {
-    return __atomic_load_n(&core->purge.ending, __ATOMIC_SEQ_CST);
+    return __atomic_load_n(&core->trimmer.ending, __ATOMIC_SEQ_CST);
 }
 
-void gs_purge_surplus(struct gs_core *core)
+void gs_trimmer_surplus(struct gs_core *core)
 {
     struct gs_arena *arena = NULL;
     struct gs_piece *piece;
 
-    if (!__atomic_exchange_n(&core->purge.surplus, false, __ATOMIC_SEQ_CST))
+    if (!__atomic_exchange_n(&core->trimmer.surplus, false, __ATOMIC_SEQ_CST))
         return;
     while ((arena = gs_next_arena(core, NULL, arena)))
-        while (!gs_purge_is_ending(core) && (piece = detach_surplus(arena)))
+        while (!gs_trimmer_is_ending(core) && (piece = detach_surplus(arena)))
             gs_pieces_unmap(core, piece);
 }
 
 /* The state is set back first: what is left to the thread from then on sets it again. */
 static void do_called(struct gs_core *core)
 {
-    struct gs_purge *purge = &core->purge;
-    int expected = PURGE_CALLED;
+    struct gs_trimmer *trimmer = &core->trimmer;
+    int expected = TRIMMER_CALLED;
 
-    __atomic_compare_exchange_n(&purge->state, &expected, PURGE_AWAKE, false, __ATOMIC_SEQ_CST,
+    __atomic_compare_exchange_n(&trimmer->state, &expected, TRIMMER_AWAKE, false, __ATOMIC_SEQ_CST,
                                 __ATOMIC_SEQ_CST);
-    if (begin(purge)) {
+    if (begin(trimmer)) {
         gs_neighbour_answer(core);
-        gs_purge_surplus(core);
+        gs_trimmer_surplus(core);
     }
-    end(purge);
+    end(trimmer);
 }
 
 /* May be set at any time. */
 static uint64_t decay_of(const struct gs_core *core)
 {
-    return __atomic_load_n(&core->options.purge_ns, __ATOMIC_SEQ_CST);
+    return __atomic_load_n(&core->options.decay_ns, __ATOMIC_SEQ_CST);
 }
 
 /* Until the state is another one, `ns` are over, or they are not `decay`'s any more. Other
  * processes that ask for memory are answered meanwhile, and pieces are given back. */
 static int sleep_in(struct gs_core *core, int state, uint64_t decay, uint64_t ns)
 {
-    struct gs_purge *purge = &core->purge;
+    struct gs_trimmer *trimmer = &core->trimmer;
     uint64_t now = gs_now_ns(), until = ns < UINT64_MAX - now ? now + ns : UINT64_MAX;
     int seen;
 
     for (;;) {
-        seen = __atomic_load_n(&purge->state, __ATOMIC_SEQ_CST);
-        if (seen == PURGE_AWAKE && seen == state && decay_of(core) != decay)
+        seen = __atomic_load_n(&trimmer->state, __ATOMIC_SEQ_CST);
+        if (seen == TRIMMER_AWAKE && seen == state && decay_of(core) != decay)
             return seen;
-        if (seen == PURGE_CALLED && state == PURGE_AWAKE)
+        if (seen == TRIMMER_CALLED && state == TRIMMER_AWAKE)
             do_called(core);
         else if (seen != state || now >= until)
             return seen;
         else
-            futex_wait(&purge->state, state, until == UINT64_MAX ? UINT64_MAX : until - now);
+            futex_wait(&trimmer->state, state, until == UINT64_MAX ? UINT64_MAX : until - now);
         now = gs_now_ns();
     }
 }
@@ -157,7 +157,7 @@ static bool give_idle(struct gs_core *core, struct gs_arena *arena, size_t idle)
     struct gs_piece *piece;
     bool any = false;
 
-    for (size_t keep; !gs_purge_is_ending(core); any = true) {
+    for (size_t keep; !gs_trimmer_is_ending(core); any = true) {
         gs_latch_take(&arena->lock);
         keep = arena->first ? KEPT_FIRST : KEPT_OTHER;
         piece = detach_one_locked(arena, idle > keep ? idle : 0, SIZE_MAX);
@@ -203,9 +203,9 @@ static bool look(struct gs_core *core)
     struct gs_arena *arena = NULL;
     bool used = false;
 
-    gs_context_purge_dead(core);
+    gs_context_trim_dead(core);
     while ((arena = gs_next_arena(core, NULL, arena))) {
-        if (gs_purge_is_ending(core))
+        if (gs_trimmer_is_ending(core))
             return false;
         used |= look_at(core, arena);
     }
@@ -215,37 +215,37 @@ static bool look(struct gs_core *core)
 static void *run(void *arg)
 {
     struct gs_core *core = arg;
-    struct gs_purge *purge = &core->purge;
-    int state = PURGE_AWAKE;
+    struct gs_trimmer *trimmer = &core->trimmer;
+    int state = TRIMMER_AWAKE;
 
-    pthread_setname_np(pthread_self(), "gpushim-purge");
+    pthread_setname_np(pthread_self(), "gpushim-trim");
     gs_releasing_goes_after(true);
-    while (state != PURGE_STOP) {
+    while (state != TRIMMER_STOP) {
         uint64_t decay = decay_of(core), pause = decay / 2;
         bool used;
 
-        if (begin(purge))
+        if (begin(trimmer))
             gs_neighbour_join(core); /* again where it could not be before */
-        end(purge);
+        end(trimmer);
         if (decay == 0) {
-            state = sleep_in(core, PURGE_AWAKE, decay, UINT64_MAX);
+            state = sleep_in(core, TRIMMER_AWAKE, decay, UINT64_MAX);
             continue;
         }
-        sleep_in(core, PURGE_AWAKE, decay, pause ? pause : 1);
+        sleep_in(core, TRIMMER_AWAKE, decay, pause ? pause : 1);
         if (decay_of(core) != decay)
             continue;
-        used = begin(purge) && look(core);
-        end(purge);
-        state = PURGE_AWAKE;
-        if (!used && __atomic_compare_exchange_n(&purge->state, &state, PURGE_ASLEEP, false,
+        used = begin(trimmer) && look(core);
+        end(trimmer);
+        state = TRIMMER_AWAKE;
+        if (!used && __atomic_compare_exchange_n(&trimmer->state, &state, TRIMMER_ASLEEP, false,
                                                  __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {
             /* What was freed after the look and before this has woken nobody. */
-            if (begin(purge) && look(core))
-                gs_purge_activity(core);
-            end(purge);
-            state = sleep_in(core, PURGE_ASLEEP, decay, UINT64_MAX);
+            if (begin(trimmer) && look(core))
+                gs_trimmer_activity(core);
+            end(trimmer);
+            state = sleep_in(core, TRIMMER_ASLEEP, decay, UINT64_MAX);
         } else {
-            state = __atomic_load_n(&purge->state, __ATOMIC_SEQ_CST);
+            state = __atomic_load_n(&trimmer->state, __ATOMIC_SEQ_CST);
         }
     }
     return NULL;
@@ -260,92 +260,92 @@ static size_t of_all_devices(const struct gs_core *core)
     return bytes;
 }
 
-void gs_purge_grown(struct gs_core *core)
+void gs_trimmer_grown(struct gs_core *core)
 {
-    struct gs_purge *purge = &core->purge;
-    int expected = PURGE_NONE;
+    struct gs_trimmer *trimmer = &core->trimmer;
+    int expected = TRIMMER_NONE;
 
-    if (__atomic_load_n(&purge->state, __ATOMIC_RELAXED) != PURGE_NONE ||
+    if (__atomic_load_n(&trimmer->state, __ATOMIC_RELAXED) != TRIMMER_NONE ||
         (decay_of(core) == 0 && !core->options.neighbours) ||
         of_all_devices(core) < WORTH_A_THREAD ||
-        !__atomic_compare_exchange_n(&purge->state, &expected, PURGE_STARTING, false,
+        !__atomic_compare_exchange_n(&trimmer->state, &expected, TRIMMER_STARTING, false,
                                      __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
         return;
     /* Without a thread the arena works on and keeps what it has; another growth tries again. */
-    __atomic_store_n(&purge->state,
-                     gs_background_start(&purge->background, run, core) == 0 ? PURGE_AWAKE
-                                                                             : PURGE_NONE,
+    __atomic_store_n(&trimmer->state,
+                     gs_background_start(&trimmer->background, run, core) == 0 ? TRIMMER_AWAKE
+                                                                               : TRIMMER_NONE,
                      __ATOMIC_SEQ_CST);
 }
 
-void gs_purge_activity(void *arg)
+void gs_trimmer_activity(void *arg)
 {
-    struct gs_purge *purge = &((struct gs_core *)arg)->purge;
-    int expected = PURGE_ASLEEP;
+    struct gs_trimmer *trimmer = &((struct gs_core *)arg)->trimmer;
+    int expected = TRIMMER_ASLEEP;
 
-    if (__atomic_load_n(&purge->state, __ATOMIC_RELAXED) == PURGE_ASLEEP &&
-        __atomic_compare_exchange_n(&purge->state, &expected, PURGE_AWAKE, false, __ATOMIC_SEQ_CST,
-                                    __ATOMIC_SEQ_CST))
-        futex_wake(&purge->state);
+    if (__atomic_load_n(&trimmer->state, __ATOMIC_RELAXED) == TRIMMER_ASLEEP &&
+        __atomic_compare_exchange_n(&trimmer->state, &expected, TRIMMER_AWAKE, false,
+                                    __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+        futex_wake(&trimmer->state);
 }
 
-bool gs_purge_is_there(const struct gs_core *core)
+bool gs_trimmer_is_there(const struct gs_core *core)
 {
-    int state = __atomic_load_n(&core->purge.state, __ATOMIC_RELAXED);
+    int state = __atomic_load_n(&core->trimmer.state, __ATOMIC_RELAXED);
 
-    return state > PURGE_STARTING && state < PURGE_STOP && !gs_purge_is_ending(core);
+    return state > TRIMMER_STARTING && state < TRIMMER_STOP && !gs_trimmer_is_ending(core);
 }
 
-static bool call(struct gs_purge *purge)
+static bool call(struct gs_trimmer *trimmer)
 {
-    int state = __atomic_load_n(&purge->state, __ATOMIC_SEQ_CST);
+    int state = __atomic_load_n(&trimmer->state, __ATOMIC_SEQ_CST);
 
-    while (state == PURGE_AWAKE || state == PURGE_ASLEEP)
-        if (__atomic_compare_exchange_n(&purge->state, &state, PURGE_CALLED, false,
+    while (state == TRIMMER_AWAKE || state == TRIMMER_ASLEEP)
+        if (__atomic_compare_exchange_n(&trimmer->state, &state, TRIMMER_CALLED, false,
                                         __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {
-            futex_wake(&purge->state);
+            futex_wake(&trimmer->state);
             return true;
         }
-    return state == PURGE_CALLED;
+    return state == TRIMMER_CALLED;
 }
 
-bool gs_purge_trim(struct gs_core *core)
+bool gs_trimmer_wake(struct gs_core *core)
 {
-    __atomic_store_n(&core->purge.surplus, true, __ATOMIC_SEQ_CST);
-    return gs_purge_is_there(core) && call(&core->purge);
+    __atomic_store_n(&core->trimmer.surplus, true, __ATOMIC_SEQ_CST);
+    return gs_trimmer_is_there(core) && call(&core->trimmer);
 }
 
-bool gs_purge_asked(struct gs_core *core)
+bool gs_trimmer_asked(struct gs_core *core)
 {
-    return core->options.neighbours && gs_purge_is_there(core) && call(&core->purge);
+    return core->options.neighbours && gs_trimmer_is_there(core) && call(&core->trimmer);
 }
 
-bool gs_purge_is_this(const struct gs_core *core)
+bool gs_trimmer_is_this(const struct gs_core *core)
 {
-    int state = __atomic_load_n(&core->purge.state, __ATOMIC_RELAXED);
+    int state = __atomic_load_n(&core->trimmer.state, __ATOMIC_RELAXED);
 
-    return state > PURGE_STARTING && gs_background_is_this(&core->purge.background);
+    return state > TRIMMER_STARTING && gs_background_is_this(&core->trimmer.background);
 }
 
 /* Only tests end a core: the thread comes by when it is done with the arena or the neighbour that
  * it is at. */
-void gs_purge_stop(struct gs_core *core)
+void gs_trimmer_stop(struct gs_core *core)
 {
-    struct gs_purge *purge = &core->purge;
+    struct gs_trimmer *trimmer = &core->trimmer;
 
-    if (__atomic_load_n(&purge->state, __ATOMIC_SEQ_CST) == PURGE_NONE)
+    if (__atomic_load_n(&trimmer->state, __ATOMIC_SEQ_CST) == TRIMMER_NONE)
         return;
-    __atomic_store_n(&purge->ending, true, __ATOMIC_SEQ_CST);
-    __atomic_store_n(&purge->state, PURGE_STOP, __ATOMIC_SEQ_CST);
-    futex_wake(&purge->state);
-    pthread_join(purge->background.thread, NULL);
+    __atomic_store_n(&trimmer->ending, true, __ATOMIC_SEQ_CST);
+    __atomic_store_n(&trimmer->state, TRIMMER_STOP, __ATOMIC_SEQ_CST);
+    futex_wake(&trimmer->state);
+    pthread_join(trimmer->background.thread, NULL);
 }
 
 /* The thread may be in a call of the driver, which is about to be unloaded. It ends that soon, and
  * calls no more; where it does not, the process ends all the same, half a second later. */
-void gs_purge_at_exit(struct gs_core *core)
+void gs_trimmer_at_exit(struct gs_core *core)
 {
-    __atomic_store_n(&core->purge.ending, true, __ATOMIC_SEQ_CST);
-    for (int i = 0; i < EXIT_WAIT_MS && __atomic_load_n(&core->purge.busy, __ATOMIC_SEQ_CST); i++)
+    __atomic_store_n(&core->trimmer.ending, true, __ATOMIC_SEQ_CST);
+    for (int i = 0; i < EXIT_WAIT_MS && __atomic_load_n(&core->trimmer.busy, __ATOMIC_SEQ_CST); i++)
         gs_rest_ns(GS_NS_PER_MS);
 }
