@@ -1,6 +1,6 @@
 """Checks the scripts that build, count and check (tests/lib.sh, tests/count.py, tests/check_docs.py,
-tests/check_format.py, tests/check_version.py, tests/layers/check_layers.py, shim/find_cuda.sh) on projects, headers,
-logs, pages and sources made up here.
+tests/check_format.py, tests/check_version.py, tests/check_words.py, tests/layers/check_layers.py, shim/find_cuda.sh)
+on projects, headers, logs, pages and sources made up here.
 
 usage: check_scripts.py REPOSITORY
 """
@@ -411,7 +411,24 @@ def check_format(folder):
     check('their status', run.returncode, 1)
 
 
+def check_words(folder):
+    texts = {
+        'core/pool/a.c': '/* The same of all. */\nint gs_chunk_size, stripe, purgeable;\n/* The same tree. */\n',
+        'core/share/b.c': 'int chunk;\n', 'tests/c.py': '"""The same where nothing is."""\nhe = her_own = "Himself"\n',
+        'examples/d.sh': '# dpkg --purge is no word of ours, purge is.\n', 'README.md': 'A plea.\n'}
+    for name, text in texts.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    run = subprocess.run([sys.executable, ROOT / 'tests' / 'check_words.py', folder], text=True, capture_output=True,
+                         check=False)
+    check('words', [line.split(' is retired')[0] for line in run.stdout.splitlines()], [
+        "README.md:1: 'plea'", "core/pool/a.c:1: '/* The same of'", "core/pool/a.c:2: 'chunk'",
+        "examples/d.sh:1: 'purge'", "tests/c.py:1: '\"\"\"The same where'", "tests/c.py:2: 'he'"])
+    check('their status', run.returncode, 1)
+
+
 for case in (check_configure, check_find_cuda, check_examples,
-             check_what_stands_in_the_way, check_count, check_pages, check_version, check_format, check_layers):
+             check_what_stands_in_the_way, check_count, check_pages, check_version, check_format, check_words,
+             check_layers):
     with tempfile.TemporaryDirectory() as name:
         case(pathlib.Path(name))
