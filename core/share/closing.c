@@ -407,9 +407,8 @@ void gs_closing_finish(struct gs_share *share)
             gs_cache_take_locked(share, opened);
         gs_closing_start_locked(share, opened);
     }
-    while (share->importer.closing) {
-        opened = share->importer.closing;
-        share->importer.closing = opened->next;
+    while ((opened = share->importer.closing)) {
+        LL_DELETE(share->importer.closing, opened);
         all_passed(share, opened);
         give_back_locked(share, opened);
     }
@@ -427,9 +426,8 @@ void gs_closing_finish(struct gs_share *share)
         gs_fence_pool_destroy(&context->pool);
         free(context);
     }
-    while (share->importer.spare_imports) {
-        import = share->importer.spare_imports;
-        share->importer.spare_imports = import->next;
+    while ((import = share->importer.spare_imports)) {
+        LL_DELETE(share->importer.spare_imports, import);
         free(import);
     }
     gs_lock_release(&share->importer.lock);

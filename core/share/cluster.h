@@ -25,6 +25,7 @@
 
 #include <string.h>
 
+#include "core/base/list.h"
 #include "core/share/exporter.h"
 
 /* Of an export that other machines may open, or of one that is another machine's. */
@@ -68,19 +69,14 @@ static inline void gs_cluster_due_locked(struct gs_share *share, struct gs_expor
     if (export->far->is_due)
         return;
     export->far->is_due = true;
-    export->far->next_due = share->exporter.cluster_due;
-    share->exporter.cluster_due = export;
+    LL_PREPEND2(share->exporter.cluster_due, export, far->next_due);
 }
 
 static inline void gs_cluster_gone_locked(struct gs_share *share, struct gs_export *export)
 {
-    struct gs_export **link = &share->exporter.cluster_due;
-
     if (!export->far || !export->far->is_due)
         return;
-    while (*link != export)
-        link = &(*link)->far->next_due;
-    *link = export->far->next_due;
+    LL_DELETE2(share->exporter.cluster_due, export, far->next_due);
     export->far->is_due = false;
 }
 
@@ -173,8 +169,7 @@ static inline void gs_cluster_import_unheld(struct gs_share *share, struct gs_ex
     if (!far || !far->lease || far->done)
         return;
     far->done = true;
-    far->next_done = share->store.cluster.done;
-    share->store.cluster.done = export;
+    LL_PREPEND2(share->store.cluster.done, export, far->next_done);
 }
 void gs_cluster_import_tick(struct gs_share *share);
 /* All of it goes, at the very end. */

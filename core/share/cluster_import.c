@@ -255,7 +255,7 @@ void gs_cluster_import_tick(struct gs_share *share)
     struct gs_export *export;
 
     while ((export = share->store.cluster.done)) {
-        share->store.cluster.done = export->far->next_done;
+        LL_DELETE2(share->store.cluster.done, export, far->next_done);
         export->far->done = false;
         if (export->references == 0 && export->pins == 0)
             export_drop(share, export);

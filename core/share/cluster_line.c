@@ -11,7 +11,7 @@
 #define LINE_MAX 65536 /* messages, beyond what is shared here */
 
 struct gs_agent_line {
-    struct gs_agent_line *next;
+    struct gs_agent_line *prev, *next;
     int fd;
     union gs_wire_message message; /* as much of it as it is long */
 };
@@ -58,11 +58,9 @@ static bool enqueue(struct gs_share *share, struct gs_client *client,
         hang_up(share, client, "no host memory is left for what it is to be told");
         return false;
     }
-    line->next = NULL;
     memcpy(&line->message, message, message->head.size);
     line->fd = fd < 0 ? -1 : gs_fd_copy(fd);
-    *(cluster->first ? &cluster->last->next : &cluster->first) = line;
-    cluster->last = line;
+    DL_APPEND(cluster->line, line);
     if (cluster->waiting++ == 0) {
         client->recalls_due++;
         gs_client_send_due(share, client);
@@ -87,7 +85,7 @@ bool gs_agent_tell(struct gs_share *share, const union gs_wire_message *message,
 
     if (!client || client->fd < 0 || gs_client_is_lost(client))
         return false;
-    error = share->store.cluster.first ? -EAGAIN : send_to(share, client, message, fd);
+    error = share->store.cluster.line ? -EAGAIN : send_to(share, client, message, fd);
     return !error || (gs_wire_goes_later(error) && enqueue(share, client, message, fd));
 }
 
@@ -96,10 +94,10 @@ void gs_agent_flush(struct gs_share *share, struct gs_client *client)
     struct gs_cluster *cluster = &share->store.cluster;
     struct gs_agent_line *line;
 
-    while ((line = cluster->first)) {
+    while ((line = cluster->line)) {
         if (gs_wire_goes_later(send_to(share, client, &line->message, line->fd)))
             return;
-        cluster->first = line->next;
+        DL_DELETE(cluster->line, line);
         if (--cluster->waiting == 0)
             client->recalls_due--;
         line_free(line);
@@ -109,11 +107,10 @@ void gs_agent_flush(struct gs_share *share, struct gs_client *client)
 void gs_agent_forget(struct gs_share *share)
 {
     struct gs_cluster *cluster = &share->store.cluster;
+    struct gs_agent_line *line, *next;
 
-    while (cluster->first) {
-        struct gs_agent_line *line = cluster->first;
-
-        cluster->first = line->next;
+    DL_FOREACH_SAFE(cluster->line, line, next) {
+        DL_DELETE(cluster->line, line);
         line_free(line);
     }
     cluster->waiting = 0;

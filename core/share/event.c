@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/base/list.h"
 #include "core/share/discard.h"
 #include "core/share/exporter.h"
 #include "core/share/memory.h"
@@ -39,12 +40,12 @@ struct gs_event_import {
 static struct gs_event_file *file_locked(struct gs_share *share, uint64_t number,
                                          const struct gs_fd *fd)
 {
-    struct gs_event_file *file = share->exporter.ipc_events.files;
+    struct gs_event_file *file;
 
-    while (file &&
-           (file->number != number || file->fd.inode != fd->inode || file->fd.device != fd->device))
-        file = file->next;
-    return file;
+    LL_FOREACH(share->exporter.ipc_events.files, file)
+        if (file->number == number && file->fd.inode == fd->inode && file->fd.device == fd->device)
+            return file;
+    return NULL;
 }
 
 /* The secret of a file, which is new or was given out before; or new in place of one that has
@@ -66,8 +67,7 @@ static gs_status secret_of(struct gs_share *share, uint64_t number, const struct
     file = file_locked(share, number, fd);
     if (!file) {
         file = made;
-        made->next = share->exporter.ipc_events.files;
-        share->exporter.ipc_events.files = made;
+        LL_PREPEND(share->exporter.ipc_events.files, made);
         made = NULL;
     }
     memcpy(ret_secret, file->secret, sizeof file->secret);
@@ -344,15 +344,13 @@ void gs_event_opened(struct gs_share *share, const struct gs_event_handle *handl
 void gs_events_free(struct gs_share *share)
 {
     struct gs_event_import *import, *next;
+    struct gs_event_file *file, *next_file;
 
     HASH_ITER(hh, share->exporter.ipc_events.imports, import, next) {
         HASH_DEL(share->exporter.ipc_events.imports, import);
         free(import);
     }
-    while (share->exporter.ipc_events.files) {
-        struct gs_event_file *file = share->exporter.ipc_events.files;
-
-        share->exporter.ipc_events.files = file->next;
+    LL_FOREACH_SAFE(share->exporter.ipc_events.files, file, next_file)
         free(file);
-    }
+    share->exporter.ipc_events.files = NULL;
 }

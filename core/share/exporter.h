@@ -27,11 +27,11 @@ struct gs_export {
     bool read_only;         /* importers are to map it for reading */
     bool wanted;            /* a withdrawal was refused: who comes to hold it is asked at once */
     bool recalled;          /* whoever holds it is asked to give it back */
-    bool queued[GS_WORKS];  /* the share thread is to do something about it */
-    struct gs_export *next_work[GS_WORKS];
-    uint64_t made_ns;  /* when its handle was asked for */
-    uint64_t freed_ns; /* 0: the program has it */
-    bool in_grace;     /* until that is over, or it was opened */
+    struct gs_export *work_before[GS_WORKS],
+        *work_behind[GS_WORKS]; /* in the list of what the share thread is to do; NULL: not in it */
+    uint64_t made_ns;           /* when its handle was asked for */
+    uint64_t freed_ns;          /* 0: the program has it */
+    bool in_grace;              /* until that is over, or it was opened */
     enum gs_export_state state;
     struct gs_export *older, *newer; /* in the list of its state */
     bool limbo_held;                 /* freed, and held by others: counted in the limbo */

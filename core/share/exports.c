@@ -1,4 +1,5 @@
 /* Exporter: the blocks of this process that others may open (core/share/share.h). */
+#include "core/base/list.h"
 #include "core/share/cluster.h"
 #include "core/share/let_go.h"
 
@@ -38,14 +39,13 @@ static bool prepare(struct gs_share *share, struct gs_export *export)
 
 static struct gs_export *next_work(struct gs_share *share, enum gs_work work)
 {
-    struct gs_work_queue *queue = &share->exporter.work[work];
-    struct gs_export *export;
+    struct gs_export **first = &share->exporter.work[work], *export;
 
     gs_lock_take(&share->lock);
-    export = queue->first;
+    export = *first;
     if (export) {
-        queue->first = export->next_work[work];
-        export->queued[work] = false; /* from now on it can be asked again; the pin is ours */
+        DL_DELETE2(*first, export, work_before[work], work_behind[work]);
+        export->work_before[work] = NULL; /* it can be asked again; the pin is ours */
     }
     gs_lock_release(&share->lock);
     return export;

@@ -82,7 +82,7 @@ void gs_flush_work(struct gs_share *share, uint64_t now)
     gs_lock_take(&share->lock);
     /* RECALLs come first: again in the next round. */
     wanted = share->asked.flush_wanted != share->asked.flush_begun &&
-             !share->exporter.work[GS_WORK_RECALL].first;
+             !share->exporter.work[GS_WORK_RECALL];
     if (!wanted) {
         gs_lock_release(&share->lock);
         return;

@@ -87,7 +87,7 @@ static struct gs_import *record_new(struct gs_share *share)
     gs_lock_take(&share->importer.lock);
     import = share->importer.spare_imports;
     if (import)
-        share->importer.spare_imports = import->next;
+        LL_DELETE(share->importer.spare_imports, import);
     gs_lock_release(&share->importer.lock);
     if (import)
         return import;
@@ -102,8 +102,7 @@ void gs_import_recycle_locked(struct gs_share *share, struct gs_import *import)
     free(import->sorted);
     import->sorted = NULL;
     import->count = import->room = 0;
-    import->next = share->importer.spare_imports;
-    share->importer.spare_imports = import;
+    LL_PREPEND(share->importer.spare_imports, import);
 }
 
 #define ROOM_MOST (UINT64_C(1) << 40) /* a handle may have been changed */

@@ -125,8 +125,8 @@ struct gs_link {
 
 /* Of a broker: other machines (cluster.h). The share thread's own. */
 struct gs_cluster {
-    uint64_t agent;                     /* the client that is the agent; 0: there is none */
-    struct gs_agent_line *first, *last; /* what it could not be told yet */
+    uint64_t agent;             /* the client that is the agent; 0: there is none */
+    struct gs_agent_line *line; /* what it could not be told yet */
     unsigned waiting;
     bool holds_due;         /* processes could not be told what they are to hold */
     uint32_t last_request;  /* that it was asked */
@@ -162,10 +162,8 @@ struct gs_ipc_events {
 /* What is exported (exports.c, queue.c, chunk_fds.c). */
 struct gs_exporter {
     struct gs_export *exports;
-    uint64_t next_export; /* atomic */
-    struct gs_work_queue {
-        struct gs_export *first, *last; /* `last` counts only where there is a first */
-    } work[GS_WORKS];
+    uint64_t next_export;                       /* atomic */
+    struct gs_export *work[GS_WORKS];           /* lists */
     struct gs_export *states[GS_EXPORT_STATES]; /* lists; of those in use there is none */
     uint64_t grace_due_ns; /* when the next grace may end, or earlier; GS_NEVER: none runs */
     /* Of what waits for a first open: what it keeps from the driver, and what its owner would have

@@ -74,19 +74,16 @@ static struct gs_peer *take_silent(struct gs_share *share)
 /* Two threads may ask at once, and each finds some of the others: of one process once. */
 static bool keep(struct gs_share *share, struct gs_peer *peer)
 {
-    struct gs_peer **link;
+    const struct gs_peer *other;
 
     gs_lock_take(&share->lock);
-    link = &share->asked.pressure.silent;
-    while (*link && strcmp((*link)->name, peer->name) != 0)
-        link = &(*link)->next;
-    if (!*link) {
-        peer->next = NULL;
-        *link = peer;
-        peer = NULL;
-    }
+    LL_FOREACH(share->asked.pressure.silent, other)
+        if (strcmp(other->name, peer->name) == 0)
+            break;
+    if (!other)
+        LL_PREPEND(share->asked.pressure.silent, peer);
     gs_lock_release(&share->lock);
-    return !peer;
+    return !other;
 }
 
 /* Those who were silent the last time. Who has answered by now, gone, or lost the connection, is

@@ -76,16 +76,12 @@ void gs_export_pin_locked(struct gs_share *share, struct gs_export *export)
 
 void gs_export_ask_locked(struct gs_share *share, struct gs_export *export, enum gs_work work)
 {
-    struct gs_work_queue *queue = &share->exporter.work[work];
-    bool first = !queue->first;
+    const bool is_first = !share->exporter.work[work];
 
-    if (export->queued[work])
+    if (export->work_before[work])
         return;
-    export->queued[work] = true;
     gs_export_pin_locked(share, export);
-    export->next_work[work] = NULL;
-    *(first ? &queue->first : &queue->last->next_work[work]) = export;
-    queue->last = export;
-    if (first)
+    DL_APPEND2(share->exporter.work[work], export, work_before[work], work_behind[work]);
+    if (is_first)
         gs_thread_wake(share);
 }

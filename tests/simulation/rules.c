@@ -461,7 +461,7 @@ static void as_exporter(const struct gs_share *share, struct nap *nap)
     while (grace && grace->freed_ns + least_ns <= world.now_ns)
         grace = grace->newer;
     at_most(nap, least_ns + 10 * GS_NS_PER_MS, grace, "a block was freed just now");
-    at_most(nap, GS_NS_PER_MS, share->exporter.work[GS_WORK_CHUNK_FD].first,
+    at_most(nap, GS_NS_PER_MS, share->exporter.work[GS_WORK_CHUNK_FD],
             "a descriptor is to be made ahead");
     at_most(nap, GS_NS_PER_S, share->place.listener >= 0 && share->place.look_ns != NEVER,
             "its socket may have gone");
