@@ -52,7 +52,7 @@ struct gs_asking {
 };
 
 void gs_ask_all(struct gs_asking *asking);
-/* What one who was silent has said since, when he had been asked. */
+/* What a peer that was silent has said since, when it had been asked. */
 void gs_ask_hear(struct gs_asking *asking, struct gs_peer *peer);
 /* Hangs up on it, and frees it. */
 void gs_peer_forget(struct gs_peer *peer);

@@ -149,7 +149,7 @@ static struct gs_export *export_new(const struct gs_client *client,
 
 /* Whether the socket of the client's instance is the client's, as far as the kernel tells: of its
  * user, and where process ids can be seen of that process. Of this broker's own user it is
- * believed: his processes could end each other. */
+ * believed: that user's processes could end each other. */
 static bool is_its_name(struct gs_share *share, const struct gs_client *client)
 {
     char name[GS_SOCKET_NAME_SIZE], reason[GS_REASON_SIZE];

@@ -1,4 +1,4 @@
-/* Exporter: what is said to an importer, and watched of him. */
+/* Exporter: what is said to an importer, and watched of it. */
 #include "core/share/cluster.h"
 #include "core/share/discard.h"
 
@@ -17,8 +17,9 @@ bool gs_client_refuse(struct gs_share *share, struct gs_client *client, uint32_t
     message.refuse.reason = reason;
     message.refuse.driver_error = driver_error;
     error = gs_wire_send(client->fd, &message, -1);
-    /* Where the kernel has no memory left for it, who holds something waits in vain: hung up on he
-     * would lose that. Of one who has hung up what he gave back before that may lie there. */
+    /* Where the kernel has no memory left for it, a client that holds something waits in vain: hung
+     * up on, it would lose that. Of one that has hung up, what it gave back before that may lie
+     * there. */
     return error == 0 || ((error == -ENOBUFS || error == -ENOMEM) && client->references) ||
            gs_client_has_gone(error);
 }

@@ -91,7 +91,7 @@ static void client_free(struct gs_share *share, struct gs_client *client)
     free(client);
 }
 
-/* The same, and one that has nothing is told so: else it would come back to say that. */
+/* Frees a client, and one that has nothing is told so: else it would come back to say that. */
 static void dismiss(struct gs_share *share, struct gs_client *client)
 {
     if (client->fd >= 0 && client->greeted && !client->references && !gs_client_is_lost(client))
@@ -244,7 +244,7 @@ static bool goes_on(struct gs_share *share, struct gs_client *client, uint64_t n
     return client->references || client->published;
 }
 
-/* The same, whatever it is. May free it. */
+/* Does what is due of one that has hung up, whatever is proven of it. May free it. */
 static void look_after(struct gs_share *share, struct gs_client *client, uint64_t now)
 {
     if (client->over.rests)
@@ -288,12 +288,12 @@ static void turn_away(struct gs_share *share, int fd, enum gs_wire_reason reason
     struct gs_client caller = {.fd = fd, .pid = who.pid, .uid = who.uid, .said.name = "not served"};
 
     gs_client_refuse(share, &caller, 0, reason, 0);
-    gs_client_say_bye(&caller); /* else he would come back for what he may have asked for by now */
+    gs_client_say_bye(&caller); /* else it would come back for what it may have asked for by now */
     gs_hang_up(fd);
 }
 
-/* Makes room for one more client of the user's; false if all have holds. A user that has as many as
- * he may makes room himself. */
+/* Makes room for one more client of the user's; false if all have holds. Users that have as many as
+ * they may make room themselves. */
 static bool make_room(struct gs_share *share, const struct gs_user *user)
 {
     struct gs_client *client, *next, *oldest = NULL;
@@ -363,7 +363,7 @@ static enum gs_wire_reason admit(struct gs_share *share, int fd, const struct gs
     return 0;
 }
 
-/* The same, for a caller who may open something here. */
+/* Takes a connection in, or says why not: its caller has to be one that may open something here. */
 static enum gs_wire_reason admit_listed(struct gs_share *share, int fd)
 {
     const struct gs_conn_who who = gs_conn_who(fd);
@@ -384,7 +384,7 @@ static enum gs_wire_reason admit_listed(struct gs_share *share, int fd)
 }
 
 /* No descriptor is left for a caller: the spare one is given up for as long as it takes to tell
- * him. False if that does not help: then the listener rests, or it would be ready for ever. */
+ * it. False if that does not help: then the listener rests, or it would be ready for ever. */
 static bool turn_away_without_fd(struct gs_share *share)
 {
     int fd;

@@ -115,7 +115,7 @@ static void told_came(struct gs_share *share, const struct gs_wire_report *repor
     HASH_FIND(hh, share->clients.first, &report->machine.client, sizeof report->machine.client,
               client);
     if (client && client->fd >= 0 && !gs_client_is_lost(client))
-        tell(share, client, &message); /* who does not read it ends his wait by himself */
+        tell(share, client, &message); /* who does not read it ends its wait by itself */
 }
 
 /* ---- Messages -------------------------------------------------------------------------------- */

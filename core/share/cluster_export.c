@@ -134,8 +134,8 @@ void gs_cluster_export_tell_all(struct gs_share *share)
 
 /* ---- What processes say ---------------------------------------------------------------------- */
 
-/* What nobody here knows of would be held for as long as its process runs. He comes again, and
- * leaves all of it anew, ever later where that is of no use (core/share/publish.c). */
+/* What nobody here knows of would be held for as long as its process runs. That process comes
+ * again, and leaves all of it anew, ever later where that is of no use (core/share/publish.c). */
 static bool comes_again(struct gs_client *client, const struct gs_wire_share *message)
 {
     return !message->held ||

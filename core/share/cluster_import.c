@@ -5,7 +5,8 @@
  *                                                 └─► REFUSE, to all of them
  *
  * From then on it is served like what was left here; with its last reference it goes. Only
- * processes of the broker's own user are served so: he could take such memory from any of them.
+ * processes of the broker's own user are served so: that user could take such memory from any of
+ * them.
  */
 #include "core/share/cluster.h"
 #include "core/share/instance.h"
@@ -109,7 +110,7 @@ bool gs_cluster_import_open(struct gs_share *share, struct gs_client *client,
         return gs_client_refuse(share, client, open->head.request, GS_REFUSED_MEMORY, 0);
     asks.request = open->head.request;
     asks.before = client->over.before;
-    if (client->asks.number != asks.number) /* he waits for that no more */
+    if (client->asks.number != asks.number) /* it waits for that no more */
         give_up(share, client);
     client->asks = asks;
     return true;
@@ -180,7 +181,7 @@ static void grant_all(struct gs_share *share, uint32_t number)
         if (!gs_client_grant(share, client, gs_export_pin(share, client->asks.ipc_handle),
                              &open.open))
             gs_log_line(&share->log, GS_LOG_DEBUG, "importer %d does not read its answer",
-                        (int)client->pid); /* what he says next, or his hang-up, ends it */
+                        (int)client->pid); /* what it says next, or its hang-up, ends it */
     }
 }
 

@@ -23,8 +23,8 @@ struct gs_conn_who { /* as the kernel tells it; where it does not, nobody's ids 
 
 /* Who is at the other end. */
 struct gs_conn_who gs_conn_who(int socket);
-/* His pidfd, the caller's; -1 with a negative errno in *ret_error, which is 0 with success. -ESRCH:
- * he has ended; -EMFILE: no descriptor is left; -ENOTSUP: this kernel has none. Newer ones give one
+/* Its pidfd, the caller's; -1 with a negative errno in *ret_error, which is 0 with success. -ESRCH:
+ * it has ended; -EMFILE: no descriptor is left; -ENOTSUP: this kernel has none. Newer ones give one
  * for a process that has ended, too. */
 int gs_conn_pidfd(int socket, int *ret_error);
 /* The next caller of a listening socket, close-on-exec and not blocking; or a negative errno. */

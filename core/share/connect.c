@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define ABSENT_NS (30 * GS_NS_PER_S) /* who is not there is given up after this, though he runs */
+#define ABSENT_NS (30 * GS_NS_PER_S) /* who is not there is given up after this, even if it runs */
 #define LAST_MAX  64                 /* messages that are read of who has hung up */
 
 static void forget_pidfd(struct gs_remote *remote)
@@ -78,7 +78,7 @@ void gs_remote_note_end(struct gs_remote *remote, const union gs_wire_message *m
         remote->conn.may_hold = false;
 }
 
-/* What he said last may not be read yet. Where he had not read all, an error lies before it
+/* What it said last may not be read yet. Where it had not read all, an error lies before that
  * once. */
 static void hear_last(struct gs_remote *remote)
 {
@@ -92,7 +92,7 @@ static void hear_last(struct gs_remote *remote)
     }
 }
 
-/* Whether he who has the memory runs, whatever he does with connections. */
+/* Whether the process that has the memory runs, whatever it does with connections. */
 static bool is_running(const struct gs_remote *remote)
 {
     if (gs_fd_is_there(&remote->conn.kept_pidfd))
@@ -100,7 +100,7 @@ static bool is_running(const struct gs_remote *remote)
     return remote->conn.pid > 0 && gs_alive_runs(remote->conn.pid);
 }
 
-/* The same, or nothing shows it: then he is looked for, for a while. */
+/* Whether it runs, or nothing shows that: then it is looked for, for a while. */
 static bool may_run(const struct gs_remote *remote)
 {
     return is_running(remote) ||
@@ -108,9 +108,9 @@ static bool may_run(const struct gs_remote *remote)
 }
 
 /*
- * What is held is said over another connection, if whoever has the memory lives: he may have lost
- * this one as a program loses it, which closes what it does not know, or have thought that nobody
- * reads here. That it is nothing he is told as well, but where he has said that himself.
+ * What is held is said over another connection, if the process that has the memory lives: it may
+ * have lost this one as a program loses it, which closes what it does not know, or have thought
+ * that nobody reads here. It is told as well where that is nothing, unless it has said so itself.
  */
 void gs_remote_lost(struct gs_share *share, struct gs_remote *remote)
 {
@@ -163,7 +163,7 @@ static int check_exporter(struct gs_share *share, int fd, int *ret_pidfd)
                            who.uid == (uid_t)-1
                                ? "the system does not say whose process it is (getsockopt); "
                                  "see what " GS_FORBIDS
-                               : "it is another user's; name him in share.uids, or his group "
+                               : "it is another user's; name them in share.uids, or their group "
                                  "in share.gids");
         return -EPERM;
     }
@@ -254,7 +254,7 @@ static int connect_in(struct gs_share *share, int directory, struct gs_remote *r
     return fd;
 }
 
-/* The same with all patience, in all directories. As gs_remote_connect. */
+/* Connects with all patience, in all directories. As gs_remote_connect. */
 static gs_status connect_patiently(struct gs_share *share, struct gs_remote *remote,
                                    const char *name)
 {
@@ -306,7 +306,7 @@ static int connect_again(struct gs_share *share, struct gs_remote *remote, int *
     return is_absent(fd) && directory < -1 ? directory : fd;
 }
 
-/* Nobody is where his socket was. He puts it up again within a second, if he gets the CPU. */
+/* Nobody is where its socket was. It puts that up again within a second, if it gets the CPU. */
 static bool has_ended(struct gs_remote *remote)
 {
     if (!remote->absent_ns)

@@ -102,7 +102,7 @@ int gs_directory_listen(int directory, const struct gs_share_options *options, c
 }
 
 /* Two brokers that start at once: one of them is it. Anybody who may read the directory can lock
- * it, for as long as he likes: nobody waits for that. */
+ * it, for as long as they like: nobody waits for that. */
 int gs_directory_listen_broker(int directory, const struct gs_share_options *options,
                                char ret_reason[GS_REASON_SIZE])
 {

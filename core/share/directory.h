@@ -2,7 +2,7 @@
  * The folder of the sockets (GPUSHIM_SHARE_DIR; in messages, the runtime directory): each exporter
  * puts its own there, named by its instance in hex.
  *
- * Whoever can write to it could put a socket of his own there, so it must belong to this user (or
+ * Whoever can write to it could put a socket of their own there, so it must belong to this user (or
  * to root, or to a user that the options name), be writable by its owner alone, and not be a
  * symbolic link. It is opened once and sockets are put up through its descriptor: it cannot be
  * exchanged after the check.
@@ -10,13 +10,13 @@
  * Where the options name none there are two places, and each process uses the first that can be had
  * when it first shares, and looks for others' sockets in both:
  *
- *   /run/user/UID/gpushim   where there is a session of this user's; it goes when he logs out
+ *   /run/user/UID/gpushim   where there is a session of this user's; it goes when they log out
  *   /tmp/gpushim-UID
  *
  * /tmp, and one that is named and that others may write to (a volume of Kubernetes, 0777 or 2775; a
- * folder like /tmp, 1777), are not used themselves: each user makes one of his own in it,
+ * folder like /tmp, 1777), are not used themselves: each user makes one of their own in it,
  * gpushim-UID, or gpushim-UID.1 and so on where another's lies there, and looks into those of the
- * users he may share with.
+ * users they may share with.
  *
  * folder.c finds, makes and checks them, directory.c has the sockets in one.
  */
@@ -31,13 +31,13 @@
 #define GS_BROKER_NAME      "broker" /* then a dot and the boot's id: each kernel has its own */
 #define GS_BROKER_NAME_SIZE (sizeof GS_BROKER_NAME + GS_BOOT_SIZE)
 #define GS_OWN_PREFIX \
-    "gpushim-"               /* a user's directory in one that is open to all; then his number */
+    "gpushim-"               /* a user's directory in one that is open to all; then their number */
 #define GS_NEW_SUFFIX ".new" /* a socket that does not listen yet */
 /* Whether this user is our own; or that, or one that the options name. */
 uid_t gs_user_own(void);
 bool gs_user_is_own(uid_t uid);
 bool gs_user_is_listed(const struct gs_share_options *options, uid_t uid);
-/* The same for a process: its group may be named instead. */
+/* Whether a process is of such a user; or of a group that the options name. */
 bool gs_process_is_listed(const struct gs_share_options *options, uid_t uid, gid_t gid);
 
 void gs_broker_name(char ret_name[GS_BROKER_NAME_SIZE]);
@@ -77,7 +77,8 @@ const char *gs_directory_words(const struct gs_share_options *options);
 int gs_directory_open(const struct gs_share_options *options, char ret_reason[GS_REASON_SIZE]);
 
 /*
- * The same, and puts the socket `name` up in it, in the first place where both can be done.
+ * As gs_directory_open, and puts the socket `name` up in it, in the first place where both can be
+ * done.
  * The socket, with *ret_directory; or -1 with the reasons in words. Where `broker`, as
  * gs_directory_listen_broker.
  */
@@ -95,8 +96,8 @@ bool gs_directory_try(const struct gs_share_options *options, const char *name,
 int gs_directory_listen(int directory, const struct gs_share_options *options, const char *name,
                         char ret_reason[GS_REASON_SIZE]);
 
-/* The same for the broker, of which there is one in a directory; or the socket that it was started
- * with. */
+/* As gs_directory_listen, for the broker, of which there is one in a directory; or the socket that
+ * it was started with. */
 int gs_directory_listen_broker(int directory, const struct gs_share_options *options,
                                char ret_reason[GS_REASON_SIZE]);
 
@@ -106,7 +107,7 @@ int gs_directory_listen_broker(int directory, const struct gs_share_options *opt
 int gs_directory_connect(int directory, const struct gs_share_options *options, const char *name,
                          uint64_t limit_ns);
 
-/* The same without waiting, and with the fewest calls into the kernel, some 20 us less in a new
+/* Connects without waiting, and with the fewest calls into the kernel, some 20 us less in a new
  * process: by the directory's path, which is checked while the exporter wakes up, and before
  * anything is said to it (whose socket it is its user says, and who could exchange the directory
  * could have done it before the check). -EAGAIN: it does not go, for whatever reason;

@@ -6,8 +6,8 @@
  * lies unread in a socket when that is closed. So neither is done by a thread that anybody waits
  * for, but by the closer, one thread that does nothing else. Where a quarter of the descriptors
  * that there may be wait for it, whoever has more to close does so itself, and may be held up: a
- * listed user can do that where the kernel does not keep him from sending any (Linux 6.16 does),
- * and always to a broker.
+ * listed user can do that where the kernel does not keep them from sending any (Linux 6.16
+ * does), and always to a broker.
  *
  * The closer is the process's, not one share's: it may be stuck for longer than that is. A child
  * that is forked when there is one closes by itself.

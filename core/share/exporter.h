@@ -166,7 +166,7 @@ void gs_batch_end(struct gs_share *share, const struct gs_export *export, struct
 /* exports.c */
 /* With the lock held: its holders are to give it back as soon as they can. */
 void gs_export_recall_locked(struct gs_share *share, struct gs_export *export);
-/* The same. Frees a strip that has gone, and that nobody holds or is at any more. */
+/* With the lock held: frees a strip that has gone, and that nobody holds or is at any more. */
 void gs_export_end_strip_locked(struct gs_share *share, struct gs_export *export);
 /* The share thread: does a part of the work that exports ask for; when to come again. */
 uint64_t gs_exports_work(struct gs_share *share, uint64_t now);
@@ -377,7 +377,7 @@ struct gs_user {
     uid_t uid;
     unsigned clients, exports,
         fds;        /* connections; and published to this broker, and its descriptors */
-    unsigned names; /* that he published to this broker */
+    unsigned names; /* that they published to this broker */
     unsigned refs;  /* it stays for these, too */
     UT_hash_handle hh;
 };
@@ -395,10 +395,10 @@ void gs_client_leave_place(struct gs_share *share, struct gs_client *client);
 int gs_client_receive(struct gs_share *share, struct gs_client *client,
                       union gs_wire_message *ret_message, int *ret_fd);
 /* Sends the client a message, with `fd` unless that is -1. As gs_wire_send; -ETOOMANYREFS also
- * where he is another user's than this process's and has not read all that was sent before. */
+ * where that is another user's than this process's and has not read all that was sent before. */
 int gs_client_send(struct gs_share *share, struct gs_client *client,
                    const union gs_wire_message *message, int fd);
-/* The same of several; of one where it is another user's. */
+/* As gs_client_send, with several descriptors; with one where the client is another user's. */
 int gs_client_send_all(struct gs_share *share, struct gs_client *client,
                        const union gs_wire_message *message, const struct gs_wire_fds *fds);
 /* Ends its connection. */
@@ -462,7 +462,7 @@ void gs_pleas_work(struct gs_share *share);
 void gs_plea_gone(struct gs_share *share, struct gs_client *client);
 
 /* Whether the client is of this user, or root, whom nothing would keep from doing the same by other
- * means: he is told who holds what, and obeyed. */
+ * means: it is told who holds what, and obeyed. */
 static inline bool gs_client_is_own(const struct gs_client *client)
 {
     return gs_user_is_own(client->uid) || client->uid == 0;
@@ -487,7 +487,7 @@ bool gs_client_comes_back(struct gs_share *share, struct gs_client *client);
 /* It names a block that it holds; as gs_client_serve. */
 bool gs_client_resumes(struct gs_share *share, struct gs_client *client,
                        const struct gs_wire_close *resume);
-/* Whether there is a place for it; he is told. */
+/* Whether there is a place for it; it is told. */
 bool gs_client_is_let_in(struct gs_share *share, struct gs_client *client);
 
 /* limbo.c */
@@ -527,14 +527,14 @@ bool gs_client_grant(struct gs_share *share, struct gs_client *client, struct gs
                      const struct gs_wire_open *open);
 
 /* client.c: what is said to a client, and watched of it. */
-/* Whether an error of a send says that he has hung up: what he said before that is read still. */
+/* Whether an error of a send says that it has hung up: what it said before that is read still. */
 static inline bool gs_client_has_gone(int error)
 {
     return error == -EPIPE || error == -ECONNRESET;
 }
 bool gs_client_refuse(struct gs_share *share, struct gs_client *client, uint32_t request,
                       enum gs_wire_reason reason, uint32_t driver_error);
-/* He holds nothing over this connection, which is about to be closed. */
+/* Tells it that it holds nothing over this connection, which is about to be closed. */
 void gs_client_say_bye(const struct gs_client *client);
 /* Notes what a client did wrong. Always false: it is to go. */
 bool gs_client_fault(struct gs_client *client, const char *fault);
@@ -548,8 +548,8 @@ void gs_client_watch_exit(struct gs_share *share, struct gs_client *client);
 /* The program has closed the connection, and its number may be another file's. */
 bool gs_client_is_lost(struct gs_client *client);
 void gs_client_close_socket(struct gs_share *share, struct gs_client *client);
-/* Who lives and was hung up on may not know: a program that closes a connection tells nobody. His
- * share thread looks when somebody comes to his socket. */
+/* Who lives and was hung up on may not know: a program that closes a connection tells nobody. Its
+ * share thread looks when somebody comes to its socket. */
 void gs_client_poke(struct gs_share *share, const struct gs_client *client);
 
 #endif

@@ -82,7 +82,7 @@ bool gs_directory_place(const struct gs_share_options *options, unsigned n,
     return n < (options->dir[0] ? 1 : 2);
 }
 
-/* What is opened for it: in /tmp each user has one of his own, as in any folder that is open to
+/* What is opened for it: in /tmp each user has one of their own, as in any folder that is open to
  * all. */
 static bool place(const struct gs_share_options *options, unsigned n, char *ret_path,
                   bool *ret_in_tmp)
@@ -183,7 +183,7 @@ static int open_own(const struct gs_share_options *options, int parent, bool mak
         }
         fd = open_plain(parent, name, &info);
         if (fd >= 0 && info.stx_uid == geteuid()) {
-            /* The umask of who made it was another, or he shared with nobody else. */
+            /* The umask it was made with was another, or its user shared with nobody else. */
             if ((info.stx_mode & 0777) != mode && (has_others(options) || is_open_to_all(&info)) &&
                 fchmod(fd, mode) != 0)
                 error = errno; /* read-only: it is as it is */

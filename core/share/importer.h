@@ -22,12 +22,11 @@ struct gs_connection {
     bool by_broker; /* connected to the broker that has its memory, itself having ended */
     bool deaf;      /* it has said more than that: nothing but answers is read any more */
     bool greeted;   /* HELLO was sent, */
-    bool
-        may_hold; /* by this process, as far as he knows: it has asked, and he has not said BYE since; kept over
-                    * connections */
+    bool may_hold;  /* by this process, as far as the exporter knows: it has asked, and was not told
+                    * BYE since; kept over connections */
     bool resumed, refused; /* it is another one; and that was refused */
     bool watched;          /* the thread watches the connection */
-    bool fork_told;        /* he knows that this process has forked */
+    bool fork_told;        /* the exporter knows that this process has forked */
 };
 
 /* An exporter. While it is busy only the thread that made it so reads or writes anything here but
@@ -40,7 +39,7 @@ struct gs_remote {
     uint64_t deadline_ns; /* of the call that has made it busy: whatever it waits for, together */
     uint64_t known;       /* the connection that the blocks' `orphan` was last looked at for */
     bool astray;          /* the program has closed the connection, over which things are held: */
-    uint64_t astray_ns;   /* he is to be told over another; when that was tried last */
+    uint64_t astray_ns;   /* it is to be told over another; when that was tried last */
     uint64_t absent_ns;   /* since when nobody is there to tell; 0: somebody was */
     bool busy;            /* one thread works with it, without the lock */
     uint64_t visited;     /* the last round that was at it (let_go.c) */
@@ -51,8 +50,8 @@ struct gs_remote {
     uint64_t flush_number, flushed_ns; /* of the FLUSH that is not answered, 0: none; and when one
                                           was answered last */
     unsigned opened_count;
-    pid_t owner_pid;  /* his, not a broker's; 0 or less: of another PID namespace, or never seen; */
-    bool owner_ended; /* and whether he has, as of when it was busy last: both under the lock */
+    pid_t owner_pid;  /* its, not a broker's; 0 or less: of another PID namespace, or never seen; */
+    bool owner_ended; /* and whether it has, as of when it was busy last: both under the lock */
     struct gs_import *imports;
     struct gs_opened
         *unsent; /* blocks, and references that nobody saw, whose CLOSE did not go yet */
@@ -151,7 +150,8 @@ struct gs_importer_context {
 /* connect.c */
 /* Connects. GS_UNREACHABLE, or CUDA_ERROR_OPERATING_SYSTEM without a descriptor for it. */
 gs_status gs_remote_connect(struct gs_share *share, struct gs_remote *remote);
-/* Connects to the same again: 0, or a negative errno. Where he has ended what was held is lost. */
+/* Connects to the same one again: 0, or a negative errno. Where it has ended what was held is
+ * lost. */
 int gs_remote_connect_again(struct gs_share *share, struct gs_remote *remote);
 /* Hangs up without a word; what is held is named over another connection. */
 void gs_remote_hang_up(struct gs_remote *remote);
@@ -165,8 +165,8 @@ static inline bool gs_remote_may_go(const struct gs_remote *remote)
     return remote->opened_count == 0;
 }
 void gs_remote_disconnect(struct gs_share *share, struct gs_remote *remote);
-/* Takes note where a connection is refused over which he was to be told what is held, and where he
- * says that it is nothing. */
+/* Takes note where a connection is refused over which it was to be told what is held, and where it
+ * says that this is nothing. */
 void gs_remote_note_end(struct gs_remote *remote, const union gs_wire_message *message);
 /* Its connection has ended, and by nothing that was done here. */
 void gs_remote_lost(struct gs_share *share, struct gs_remote *remote);
@@ -181,7 +181,7 @@ void gs_remote_return(struct gs_share *share, struct gs_remote *remote,
 void gs_remote_take_other(struct gs_share *share, struct gs_remote *remote,
                           const union gs_wire_message *message, int fd);
 /* Waits, the lock held, until some remote is no longer busy; false: `deadline_ns` has come. Who has
- * made it busy ends it, at his own deadline at the latest; natively an open waits for nobody, and
+ * made it busy ends it, at its own deadline at the latest; natively an open waits for nobody, and
  * one that fails here after debug.timeout has met a process that is stopped or gone. */
 bool gs_remote_await_locked(struct gs_share *share, uint64_t deadline_ns);
 /* It is no longer busy; may free it. Lets go of the lock meanwhile. */
@@ -215,10 +215,10 @@ gs_status gs_remote_request(struct gs_share *share, struct gs_remote *remote,
                             struct gs_wire_fds *ret_fds);
 /* Closes what the exporter sent; there is none afterwards. */
 void gs_fds_discard(struct gs_wire_fds *fds);
-/* The same of what was used, if it was: then it is the driver's, which has taken it. */
+/* As gs_fds_discard, of what was used, if it was: then it is the driver's, which has taken it. */
 void gs_fds_done(struct gs_wire_fds *fds, bool used);
-/* The program has closed the connection: another one takes its place, or he who has the memory has
- * ended and all is lost. */
+/* The program has closed the connection: another one takes its place, or the process that has
+ * the memory has ended and all is lost. */
 gs_status gs_remote_resume(struct gs_share *share, struct gs_remote *remote);
 
 /* owners.c */
@@ -285,7 +285,7 @@ struct gs_opened *gs_import_started_locked(const struct gs_import *import, CUdev
 void gs_cache_closed_locked(struct gs_share *share, struct gs_opened *opened);
 /* It is kept, and is not any more. */
 void gs_cache_take_locked(struct gs_share *share, struct gs_opened *opened);
-/* The exporter wants a block back. False: that came late, or he has said so before. */
+/* The exporter wants a block back. False: that came late, or it has said so before. */
 bool gs_cache_recall_locked(struct gs_share *share, struct gs_remote *remote,
                             const struct gs_wire_close *recall);
 /* The exporter asks. False: once more before it was answered. */

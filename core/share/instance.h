@@ -6,7 +6,7 @@
  *
  * A folder may be seen by several kernels (NFS, virtiofs), and a socket of another one refuses
  * every connection, alive or not. So who clears a folder looks at the name first: of processes
- * beside him the process table tells, without a connection to each.
+ * beside it the process table tells, without a connection to each.
  */
 #ifndef GS_CORE_SHARE_INSTANCE_H
 #define GS_CORE_SHARE_INSTANCE_H

@@ -321,14 +321,14 @@ void gs_unwatch(struct gs_share *share, int fd);
 /* The share thread: an importer's next message is likely to come within microseconds. */
 void gs_thread_expect(struct gs_share *share, uint64_t now);
 /* The share thread: a handle was given out, whose first importer comes when that was sent to
- * him. */
+ * it. */
 void gs_thread_exported(struct gs_share *share, uint64_t now);
 #define GS_EXPORTED_NS (2 * GS_NS_PER_MS)
 /* Makes what the share thread uses, or an errno. */
 int gs_loop_open(struct gs_share *share);
 /* Closes what the share thread used; it is not running. What the program has closed is not ours. */
 void gs_loop_close(struct gs_share *share);
-/* Whether whom one waits for can run while one looks for what he says. */
+/* Whether the process waited for can run while one looks for what it says. */
 bool gs_loop_may_spin(void);
 
 /* spare.c: sees that there is a spare descriptor, as far as one is to be had; gives it up. */
@@ -357,7 +357,7 @@ void gs_thread_wake_any(struct gs_share *share);
 gs_status gs_socket_start(struct gs_share *share);
 /* The share thread: sees that the socket is there and clears the directory; when to come again. */
 uint64_t gs_socket_tick(struct gs_share *share, uint64_t now);
-/* The same: the socket is looked at soon, as the thread is awake. */
+/* The share thread, which is awake: has the socket looked at soon. */
 void gs_socket_look(struct gs_share *share);
 /* Clears the directory of what killed processes left, once and not before the socket is there. */
 void gs_sweep(struct gs_share *share);
@@ -387,7 +387,7 @@ bool gs_names_own(struct gs_share *share, const char *name, uint64_t *ret_since_
                   struct gs_found *ret_found);
 bool gs_names_end(struct gs_share *share, uint32_t uid, const char *name, uint64_t since_ns);
 
-/* owners.c: whose memory is open here; of the one with the index, how much, and whether he has
+/* owners.c: whose memory is open here; of the one with the index, how much, and whether it has
  * ended. */
 struct gs_wire_opened;
 void gs_owners_tell(struct gs_share *share, uint32_t index, struct gs_wire_opened *ret);

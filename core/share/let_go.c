@@ -12,15 +12,16 @@
  *
  * The exporter's side: a piece whose blocks nobody maps leaves the GPU (gs_share_export_sleeps) and
  * keeps its id, which is in handles. Until it is back nobody is given any of it (GS_REFUSED_ASLEEP:
- * he asks again, up to his debug.timeout).
+ * it asks again, up to its debug.timeout).
  *
- * - A step that fails leaves the process at the one before. Who is woken before his exporter waits, and sleeps on.
+ * - A step that fails leaves the process at the one before. Who is woken before its exporter waits,
+ *   and sleeps on.
  * - The exporter ends meanwhile. Natively its memory would stay for who has it open; here the only copy was its own. Who had it
  *   open wakes all the same: the log says what is lost, and its addresses stay empty, so that copies from there fail, and kernels
  *   do. Nothing reads what was never written.
  * - The importer ends meanwhile: its lease does, as always, and a freed block is had again when its owner wakes.
- * - What was left with a broker stays: he has descriptors, which keep the memory. So does all under share.isolate, where what is
- *   given back is overwritten at once.
+ * - What was left with a broker stays: that has descriptors, which keep the memory. So does all
+ *   under share.isolate, where what is given back is overwritten at once.
  */
 #include "core/share/let_go.h"
 #include "core/share/importer.h"

@@ -2,8 +2,8 @@
  * Looking a name up (names.c): all who may have it are asked about it at once, and the newest is
  * taken; and its end, or what was published anew, is told them the same way, by an order to end it.
  *
- * Names are one user's: his processes are asked, and brokers, whoever runs them, of which each has
- * those of several users and tells him of his.
+ * Names are one user's: the user's processes are asked, and brokers, whoever runs them, of which
+ * each has those of several users and tells a user's process of that user's.
  */
 #include "core/share/ask.h"
 

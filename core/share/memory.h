@@ -14,7 +14,7 @@
  * errno. */
 int gs_memory_new(size_t size, uint64_t **ret_words);
 void gs_memory_free(uint64_t *words, size_t size);
-/* Whether nobody can make it smaller, nor answer a read of it as slowly as he likes. */
+/* Whether nobody can make it smaller, nor answer a read of it as slowly as they like. */
 bool gs_memory_is_sound(int fd);
 /* Reads so many words from that one on; what is not there is 0. */
 void gs_memory_read(int fd, size_t first, uint64_t *ret_words, size_t count);

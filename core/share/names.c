@@ -391,7 +391,7 @@ static bool leads(const struct gs_name *name)
             gs_publisher_confirms(name->export->publisher, name->export));
 }
 
-/* A user's own, whoever he is: no other is told of. Of that name, or the first behind it. */
+/* A user's own, whoever that is: no other is told of. Of that name, or the first behind it. */
 static const struct gs_name *sought_locked(const struct gs_share *share, uint32_t uid,
                                            const struct gs_wire_query *find)
 {

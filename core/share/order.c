@@ -61,7 +61,7 @@ static void put_to_sleep(struct gs_share *share, const struct gs_wire_order *ord
 static bool may_order(const struct gs_share *share, const struct gs_client *client, uint32_t kind)
 {
     if (kind == GS_ORDER_UNNAME && share->options.is_broker)
-        return true; /* it has names of all users: he ends his own */
+        return true; /* it has names of all users: each ends their own */
     return kind == GS_ORDER_TRIM || kind == GS_ORDER_UNNAME ? gs_user_is_own(client->uid)
                                                             : gs_client_is_own(client);
 }

@@ -36,7 +36,7 @@ static enum gs_peer_state query(struct gs_asking *asking, struct gs_peer *peer)
     if (peer->step == 0 && peer->who.pid > 0 && gs_alive_is_stopped(peer->who.pid))
         return GS_SILENT;
     gs_wire_start(&message, GS_WIRE_QUERY, peer->step + 1);
-    message.query.index = UINT32_MAX; /* no client of his is asked about */
+    message.query.index = UINT32_MAX; /* no client of its is asked about */
     message.query.device = peer->step;
     return gs_wire_send(peer->socket.fd, &message, -1) == 0 ? GS_AWAITED : GS_SILENT;
 }

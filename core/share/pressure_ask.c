@@ -87,7 +87,7 @@ static bool keep(struct gs_share *share, struct gs_peer *peer)
 }
 
 /* Those who were silent the last time. Who has answered by now, gone, or lost the connection, is
- * found anew: what he gave before this is not counted. */
+ * found anew: what it gave before this is not counted. */
 static void hear_silent(struct gs_asking *asking)
 {
     struct plea *plea = asking->arg;

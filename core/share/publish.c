@@ -116,7 +116,7 @@ static int connect_broker(struct gs_share *share)
     who = gs_conn_who(fd);
     if (who.uid == (uid_t)-1 || !gs_process_is_listed(&share->options, who.uid, who.gid)) {
         gs_log_line(&share->log, share->link.pause_ns ? GS_LOG_DEBUG : GS_LOG_WARNING,
-                    "the broker is of user %u, who is not to be trusted with memory; name him "
+                    "the broker is of user %u, who is not to be trusted with memory; name them "
                     "(share.uids), or let it run as this user",
                     (unsigned)who.uid);
         error = -EPERM;

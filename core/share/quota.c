@@ -4,8 +4,8 @@
  * One thing is not this process's alone: descriptors that were sent and not read. The kernel counts
  * them for the user who sent them, and none is sent where they are more than the sender's limit
  * (but root's): another user who lets them lie would end the sharing of all this user's processes.
- * So over each connection he is sent one at a time, when he has read all that was sent before; and
- * a connection that is hung up on is kept until what lies there has been read, or it has been
+ * So over each connection that user is sent one at a time, when all is read that was sent before;
+ * and a connection that is hung up on is kept until what lies there has been read, or it has been
  * closed: by it alone can that be seen. Where many are kept no other user is sent any for the
  * moment.
  */

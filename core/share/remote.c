@@ -52,8 +52,8 @@ static void look_later(struct gs_share *share, struct gs_remote *remote, uint64_
         share->importer.look_ns = due;
 }
 
-/* Whether a broker has heard what was named over this connection and given back. That he has hung
- * up is looked at last: what he had not read is gone then, and looks as if it were read. */
+/* Whether a broker has heard what was named over this connection and given back. That it has hung
+ * up is looked at last: what it had not read is gone then, and looks as if it were read. */
 static bool has_heard(const struct gs_remote *remote)
 {
     return !remote->conn.refused && (!remote->conn.resumed || gs_conn_is_read(remote->conn.fd)) &&
@@ -61,8 +61,8 @@ static bool has_heard(const struct gs_remote *remote)
 }
 
 /* A connection is kept for the next open; but not to a broker, which has one for each process that
- * has ended, and of those there may be any number. He may refuse it unread: then it is looked at
- * again. */
+ * has ended, and of those there may be any number. A broker may refuse it unread: then it is looked
+ * at again. */
 void gs_remote_reap_locked(struct gs_share *share, struct gs_remote *remote)
 {
     if (remote->busy || remote->opened_count > 0 || remote->unsent || remote->astray)
@@ -200,7 +200,7 @@ void gs_remote_release_locked(struct gs_share *share, struct gs_remote *remote)
         watch_on(share, remote);
         gs_lock_take(&share->importer.lock);
     }
-    if (remote->astray) { /* the thread tells him later what is held */
+    if (remote->astray) { /* the thread tells it later what is held */
         share->importer.astray = true;
         gs_thread_wake(share);
     }
@@ -388,7 +388,7 @@ bool gs_remote_flush_locked(struct gs_share *share, struct gs_remote *remote)
     gs_remote_look(remote);
     while (remote->unsent) {
         struct gs_opened *opened = remote->unsent;
-        /* What is not named over a new connection he gets back without a word. */
+        /* What is not named over a new connection goes back without a word. */
         bool is_old = opened->connection != remote->connection;
         union gs_wire_message message;
 

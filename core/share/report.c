@@ -118,7 +118,8 @@ static uint64_t left_locked(const struct gs_share *share, const struct gs_client
            (coming && gs_export_find_locked(share, client->instance, coming) != NULL);
 }
 
-/* The n-th client; its pidfd, or -1. Who asks sees by it what number the process has for him. */
+/* The n-th client; its pidfd, or -1. By that the asker sees which number the client has in the
+ * asker's own PID namespace. */
 static int tell_client_locked(struct gs_share *share, uint32_t index, uint64_t now,
                               struct gs_wire_report *report)
 {

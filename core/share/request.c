@@ -12,7 +12,7 @@
 #include <string.h>
 
 #define SPIN_NS    (500 * GS_NS_PER_MS / 1000) /* an answer takes 20 to 360 us (measured) */
-/* Who has looked in vain sleeps at once for this long: whom he waits for may need the very CPU, or
+/* Who has looked in vain sleeps at once for this long: the one waited for may need the very CPU, or
  * it takes longer anyway. */
 #define REST_NS    (20 * GS_NS_PER_MS)
 #define YIELDED_NS (20 * GS_NS_PER_MS / 1000) /* where a look takes longer, others had the CPU */
@@ -80,8 +80,9 @@ static uint32_t held_locked(struct gs_share *share, const struct gs_remote *remo
     return count;
 }
 
-/* Says over a new connection who this is, and what it holds: all else he has back then, and a CLOSE
- * of it that goes still means nothing. 0, or a negative errno: the connection is of no use. */
+/* Says over a new connection who this is, and what it holds: all else goes back by that, and where
+ * a CLOSE of it goes still, that means nothing. 0, or a negative errno: the connection is of no
+ * use. */
 static int greet(struct gs_share *share, struct gs_remote *remote)
 {
     union gs_wire_message message;
@@ -438,7 +439,7 @@ gs_status gs_remote_request(struct gs_share *share, struct gs_remote *remote,
                 break;
             }
             if (message.refuse.reason == GS_REFUSED_EARLY && gs_remote_may_go(remote))
-                gs_remote_disconnect(share, remote); /* he is asked first, if he can be by now */
+                gs_remote_disconnect(share, remote); /* it is asked first, if it can be by now */
             gs_rest_ns(GS_REFUSED_NS);
             status = GS_OK;
             i--;
@@ -446,7 +447,7 @@ gs_status gs_remote_request(struct gs_share *share, struct gs_remote *remote,
         }
         status = GS_OK;
         if (request->wants != GS_OPEN_WANTS &&
-            !remote->astray) /* the caller's mapping went with it: he asks again */
+            !remote->astray) /* the caller's mapping went with it: the caller asks again */
             return GS_UNREACHABLE;
         if (i == 1) {
             gs_say_unreachable(share, "the process that shared it has ended" GS_BROKER_HELPS);

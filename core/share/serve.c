@@ -30,7 +30,7 @@ static bool on_hello(struct gs_share *share, struct gs_client *client,
     client->said.holds = hello->holds;
     client->said.number = hello->number;
     /* The pidfd that an importer sent is used where the kernel has none for us. It can harm its
-     * sender alone: by it, only his own lease ends. */
+     * sender alone: by it, only the sender's own lease ends. */
     if (client->pidfd < 0 && *fd >= 0 && gs_alive_is_pidfd(*fd)) {
         client->pidfd = *fd;
         *fd = -1;

@@ -186,8 +186,8 @@ struct gs_found {
     unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     uint64_t offset, size;  /* of what is named within the block; of the block */
     uint64_t address;       /* of what is named, in the process that published it; else 0 */
-    uint64_t age_ns, pid;   /* since it was published; by whom, as who answers sees him */
-    char process[16];       /* his name */
+    uint64_t age_ns, pid;   /* since it was published; by which process, as who answers sees it */
+    char process[16];       /* its name */
     unsigned char uuid[16]; /* of the device that holds the memory */
     uint32_t uid;           /* whose it is */
     uint32_t kept;          /* 1: a broker has it too */
@@ -222,7 +222,7 @@ void gs_share_forking(struct gs_share *share);
 /*
  * A strip: memory that the program mapped itself, in pieces that lie side by side, each of one
  * handle. A handle is of a piece, and its importer gets the strip around it, once, whichever of its
- * pieces he opens: cuIpcOpenMemHandle gives him the place of the piece. So what a program adds to
+ * pieces it opens: cuIpcOpenMemHandle gives it the place of the piece. So what a program adds to
  * it, which it has counted from the beginning of the piece (cuMemGetAddressRange tells no other),
  * leads to the right byte, and on into the pieces behind.
  */
@@ -386,7 +386,7 @@ struct gs_share_held {
 /* Looks through all leases; waits for nobody. */
 void gs_share_held(struct gs_share *share, const unsigned char uuid[16],
                    struct gs_share_held *ret_held);
-/* The same of one chunk, whatever its device. */
+/* As gs_share_held, of one chunk, whatever its device. */
 void gs_share_held_of(struct gs_share *share, uint64_t chunk_id, struct gs_share_held *ret_held);
 
 /* ---- Names ---------------------------------------------------------------------------------- */

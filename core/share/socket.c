@@ -124,7 +124,7 @@ int gs_socket_adopt(struct gs_share *share, int directory, int listener)
     const struct gs_fd *before = &share->place.directory_is;
     int error;
 
-    /* Then nobody has to send his pidfd. A broker takes more, also what is sent to it while it is
+    /* Then nobody has to send its pidfd. A broker takes more, also what is sent to it while it is
      * stopped. */
     if (!share->options.is_broker && tells_who(listener))
         gs_socket_take_no_rights(listener);

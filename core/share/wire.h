@@ -45,12 +45,12 @@
  * the process goes to sleep for it, that this takes longer. One such order is under way on a
  * connection at a time.
  *
- * Whoever asks about a name (core/share/names.c), or the next one behind it, is told of his own
+ * Whoever asks about a name (core/share/names.c), or the next one behind it, is told of its own
  * user's. The same user may order the end of one that was published before some time.
  *
  * Who has the handle of an event asks whoever made it for the file that it lies in
- * (core/share/event.h), by its number and secret, and the REPORT brings its descriptor if he is the
- * same user.
+ * (core/share/event.h), by its number and secret, and the REPORT brings its descriptor to one of
+ * the same user.
  *
  * An importer has one OPEN under way at a time; `request` ties the answer to it. An OPEN's is also
  * the generation of what it is granted: RECALL, CLOSE and RESUME name it, and where the block was
@@ -61,8 +61,8 @@
  * The version counts the whole protocol: with any change of a message's length, fields or meaning,
  * or a type more, it goes up by one (a test has the shape of each message of this version). There
  * is no talking down: two versions share nothing, so that none has to be tested with another, and
- * what they have to say is that. Therefore the head and the fields of REFUSE, with its numbers, are
- * the same in all versions, and a message of another version is answered by a REFUSE of the
+ * what they have to say is that. Therefore the head and the fields of REFUSE, with its numbers, do
+ * not change with the version, and a message of another version is answered by a REFUSE of the
  * refuser's own version, for GS_REFUSED_VERSION. Importers, exporters, brokers and `gpushim-broker
  * ps` name the two versions and go on with others.
  *
@@ -84,7 +84,7 @@
 /* Who may say a message to whom. */
 enum gs_wire_ways {
     GS_ASKS = 1,      /* who opens, or asks, to an exporter or a broker; */
-    GS_ANSWERS = 2,   /* and these to him */
+    GS_ANSWERS = 2,   /* and these to it */
     GS_LEAVES = 4,    /* who shares, to its broker; */
     GS_PULLS = 8,     /* and that to it */
     GS_AGENTS = 16,   /* an agent, to its broker; */
@@ -153,7 +153,7 @@ struct gs_wire_hello {
     struct gs_wire_head head;
     unsigned char instance[GS_INSTANCE_SIZE]; /* of the exporter that is meant */
     unsigned char from[GS_INSTANCE_SIZE]; /* of the importer; zero: it hangs up when it is done */
-    uint64_t holder;                      /* between broker and agent: his number */
+    uint64_t holder;                      /* between broker and agent: its number */
     uint64_t pid;                         /* as the importer sees itself: for people */
     char name[16];                        /* of the program: for people */
     uint32_t
@@ -177,7 +177,7 @@ struct gs_wire_open {
     uint32_t want_fd; /* enum gs_open_wants */
     uint32_t cluster; /* 1: of a broker, and it may lie in another machine */
     /* Between broker and agent: */
-    uint32_t uid, gid; /* who opens, as this machine calls him by his name; */
+    uint32_t uid, gid; /* of who opens: this machine's numbers of that user's name; */
     uint64_t
         lease; /* to the agent: random, not 0: this machine's and this number together name what it becomes */
     uint32_t first; /* descriptors are to come along, of the chunk's pieces from this one on */
@@ -461,7 +461,7 @@ bool gs_wire_batch_is_valid(const struct gs_wire_batch *batch, const struct gs_w
  * descriptor goes now, since too many of this user's are under way, or the other side takes none.
  */
 int gs_wire_send(int socket, const union gs_wire_message *message, int fd);
-/* The same with several: of GRANT. */
+/* As gs_wire_send, with several descriptors: of GRANT. */
 int gs_wire_send_all(int socket, const union gs_wire_message *message,
                      const struct gs_wire_fds *fds);
 
@@ -477,8 +477,8 @@ int gs_wire_send_all(int socket, const union gs_wire_message *message,
  * (discard.h).
  */
 int gs_wire_receive(int socket, union gs_wire_message *ret_message, int *ret_fd);
-/* The same for who expects GRANT, which alone may bring more than one: all are the caller's.
- * (To the others these bring none: they are too late, and closed.) */
+/* As gs_wire_receive, for who expects GRANT, which alone may bring more than one: all are the
+ * caller's. (To the others these bring none: they are too late, and closed.) */
 int gs_wire_receive_all(int socket, union gs_wire_message *ret_message,
                         struct gs_wire_fds *ret_fds);
 

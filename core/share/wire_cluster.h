@@ -23,10 +23,10 @@
  *                                                  <----   OPEN with `cluster`
  *                  <-------      HELLO of an importer        once for each, first: its number, which no other has, in
  *                                                          `holder`, its pid, `holds` 1 (+ its pidfd, if it is known)
- *                  <-------      OPEN                      his handle, and the lease that it is to become
- *   GRANT          ------->      GRANT             ---->   or REFUSE, and that to him
+ *                  <-------      OPEN                      its handle, and the lease that it is to become
+ *   GRANT          ------->      GRANT             ---->   or REFUSE, and that to it
  *   RECALL         ------->      RECALL            ---->
- *                  <-------      CLOSE             <----   the last reference has ended: CLOSE, or his exit;
+ *                  <-------      CLOSE             <----   the last reference has ended: CLOSE, or its exit;
  *                                                          or nobody waits for the answer any more
  *                  <-------      HELLO, `holds` 0          it holds nothing of other machines any more
  *
