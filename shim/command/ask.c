@@ -322,7 +322,7 @@ struct round {
     void *arg;
 };
 
-/* One visit; false: the user has had his turn. */
+/* One visit; false: the user has had their turn. */
 static bool visit_one(const struct round *round, int directory, const char *name)
 {
     const uint64_t now = gs_now_ns();
@@ -386,9 +386,9 @@ static unsigned each_of_user(const struct round *round, uid_t uid, char ret_reas
 }
 
 /*
- * Root asks everybody's processes, those of each user as that user: the folders are as good for him
- * as for the user's own programs, the processes answer their own user, and nothing that a user put
- * there is touched with root's rights.
+ * Root asks everybody's processes, those of each user as that user: the folders are as good for
+ * root as for the user's own programs, the processes answer their own user, and nothing that a user
+ * put there is touched with root's rights.
  */
 static unsigned each_of_others(const struct round *round)
 {

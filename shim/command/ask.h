@@ -1,6 +1,6 @@
 /*
- * Asking the processes in the folder: who listens at a socket, and what he says of himself. Used by
- * the commands that list them.
+ * Asking the processes in the folder: which one listens at a socket, and what it says of itself.
+ * Used by the commands that list them.
  */
 #ifndef GS_SHIM_COMMAND_ASK_H
 #define GS_SHIM_COMMAND_ASK_H
@@ -83,10 +83,10 @@ void who_write(struct json *json, const struct who *who);
  */
 int ask_about(int fd, const struct gs_wire_query *what, union gs_wire_message *ret_answer,
               int *ret_pidfd);
-/* The same for the figures of a device and for the client with this index (UINT32_MAX: none). */
+/* As ask_about: the figures of a device, and the client with this index (UINT32_MAX: none). */
 int ask(int fd, uint32_t index, uint32_t device, union gs_wire_message *ret_answer, int *ret_pidfd);
-/* The same in two, for many at once that have a deadline together; 0 of ask_send: there is
- * something to hear. */
+/* As ask_about, in two steps, for many at once that have a deadline together; 0 of ask_send: there
+ * is something to hear. */
 int ask_send(int fd, const struct gs_wire_query *what);
 int ask_hear(int fd, uint64_t deadline_ns, enum gs_wire_type type,
              union gs_wire_message *ret_answer, int *ret_pidfd);
@@ -97,7 +97,7 @@ void ask_order_silence(char *ret_reason, size_t size, int error,
                        const union gs_wire_message *answer);
 /* Says why a process that was not found in the folder cannot be asked; `json`: in a row, too. */
 void ask_complain_of_absent(long pid, struct json *json);
-/* Why he is not listed, or not wholly: ask's result and what it got. */
+/* Why a process is not listed, or not wholly: ask's result and what it got. */
 void ask_silence(char *ret_reason, size_t size, int error, const union gs_wire_message *answer);
 
 /* Whose processes there may be to ask, and being one of them for a while (users.c). */
@@ -105,7 +105,7 @@ void ask_silence(char *ret_reason, size_t size, int error, const union gs_wire_m
 
 struct user {
     uid_t uid;
-    gid_t gid; /* of what he has there; never root's but for root */
+    gid_t gid; /* of what they have there; never root's but for root */
 };
 
 struct users {
@@ -117,9 +117,9 @@ struct users {
 void users_find(const struct gs_share_options *options, struct users *ret_users);
 /* Whose process that is; false: there is none. */
 bool user_of_process(long pid, struct user *ret_user);
-/* From now on this is that user, with that group and no other; who is it already stays as he is.
- * False: it cannot be (this is not root, or a user namespace does not have him). In each case
- * user_back comes next. */
+/* From now on this is that user, with that group and no other; who is it already stays so. False:
+ * it cannot be (this is not root, or a user namespace does not have them). In each case user_back
+ * comes next. */
 bool user_become(const struct user *user);
 void user_back(void);
 

@@ -66,7 +66,7 @@ int command_tell(const struct command *command);
 /* What there is of a file, without its last newline; "" where it cannot be read. How many bytes:
  * zeros may be among them. */
 size_t command_read(const char *path, char *ret_text, size_t size);
-/* The same of /proc/PID/NAME. */
+/* As command_read, of /proc/PID/NAME. */
 size_t command_read_of(long pid, const char *name, char *ret_text, size_t size);
 /* What an allocation gave; where it gave nothing that is said, and the program ends. */
 void *command_need(void *memory);

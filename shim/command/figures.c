@@ -213,7 +213,7 @@ static void hear(struct asked *asked, uint64_t deadline)
 }
 
 /* All at once have the time of one to answer. What else they are asked comes one after the other,
- * those of a user behind each other: one who stops answering then takes his own user's time
+ * those of a user behind each other: one that stops answering then takes its own user's time
  * alone. */
 static void hear_all(void *arg)
 {

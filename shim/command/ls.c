@@ -24,7 +24,7 @@ struct listing {
     const char *only; /* the name that is asked about; NULL: all */
     struct row *rows;
     size_t count, room;
-    bool silent; /* somebody did not tell what he has */
+    bool silent; /* some process did not tell what it has */
 };
 
 /* ---- Asking --------------------------------------------------------------------------------- */
@@ -67,7 +67,7 @@ static bool is_next(const struct gs_found *found, const struct gs_wire_query *la
     return gs_naming_is_good(&found->naming) && strcmp(found->naming.name, last->name) > 0;
 }
 
-/* His names, one behind the other. 0, or why they are not all of them. */
+/* A process's names, one behind the other. 0, or why they are not all of them. */
 static int ask_names(struct listing *listing, int fd, long pid, union gs_wire_message *ret_answer)
 {
     struct gs_wire_query find = {.about = GS_ABOUT_NEXT_NAME};

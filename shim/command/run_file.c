@@ -180,8 +180,8 @@ static void warn(const char *path, const char *script, const char *why, const ch
                      script ? script : "", script ? "," : "", why, way_out);
 }
 
-/* By what mode the program gives its caller other rights than he has, as the kernel decides it:
- * none where it is his own. NULL: it does not. */
+/* By what mode the program gives its caller other rights than they have, as the kernel decides it:
+ * none where it is their own. NULL: it does not. */
 static const char *other_rights(const struct stat *file)
 {
     if ((file->st_mode & S_ISUID) && file->st_uid != getuid())

@@ -206,8 +206,8 @@ static int add_group(struct sleeping *sleeping, const char *path, int word)
     return 0;
 }
 
-/* The same of the ones below it, however deep they lie. False: one cannot be read, or is none, which
- * was said; then nobody below it is meant. */
+/* Those of a control group and of the ones below it, however deep they lie. False: one cannot be
+ * read, or is none, which was said; then nobody below it is meant. */
 static bool add_groups(struct sleeping *sleeping, const char *path, int word)
 {
     char *const roots[] = {(char *)path, NULL};

@@ -45,7 +45,7 @@ static void add_owner(struct users *users, int directory, const char *name)
 }
 
 /* Adds those whose something there is that is named by a number after `prefix`: the owner's, but in
- * a container with users of its own it is the one that he has inside. */
+ * a container with users of its own it is the one that they have inside. */
 static void add_users(struct users *users, const char *folder, const char *prefix)
 {
     const size_t length = strlen(prefix);
@@ -64,7 +64,7 @@ void users_find(const struct gs_share_options *options, struct users *ret_users)
 {
     ret_users->count = 0;
     if (options->dir[0])
-        add_owner(ret_users, AT_FDCWD, options->dir); /* one of his alone */
+        add_owner(ret_users, AT_FDCWD, options->dir); /* it may be one user's alone */
     add_users(ret_users, "/run/user", "");
     add_users(ret_users, options->dir[0] ? options->dir : "/tmp", GS_OWN_PREFIX);
 }
