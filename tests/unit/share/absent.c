@@ -122,7 +122,7 @@ Test(share_absent, who_was_away_for_a_moment_is_looked_for_though_nothing_else_i
     cr_assert_str_eq(other_ask(&other, "holds"), "ok 1");
 }
 
-/* Whoever it is, he is not looked for then. */
+/* Whichever process that is, it is not looked for then. */
 Test(share_absent, who_cannot_be_looked_for_without_a_descriptor_is_not_given_up)
 {
     struct rlimit before, none;

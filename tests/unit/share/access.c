@@ -70,7 +70,7 @@ Test(share_access, a_listed_group_may_open)
     cr_assert_eq(other_open(&other, ipc_handle, &address), GS_OK);
 }
 
-/* A listed user opens what he has handles of, and is told nothing of who else does. */
+/* A listed user opens what they have handles of, and is told nothing of who else does. */
 Test(share_access, who_holds_what_is_told_to_nobody_who_is_only_listed)
 {
     union gs_wire_message message;

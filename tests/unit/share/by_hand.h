@@ -64,8 +64,8 @@ struct player {
 };
 void player_start(struct player *player, const char *path, void (*play)(int listener, void *arg),
                   void *arg);
-/* The same where whoever made the handle would listen; and under a name as a living process of the
- * user's has. */
+/* As player_start, where whoever made the handle would listen; and under a name as a living process
+ * of the user's has. */
 void player_start_for(struct player *player, const char *dir, const unsigned char *ipc_handle,
                       void (*play)(int listener, void *arg), void *arg);
 void player_start_named(struct player *player, const char *dir, unsigned number,

@@ -21,7 +21,7 @@ void agent_say(int fd, union gs_wire_message message);
 /* The next message to the agent, or the end of the test where it is of another type; a descriptor
  * that came along, or -1. */
 int agent_hears(int fd, enum gs_wire_type type, union gs_wire_message *ret_message);
-/* The same of the next one of this type. */
+/* As agent_hears, of the next message of this type: others before it are passed over. */
 int agent_awaits(int fd, enum gs_wire_type type, union gs_wire_message *ret_message);
 bool agent_hears_nothing(int fd);
 

@@ -193,7 +193,7 @@ Test(share_directory, one_that_cannot_be_written_to_is_refused)
     cr_assert_eq(side_dir_count(dir), 0);
 }
 
-/* Who looks for somebody there must not take him for gone. */
+/* Who looks for a process there must not take it for gone. */
 Test(share_directory, one_that_no_descriptor_is_left_for_may_be_there)
 {
     char reason[GS_REASON_SIZE];
@@ -429,7 +429,7 @@ Test(share_directory, what_lies_where_a_socket_should_be_is_refused_at_once)
     cr_assert_eq(side_open_fds(), fds);
 }
 
-/* Whom one connects to is judged by his user, wherever his socket is. */
+/* What one connects to is judged by its user, wherever its socket is. */
 Test(share_directory, in_one_that_is_replaced_after_the_check_no_socket_is_put_up)
 {
     char away[80], reason[GS_REASON_SIZE];

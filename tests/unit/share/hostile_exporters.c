@@ -269,7 +269,8 @@ static void hears_of_a_fork(int listener, void *arg)
     _exit(heard);
 }
 
-/* Whoever forks says so to those whose memory he has, and from then on to each before he asks. */
+/* A process that forks says so to those whose memory it has, and from then on to each before it
+ * asks. */
 Test(share_hostile, who_has_forked_says_so)
 {
     struct player exporters[2];

@@ -27,7 +27,7 @@ static void setup(void)
     if (geteuid() != 0)
         cr_skip("only root can be two users");
     side_dir_new(dir, sizeof dir);
-    /* No other test's user: what he has under way would count. */
+    /* No other test's user: what that one has under way would count. */
     snprintf(user, sizeof user, "uid=%d", 61000 + getpid() % 4000);
     other_start2(&exporter, dir, user, "trust=0");
     other_start2(&importer, dir, user, "trust=0");

@@ -143,7 +143,7 @@ static bool tries_rarely(void)
     return rarely;
 }
 
-/* The exporter goes on when he has been connected to anew. */
+/* The exporter goes on when it has been connected to anew. */
 static void *go_on_when_connected(void *arg)
 {
     (void)arg;

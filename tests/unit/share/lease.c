@@ -82,13 +82,13 @@ Test(share_lease, of_a_killed_process_ends_though_its_connection_was_closed_here
     cr_assert(side_withdraws(&side, export));
 }
 
-/* Nobody tells his thread, but that it is come to by whom he has it from. */
+/* Nobody tells its thread, but that the exporter which it has this from comes to it. */
 Test(share_lease, who_has_closed_his_connection_resumes_what_he_has)
 {
     other_ask(&other, "close %lx", address);
     cr_assert_eq(other_open(&other, ipc_handle, &address), GS_OK);
     cr_assert_str_eq(other_ask(&other, "serve 1"), "ok"); /* as of the whole library's importers */
-    usleep(1500000); /* his thread has looked at what there was */
+    usleep(1500000); /* its thread has looked at what there was */
     cr_assert_str_eq(other_ask(&other, "lose"), "ok 1");
     cr_assert(SIDE_WAIT(!strcmp(other_ask(&other, "connections"), "ok 1")));
     cr_assert(side_stays_held(&side, export, 100));
@@ -409,8 +409,8 @@ Test(share_lease, a_descriptor_that_is_no_pidfd_keeps_nothing)
     assert_stays_until_its_exit(silent_fd);
 }
 
-/* Until Linux 6.15 the kernel has no pidfd of one that was gone when he was taken in, and says
- * that: what he had asked for before is nobody's. (He is seen here as this process, which goes
+/* Until Linux 6.15 the kernel has no pidfd of one that was gone when it was taken in, and says
+ * that: what it had asked for before is nobody's. (It is seen here as this process, which goes
  * on.) */
 Test(share_lease, of_a_process_that_was_gone_when_it_was_taken_in_is_over)
 {

@@ -221,7 +221,7 @@ Test(share_limbo, who_is_ending_is_waited_for_two_seconds)
     kill(other.pid, SIGCONT);
 }
 
-/* Here of one user alone: whatever there is of it is his. */
+/* Here of one user alone: whatever there is of it is theirs. */
 Test(share_limbo, what_may_be_in_limbo_has_a_limit)
 {
     struct gs_export *more[4];

@@ -14,7 +14,7 @@ void memdriver_fill(struct gs_driver *ret_driver);
 
 /* While held, fences do not pass. */
 void memdriver_hold(bool held);
-/* The same of those that were recorded in one context; NULL: of none. */
+/* Nor do those that were recorded in this context; NULL: there is none. */
 void memdriver_busy(CUcontext context);
 /* Every mem_export fails with this; CUDA_SUCCESS ends it. */
 void memdriver_fail_export(CUresult result);

@@ -90,7 +90,7 @@ Test(share_memory, a_name_is_not_said_to_be_nobodys_for_want_of_memory)
     cr_assert_eq(outcome, GS_LOOK_FOUND);
 }
 
-/* Of a process that has no memory at all he is told so; he has patience for much longer than this
+/* A process without any memory at all tells the importer so, whose patience is much longer than this
  * test. */
 Test(share_memory, an_importer_does_not_wait_for_one_without_any_memory)
 {

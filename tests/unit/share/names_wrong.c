@@ -81,7 +81,7 @@ Test(share_names_wrong, each_user_has_the_name_for_himself)
     cr_assert_eq(others_note(&other, "w"), -1, "it is another user's");
     cr_assert_str_eq(other_ask(&other, "unname w"), "none 1");
     cr_assert_str_eq(other_ask(&other, "name w 0 2"), "status 0");
-    cr_assert_eq(note_of("w"), 1, "his is newer, and does not hide this one");
+    cr_assert_eq(note_of("w"), 1, "the other's is newer, and does not hide this one");
     cr_assert_eq(others_note(&other, "w"), 2);
     cr_assert_eq(gs_share_unname(side.share, "w"), GS_LOOK_FOUND);
     cr_assert_eq(gs_share_look_up(side.share, "w", &found), GS_LOOK_NONE);
@@ -217,8 +217,8 @@ Test(share_names_wrong, messages_that_make_no_sense_end_their_connection)
     end_process(broker);
 }
 
-/* Another user leaves a block, and names it as often as he can. His socket is in the folder: else
- * he could leave nothing. */
+/* Another user's process leaves a block, and names it as often as it can. Its socket is in the
+ * folder: else it could leave nothing. */
 static void names_all(void *arg)
 {
     int fd, memory = open("/dev/null", O_RDONLY | O_CLOEXEC);
@@ -235,7 +235,7 @@ static void names_all(void *arg)
     fd = dial_broker(made.instance, -1);
     share_by_hand(fd, handle, memory);
     for (int i = 0; i < GS_NAMES_MAX; i++) {
-        snprintf(name, sizeof name, "his-%d", i);
+        snprintf(name, sizeof name, "theirs-%d", i);
         named_by_hand(fd, name, 5, 0, 1);
         recv(fd, &(union gs_wire_message){.head = {0}}, sizeof(union gs_wire_message), 0);
     }

@@ -43,7 +43,7 @@ static bool opens(const char *where)
     return status == GS_OK;
 }
 
-/* Who shares is told when his socket goes: not while he stands. */
+/* A process that shares is told when its socket goes: not while it is stopped. */
 static void giver_stands(void)
 {
     halt(giver.pid);
@@ -172,7 +172,7 @@ Test(share_places, what_was_shared_outlasts_the_session)
     cr_assert_eq(other_stop(&giver), 0);
 }
 
-/* Whoever was there first keeps nobody from sharing, nor does he by going away later. */
+/* Whoever was there first keeps nobody from sharing, nor do they by going away later. */
 Test(share_places, what_another_user_put_in_tmp_first_is_passed_by)
 {
     empty_places();
@@ -212,7 +212,7 @@ Test(share_places, two_users_who_name_each_other_meet_in_tmp)
     other_start(&taker, "", "trust=65534");
     cr_assert_eq(other_open(&taker, ipc_handle, &address), GS_OK);
     cr_assert_eq(other_stop(&taker), 0);
-    cr_assert_not(opens(""), "root did not name him");
+    cr_assert_not(opens(""), "root did not name them");
     cr_assert_eq(other_stop(&giver), 0);
 }
 
@@ -255,7 +255,7 @@ static struct gs_export *share_some(struct side *side, struct side_chunk *chunk)
     return export;
 }
 
-/* Which the share thread sleeps on. Who comes is not to wait until his patience is over. */
+/* Which the share thread sleeps on. What comes is not to wait until its patience is over. */
 Test(share_places, a_program_that_closes_what_the_thread_sleeps_on_keeps_no_importer_waiting)
 {
     struct side_chunk chunk;

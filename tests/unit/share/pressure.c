@@ -42,7 +42,7 @@ static int dial(const char *name)
     return fd;
 }
 
-/* A process of another user's, who answers that he gives all there is. */
+/* A process of another user's, which answers that it gives all there is. */
 static void poses_as_one_of_ours(void *path)
 {
     int listener = side_listen(path);
@@ -250,29 +250,29 @@ Test(share_pressure, another_user_gets_nothing_though_he_may_open)
     cr_assert_eq(asked, 0);
 }
 
-/* Wherever his socket lies: in a folder of his, which is not looked into, or in ours. We may open
- * what he shares in both. */
+/* Wherever their socket lies: in a folder of theirs, which is not looked into, or in ours. We may
+ * open what they share in both. */
 Test(share_pressure, another_user_is_not_asked_though_he_shares)
 {
-    char his[sizeof dir + 8], path[128], ours[128];
+    char theirs[sizeof dir + 8], path[128], ours[128];
     struct gs_share_answers answers;
     pid_t child;
 
     need_root();
-    snprintf(his, sizeof his, "%s.his", dir);
-    cr_assert_eq(mkdir(his, 0755), 0);
-    cr_assert_eq(chown(his, 65534, 65534), 0);
-    side_path_named(his, 7, path);
+    snprintf(theirs, sizeof theirs, "%s.theirs", dir);
+    cr_assert_eq(mkdir(theirs, 0755), 0);
+    cr_assert_eq(chown(theirs, 65534, 65534), 0);
+    side_path_named(theirs, 7, path);
     child = other_user_start(poses_as_one_of_ours, path);
     options.uids[options.uid_count++] = 65534;
     for (int i = 0; i < 2; i++) {
         side_stop(&side);
-        strcpy(options.dir, i ? dir : his);
+        strcpy(options.dir, i ? dir : theirs);
         if (i) {
             side_path_named(dir, 7, ours);
             cr_assert_eq(mkdir(dir, 0755), 0);
             cr_assert_eq(rename(path, ours), 0);
-            cr_assert_eq(rmdir(his), 0);
+            cr_assert_eq(rmdir(theirs), 0);
         }
         side_start(&side, &options);
         gs_share_ask(side.share, side_gpu, MIB, &answers);

@@ -53,7 +53,8 @@ static void open_of_another(int fd)
     open_again(fd, another, 9);
 }
 
-/* What was freed is called back from who comes back when he has named it, and once. */
+/* What was freed is called back from an importer that comes back, when that has named it, and
+ * once. */
 Test(share_resume, is_called_back_once_from_who_comes_back)
 {
     union gs_wire_message message;

@@ -96,7 +96,7 @@ bool side_broker_gone(const char *dir);
 /* Ends it, if there is one; whether its socket has gone. */
 bool side_broker_end(const char *dir);
 void side_start(struct side *side, const struct gs_share_options *options);
-/* The same, where it may not go. */
+/* As side_start, where that may not go. */
 gs_status side_try_start(struct side *side, const struct gs_share_options *options);
 void side_stop(struct side *side);
 /* Can be asked for memory, and a thread of its own says each time that so much was given. */

@@ -174,7 +174,7 @@ static pid_t attack_start(const struct siege_attack *attack)
     siege->listens = siege->holds = false;
     siege->target = attack->target;
     if (attack->position < HOLDER && attack->position != LISTED_HOLDER)
-        siege->ipc_handle[GS_IPC_HANDLE_SIZE - 1] ^= 1; /* he has no handle */
+        siege->ipc_handle[GS_IPC_HANDLE_SIZE - 1] ^= 1; /* it has no handle */
     child = fork_child();
     if (child)
         return child;
@@ -374,7 +374,7 @@ static unsigned clients_of(const unsigned char *ipc_handle)
     return clients;
 }
 
-/* What ends with the attacker was his: of what the two others have open nothing is lost. */
+/* What ends with the attacker was its own: of what the two others have open nothing is lost. */
 static void assert_holds(const struct siege_attack *attack, struct other *exporter,
                          const unsigned char *ipc_handle)
 {
@@ -408,7 +408,7 @@ static void attack_exporter(const struct siege_attack *attack)
     assert_is_under_way(attack, &siege->holds, attacker);
     if (attack->resources & TAKES(LIMBO))
         run_short(attack, &exporter);
-    if (attack->resources & TAKES(LEASES)) /* whoever still has his connection has his lease */
+    if (attack->resources & TAKES(LEASES)) /* who still has the connection has the lease */
         cr_assert_str_neq(other_ask(&holder, "lose"), "ok 0");
     other_export(&exporter, 1024, 512, 8, ipc_handle);
     assert_serves(attack, &importer, ipc_handle, 8);

@@ -58,9 +58,9 @@ extern const size_t siege_client_count, siege_poser_count;
 struct siege {
     char dir[64];
     unsigned char
-        ipc_handle[GS_IPC_HANDLE_SIZE];    /* of the block that he opens; what he is asked for */
-    unsigned char other[GS_INSTANCE_SIZE]; /* whose name he may take */
-    pid_t honest;                          /* whom he may claim to be */
+        ipc_handle[GS_IPC_HANDLE_SIZE];    /* of the block that it opens; what it is asked for */
+    unsigned char other[GS_INSTANCE_SIZE]; /* whose name it may take */
+    pid_t honest;                          /* what it may claim to be */
     enum siege_target target;
     uint64_t said;  /* atomic: types that were, or were not heeded, */
     uint64_t tried; /* atomic: or were said when it had been hung up on */

@@ -16,7 +16,7 @@ static bool is_over(int fd)
     return poll(&look, 1, 1) > 0;
 }
 
-/* As many as he has descriptors for, and made anew where he was hung up on. */
+/* As many as it has descriptors for, and made anew where it was hung up on. */
 static void connections(bool asks)
 {
     int fds[MANY];
@@ -114,7 +114,7 @@ static void opens_unread_and_ends(void)
     siege_stays();
 }
 
-/* Every connection that he may have, with the block open. */
+/* Every connection that it may have, with the block open. */
 static void opens_with_all(void)
 {
     union gs_wire_message message;
@@ -190,7 +190,7 @@ static void say_what_others_say(int fd, unsigned round)
     siege_say_type(fd, types[round % (sizeof types / sizeof *types)]);
 }
 
-/* Opens what he has the handle of, gives back what he has not, tells of machines whom nobody asked
+/* Opens what it has the handle of, gives back what it has not, tells of machines which nobody asked
  * about; reads nothing. */
 static void say_as_agent(int fd, unsigned round)
 {
@@ -281,7 +281,7 @@ static void leaves_all_it_can(void)
     }
 }
 
-/* From each of many connections, in names that are not his. */
+/* From each of many connections, in names that are not its own. */
 static void leaves_from_many(void)
 {
     int fds[MANY], memory = leave_memory(), null = open("/dev/null", O_RDONLY | O_CLOEXEC);

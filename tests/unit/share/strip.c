@@ -222,7 +222,7 @@ Test(share_strip, what_has_gone_is_given_no_more_of)
     cr_assert_eq(fetch(fd, 0, &message), GS_WIRE_GRANT);
     cr_assert_eq(fetch(fd, 1, &message), GS_WIRE_GRANT);
     cr_assert_eq(stats().references, 1);
-    /* It has gone: its holder is told, and until he has closed it, it is known who he is. */
+    /* It has gone: its holder is told, and until that has closed it, it is known who holds it. */
     gs_share_strip_gone(side.share, export);
     cr_assert_eq(stats().exports, 1);
     cr_assert(SIDE_WAIT(gs_wire_receive_all(fd, &message, &(struct gs_wire_fds){0}) == 0));
