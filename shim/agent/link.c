@@ -403,23 +403,39 @@ static void on_ready(struct source *source, uint32_t events)
 
 /* ---- Each round ------------------------------------------------------------------------------ */
 
-/* One that is to fail now; NULL: none is. */
-static struct link *due(const struct links *links, uint64_t now_ns)
+static bool is_connected(const struct link *link)
 {
-    struct link *link = links->all;
+    struct sockaddr_storage to;
+    socklen_t size = sizeof to;
 
-    while (link && !link->doom &&
-           (link->is_ready || now_ns - link->made_ns <= LINK_BEGIN_S * GS_NS_PER_S))
-        link = link->next;
-    return link;
+    return getpeername(link->source.fd, (struct sockaddr *)&to, &size) == 0;
+}
+
+/* Why it is to fail now; NULL: it is not. */
+static const char *overdue(const struct link *link, uint64_t now_ns)
+{
+    const uint64_t age_ns = now_ns - link->made_ns;
+
+    if (link->doom || link->is_ready)
+        return link->doom;
+    if (age_ns > LINK_BEGIN_S * GS_NS_PER_S)
+        return "it did not say in time who it is";
+    return link->is_out && !link->is_up && age_ns > LINK_CALL_NS && !is_connected(link)
+               ? "it does not answer a call"
+               : NULL;
 }
 
 void links_look(struct links *links, uint64_t now_ns)
 {
-    struct link *link;
+    struct link *link = links->all;
 
-    while ((link = due(links, now_ns)))
-        link_fail(links, link, link->doom ? link->doom : "it did not say in time who it is");
+    while (link) {
+        const char *why = overdue(link, now_ns);
+
+        if (why)
+            link_fail(links, link, why);
+        link = why ? links->all : link->next; /* others may have gone with it */
+    }
     while ((link = links->dead)) {
         links->dead = link->next;
         SSL_free(link->ssl);

@@ -23,7 +23,10 @@
 #define LINK_FINGERPRINT 32
 #define LINK_ADDRESS     64
 #define LINK_REASON      256
-#define LINK_BEGIN_S     5           /* until it has said who it is */
+#define LINK_BEGIN_S     5 /* until it has said who it is */
+/* For a call to be taken. A kernel drops those for which there is no room, and is asked again by
+ * this one's after a second, then two: too late where strangers take all room. */
+#define LINK_CALL_NS     (GS_NS_PER_S / 4)
 #define LINK_UNSENT      (8u << 20)  /* who reads so little is hung up on */
 #define LINK_ANSWERS     (64u << 10) /* unsent to a caller: it is not read from */
 #define LINK_TURN        (16u << 10)

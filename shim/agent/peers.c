@@ -15,7 +15,9 @@
 
 #define RETRY_NS     (GS_NS_PER_S / 10)
 #define RETRY_MAX_NS (4 * GS_NS_PER_S)
-#define CALLERS_MAX  64 /* links whose other end did not yet say who it is */
+#define OPEN_WAITS_NS \
+    (2 * RETRY_NS)     /* at most, while an open waits: strangers keep an attempt from its end */
+#define CALLERS_MAX 64 /* links whose other end did not yet say who it is */
 #define ACCEPT_TURN \
     (CALLERS_MAX / 4) /* in a round: each has had a turn or two before it gives way */
 #define PEERS_MAX 16384
@@ -223,10 +225,23 @@ static void out_message(struct link *link, const union talk *message)
         be_up(agent, peer);
 }
 
+static bool has_open_waiting(const struct peer *peer)
+{
+    struct open *open, *next;
+
+    HASH_ITER(hh, peer->agent->opens, open, next) {
+        if (open->state == OPEN_CONNECTS && open->peer == peer)
+            return true;
+    }
+    return false;
+}
+
 static void defer(struct peer *peer)
 {
+    const uint64_t most = has_open_waiting(peer) ? OPEN_WAITS_NS : RETRY_MAX_NS;
+
     peer->retry_ns = gs_now_ns() + peer->wait_ns;
-    peer->wait_ns = peer->wait_ns * 2 < RETRY_MAX_NS ? peer->wait_ns * 2 : RETRY_MAX_NS;
+    peer->wait_ns = peer->wait_ns * 2 < most ? peer->wait_ns * 2 : most;
 }
 
 static void out_down(struct link *link, const char *why)
@@ -263,19 +278,6 @@ static void connect_to(struct agent *agent, struct peer *peer)
     ask_about(agent, peer->machine);
     defer(peer);
     importer_link_down(agent, peer, reason);
-}
-
-static bool is_wanted(const struct agent *agent, const struct peer *peer)
-{
-    struct open *open, *next;
-
-    if (peer->asked)
-        return true;
-    HASH_ITER(hh, agent->opens, open, next) {
-        if (open->state == OPEN_CONNECTS && open->peer == peer)
-            return true;
-    }
-    return false;
 }
 
 static void want_asked(void *arg, const unsigned char machine[GS_MACHINE_SIZE])
@@ -443,7 +445,7 @@ void peers_look(struct agent *agent, uint64_t now_ns)
     if (forgets)
         agent->forget_ns = now_ns + FORGET_NS;
     HASH_ITER(hh, agent->peers, peer, next) {
-        if (!peer->out && now_ns >= peer->retry_ns && is_wanted(agent, peer))
+        if (!peer->out && now_ns >= peer->retry_ns && (peer->asked || has_open_waiting(peer)))
             connect_to(agent, peer);
         if (asks && now_ns >= peer->ask_ns && is_missed(agent, peer)) {
             peer->ask_ns = now_ns + ASK_NS;

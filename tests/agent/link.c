@@ -162,6 +162,31 @@ Test(agent_link, who_says_nothing_has_a_few_seconds)
     close(fd);
 }
 
+/* So that it is made again, before the kernel would. */
+Test(agent_link, a_call_for_which_there_is_no_room_ends_soon)
+{
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t size = sizeof at;
+    char reason[LINK_REASON];
+    struct link *link = NULL;
+    int full = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+    set_up();
+    cr_assert_eq(bind(full, (struct sockaddr *)&at, sizeof at), 0);
+    cr_assert_eq(listen(full, 0), 0);
+    cr_assert_eq(getsockname(full, (struct sockaddr *)&at, &size), 0);
+    for (int i = 0; i < 4; i++)
+        link = link_connect(&theirs, "127.0.0.1", ntohs(at.sin_port), &events, NULL, reason);
+    cr_assert(link, "%s", reason);
+    links_look(&theirs, link->made_ns + GS_NS_PER_S / 5);
+    cr_assert_eq(downs, 0);
+    links_look(&theirs, link->made_ns + GS_NS_PER_S / 2);
+    cr_assert_gt(downs, 0);
+    cr_assert_lt(downs, 4, "those that were taken go on");
+    cr_assert_str_eq(why_down, "it does not answer a call");
+    close(full);
+}
+
 /* A client of another make, beside the loop. */
 static SSL_CTX *client;
 static SSL *caller;

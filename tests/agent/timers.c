@@ -110,6 +110,7 @@ Test(agent_timers, who_is_not_reached_is_tried_again_within_four_seconds)
 {
     const unsigned char one[GS_MACHINE_SIZE] = {1};
     uint64_t began = gs_now_ns(), most = 100 * MS;
+    struct open open = {.state = OPEN_CONNECTS};
     struct peer *peer;
 
     set_up();
@@ -122,6 +123,14 @@ Test(agent_timers, who_is_not_reached_is_tried_again_within_four_seconds)
         must_be_due(peer->retry_ns, began, 0, most);
     }
     cr_assert_leq(agent.forget_ns, gs_now_ns() + 3660 * S, "who has gone is forgotten");
+    open.peer = peer;
+    HASH_ADD(hh, agent.opens, lease, sizeof open.lease, &open);
+    for (unsigned i = 0; i < 3; i++) { /* from the second on as soon as for an open */
+        began = gs_now_ns();
+        peers_look(&agent, began + 3600 * S);
+        must_be_due(peer->retry_ns, began, 0, i == 0 ? 4 * S : 200 * MS);
+    }
+    HASH_DEL(agent.opens, &open);
     jobs_end(agent.jobs);
 }
 
