@@ -62,8 +62,8 @@ struct gs_single {
     uint64_t stream; /* atomic: its key, or one of the above */
     bool unmarked;   /* atomic: something was freed at once and no mark is behind it */
     bool retires; /* atomic, in any state: a free may be in an epoch that no event is behind yet */
-    CUstream stalled; /* atomic, for messages: where the last went that may stall; NULL: none did.
-                         The stream may have gone */
+    CUstream stalled; /* atomic, for messages: where the last went that may stall; NULL: nowhere, or
+                         to all. The stream may have gone */
     struct gs_fences *fences;
     const struct gs_log *log;
     gs_single_arenas_fn *arenas;
@@ -145,14 +145,15 @@ void gs_single_in_order(struct gs_single *single, uint64_t marks);
 void gs_single_mark(struct gs_single *single);
 
 /* What touches no memory and may end late, or never, is about to be submitted to any stream: the
- * host's functions, waits for events. As gs_single_submits. So what was freed before is waited for
- * without it, also where frees retire (core/pool/arena.h, gs_arena_wait_oldest_locked). */
+ * host's functions, waits for events. NULL: to all of a context. As gs_single_submits. So what was
+ * freed before is waited for without it, also where frees retire (core/pool/arena.h,
+ * gs_arena_wait_oldest_locked). */
 static inline void gs_single_stalls(struct gs_single *single, CUstream stream)
 {
     bool unmarked = __atomic_load_n(&single->unmarked, __ATOMIC_RELAXED);
     bool retires = __atomic_load_n(&single->retires, __ATOMIC_RELAXED);
 
-    __atomic_store_n(&single->stalled, stream ? stream : CU_STREAM_LEGACY, __ATOMIC_RELAXED);
+    __atomic_store_n(&single->stalled, stream, __ATOMIC_RELAXED);
     if (__builtin_expect(unmarked | retires, 0)) /* one branch for both */
         gs_single_mark(single);
 }

@@ -13,7 +13,7 @@
 #define GS_MAKES_STALLS GS_UNMARKED
 #define GS_MAKE_STALLS(symbol, order, async, real) \
     if (gs_entered)                                \
-        gs_single_stalls(gs_single, order);        \
+        gs_stalls(async, order);                   \
     return real;
 
 #include "made.h"

@@ -33,6 +33,13 @@ static inline void gs_submits_if(bool entered, CUstream stream)
         gs_single_submits(gs_single, stream);
 }
 
+/* Of a call that is given a stream, by the name that it has also where it is given as 0; else it
+ * stalls all streams of a context, and none is told. The state was entered. */
+static inline void gs_stalls(bool is_given, CUstream stream)
+{
+    gs_single_stalls(gs_single, !is_given ? NULL : stream ? stream : CU_STREAM_LEGACY);
+}
+
 /* Whether it still matters to which stream work goes; the state was entered. */
 static inline bool gs_single_matters(void)
 {

@@ -380,7 +380,8 @@ def prove_what_stays(folder):
 
 
 def prove_the_stream_is_named(folder):
-    """Of a host function that does not end; 1 is the default stream by its own name (CU_STREAM_LEGACY)."""
+    """Of a host function that does not end; 1 is the default stream by its own name (CU_STREAM_LEGACY). None is where
+    all streams wait."""
     one = start(folder)
     run(one, '''
 import threading
@@ -395,6 +396,14 @@ stops = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda unused: goes.wait())
         run(one, 'goes.set(); assert cuda.cuCtxSynchronize() == 0')
         says(folder, 0, ('sleep', str(one.pid)), 'asleep')
         says(folder, 0, ('wake', str(one.pid)), 'awake')
+    run(one, '''
+event, context = ctypes.c_void_p(), ctypes.c_void_p()
+assert cuda.cuEventCreate(ctypes.byref(event), 0) == 0 and cuda.cuCtxGetCurrent(ctypes.byref(context)) == 0
+goes.clear()
+assert cuda.cuLaunchHostFunc(stream, stops, None) == 0 and cuda.cuCtxWaitEvent(context, event) == 0
+''')
+    says(folder, 1, ('sleep', str(one.pid), '--timeout', '0.3s'), 'an event or a value\n')
+    run(one, 'goes.set(); assert cuda.cuCtxSynchronize() == 0')
     is_right(one, 'when it went late')
     one.end()
 
