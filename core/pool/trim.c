@@ -128,6 +128,8 @@ struct gs_piece *gs_arena_detach_locked(struct gs_arena *arena, size_t bytes, si
     struct gs_piece *detached = NULL;
 
     gs_latch_assert_held(&arena->lock);
+    if (bytes == 0)
+        return NULL;
     gs_arena_merge_quick_locked(arena);
     bytes = detach_from_locked(arena, &arena->large, bytes, largest, &detached);
     detach_from_locked(arena, &arena->small, bytes, largest, &detached);

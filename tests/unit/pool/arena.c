@@ -312,6 +312,7 @@ Test(arena, figures_are_what_they_stand_for_when_all_is_back)
     for (int i = 0; i < 100; i++)
         MUST(gs_core_free(f.core, must_alloc(&f, 64 << 10)));
     arena = fixture_lock_pool(&f, stays);
+    cr_assert_null(gs_arena_detach_locked(arena, 0, SIZE_MAX));
     cr_assert_eq(arena->free.quick_bytes, 64 << 10);
     gs_latch_release(&arena->lock);
     for (int i = 0; i < 2000; i++) {
