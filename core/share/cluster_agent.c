@@ -141,8 +141,10 @@ bool gs_agent_serve(struct gs_share *share, struct gs_client *client,
         return true;
     case GS_WIRE_QUERY:
         return gs_machines_asked(share, client, &message->query);
-    default:
+    case GS_WIRE_REPORT:
         told_came(share, &message->report);
         return true;
+    default: /* it has a way in the table, and nothing takes it */
+        return gs_client_fault(client, "it sent a message that is not its to send");
     }
 }
