@@ -98,8 +98,10 @@ static void tell_stats(struct gs_share *share, uint64_t now, struct gs_wire_repo
     const struct gs_share_stats *stats = &share->clients.stats;
 
     if (now >= share->clients.stats_due_ns) {
+        const uint64_t began = gs_worked_ns();
+
         gs_share_stats(share, &share->clients.stats);
-        share->clients.stats_due_ns = gs_now_ns() + STATS_PART * (gs_now_ns() - now);
+        share->clients.stats_due_ns = gs_now_ns() + STATS_PART * (gs_worked_ns() - began);
     }
     report->exports = stats->exports;
     report->bytes = stats->bytes;

@@ -1,14 +1,17 @@
 /* What is said about memory that is freed and that others keep, and when. */
 #include <criterion/criterion.h>
 
+#include "by_hand.h"
 #include "core/share/exporter.h"
+#include "core/share/internal.h"
 #include "core/share/let_go.h"
 #include "core/share/wire.h"
 #include "scene.h"
 #include "tests/children.h"
 #include "tests/system.h"
 
-#define BLOCKS 4
+#define BLOCKS  4
+#define HELD_UP 32 /* times */
 
 static struct gs_export *export[BLOCKS];
 static unsigned char ipc_handle[BLOCKS][GS_IPC_HANDLE_SIZE];
@@ -249,4 +252,40 @@ Test(share_limbo, what_may_be_in_limbo_has_a_limit)
     cr_assert_eq(side_export(&side, &chunk, 1 * MIB + 2048, 512, &more[3]), GS_OK, "there is room");
     cr_assert_eq(other_open(&other, ipc_handles[1], &opened[1]), GS_OK, "there is room");
     cr_assert(side_stays_held(&side, export[0], 100), "it was taken away");
+}
+
+/* So many are shared, as whoever asks is told. */
+static unsigned long long told(int fd)
+{
+    union gs_wire_message message;
+
+    cr_assert_eq(hear(fd, &message), GS_WIRE_REPORT);
+    return message.report.exports;
+}
+
+/* Who asks again and again is told what was found before for as long as looking took, and not for
+ * as long as the machine or the program held it up: here the latter, for 20 ms, at each of the
+ * places where it takes its lock. */
+Test(share_limbo, what_is_told_is_no_older_than_it_was_work_to_find)
+{
+    unsigned char another[GS_IPC_HANDLE_SIZE];
+    int fd;
+
+    start();
+    fd = side_connect_by_hand(dir, ipc_handle[0]);
+    for (unsigned round = 0; round < HELD_UP; round++) {
+        scene_export((BLOCKS + round) * 65536, 512, another);
+        usleep(20000); /* many times what the look took */
+        gs_lock_take(&side.share->lock);
+        cr_assert_eq(say(fd, MESSAGE(QUERY, 1)), 0);
+        usleep(2000);
+        gs_lock_release(&side.share->lock);
+        for (uint64_t end = side_now() + round * 1000; side_now() < end;)
+            continue;
+        gs_lock_take(&side.share->lock);
+        usleep(20000);
+        gs_lock_release(&side.share->lock);
+        cr_assert_eq(told(fd), BLOCKS + round + 1);
+    }
+    close(fd);
 }
