@@ -29,6 +29,7 @@ gpushim.publish('weights', Tensor(held[0].value + 4096, '<f4', (3, 5)), label='v
 gpushim.publish('bytes', held[0].value, note=b'\\x00')
 cuda.cuMemsetD8_v2(held[0], 7, ctypes.c_size_t(%d))
 cuda.cuMemsetD8_v2(ctypes.c_uint64(held[0].value + 4096), 9, ctypes.c_size_t(60))
+cuda.cuCtxSynchronize()  # a fill is only submitted when it returns
 ''' % MIB
 OPENS = '''
 import gc, gpushim
