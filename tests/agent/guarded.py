@@ -76,7 +76,7 @@ def main():
         skip('there is no etcd (Debian: etcd-server)')
     if not shutil.which('openssl'):
         skip('there is no openssl, the program')
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         certificate, another = make_certificate(folder, 'etcd'), make_certificate(folder, 'another')
         password = written(folder, 'password', PASSWORD + '\n')
         cluster = Cluster(2, etcd=1, certificate=certificate)

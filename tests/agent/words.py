@@ -65,7 +65,7 @@ class Etcd:
 @contextlib.contextmanager
 def agent(place, *options):
     """What it has said so far, by a call."""
-    with tempfile.TemporaryDirectory(prefix='gpushim-words-') as folder:
+    with tempfile.TemporaryDirectory(prefix='gpushim-words-', ignore_cleanup_errors=True) as folder:
         os.mkdir(f'{folder}/share', 0o700)
         with open(f'{folder}/log', 'wb') as log:
             process = subprocess.Popen([AGENT, '--directory', place, '--listen', '127.0.0.1', '--machine-id',
@@ -148,7 +148,7 @@ def wrong_options():
                             for lease in ('2', '3601', '15 s', '4294967311', '')),
                           *((('--listen', where), '--listen wants') for where in
                             ('', ':7610', '127.0.0.1:', '127.0.0.1:65536', '127.0.0.1:7x', '[::1', '[]', '[::1]:'))):
-        with tempfile.TemporaryDirectory(prefix='gpushim-words-') as folder:
+        with tempfile.TemporaryDirectory(prefix='gpushim-words-', ignore_cleanup_errors=True) as folder:
             run = subprocess.run([AGENT, '--directory', f'folder:{folder}', '--listen', '127.0.0.1', *options],
                                  text=True,
                                  env={'GPUSHIM_SHARE_DIR': folder, 'GPUSHIM_CONFIG': ''}, capture_output=True,
@@ -165,7 +165,7 @@ def addresses():
             await_that(lambda: ', at 127.0.0.1 port ' in said(), f'{listen}: {said()}')
 
 
-with tempfile.TemporaryDirectory(prefix='gpushim-words-') as scratch:
+with tempfile.TemporaryDirectory(prefix='gpushim-words-', ignore_cleanup_errors=True) as scratch:
     refusals()
     raw_text()
     token_that_ends(scratch)

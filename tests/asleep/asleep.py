@@ -372,7 +372,7 @@ ROOMY = {'meminfo': f'MemTotal: 1 kB\nMemAvailable: {64 * KIB} kB\n',
 def room():
     """Whether the host has room is known before anything moves: by the kernel, and by what groups of either kind
     leave."""
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         def tell(**told):
             for name, text in (ROOMY | told).items():
                 with open(os.path.join(folder, name), 'w', encoding='ascii') as file:

@@ -230,7 +230,7 @@ def counts_agree(line, calls):
 
 def traces():
     """A trace is a mix too, as it is and packed; what is none says where it is wrong."""
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         plain, packed = pathlib.Path(folder, 'small.trace'), pathlib.Path(folder, 'small.trace.xz')
         plain.write_text(TRACE)
         packed.write_bytes(lzma.compress(TRACE.encode()))
@@ -322,7 +322,7 @@ def against():
                       (f'async:{stand_in}', 'of kind async'),
                       (f'torch:{BUILD}/tests/driver/libcuda.so.1', 'PyTorch 2.8')):
         refused(1, said, 'latency', 'mixed', '--with', bad)
-    with tempfile.TemporaryDirectory() as name:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
         out = pathlib.Path(name)
         command = [sys.executable, str(HERE / 'against.py'), '--software', '--mix', 'mixed', '--trace', 'gpt',
                    '--seconds',
@@ -356,7 +356,7 @@ def against():
 
 def everything():
     """run.py has a row for each figure, and says what failed."""
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         out = pathlib.Path(folder, 'table.txt')
         command = [sys.executable, str(HERE / 'run.py'), '--quick', '--software', '--repeats', '1', '--out', str(out)]
         done = subprocess.run([*command, 'pair', 'ipc'], capture_output=True, text=True, timeout=PATIENT_S, check=False)

@@ -158,7 +158,7 @@ def main():
     choose = random.Random(asked.seed)
     ctypes.CDLL(None).prctl(36, 1)  # PR_SET_CHILD_SUBREAPER
     kills = deaths = lives = 0
-    with tempfile.TemporaryDirectory(prefix='gpushim-chaos-') as folder:
+    with tempfile.TemporaryDirectory(prefix='gpushim-chaos-', ignore_cleanup_errors=True) as folder:
         machine = Machine(folder, asked.files)
         end = time.monotonic() + asked.seconds
         while (not lives or time.monotonic() < end) and not faults:

@@ -20,7 +20,7 @@ import pair  # pylint: disable=wrong-import-position
 from alone import as_nobody, check, end_with_faults, expect, run
 
 # Users of containers run copies: what is built may be its builder's alone.
-copies = tempfile.TemporaryDirectory(prefix='gpushim-cdi-', dir='/tmp')
+copies = tempfile.TemporaryDirectory(prefix='gpushim-cdi-', dir='/tmp', ignore_cleanup_errors=True)
 gpushim, library = f'{copies.name}/command/gpushim', f'{copies.name}/libgpushim.so'
 kind, program, libcuda, version = sys.argv[4:]
 libcuda = os.path.realpath(libcuda)
@@ -254,7 +254,7 @@ def in_containers(folder, engine):
 
 
 def in_a_folder(play):
-    with tempfile.TemporaryDirectory(prefix='gpushim-cdi-', dir='/tmp') as folder:
+    with tempfile.TemporaryDirectory(prefix='gpushim-cdi-', dir='/tmp', ignore_cleanup_errors=True) as folder:
         os.chmod(folder, 0o755)
         return play(folder)
 

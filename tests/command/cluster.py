@@ -141,7 +141,7 @@ def check_forget(folder, agent):
 
 
 def check_wrong(folder):
-    with tempfile.TemporaryDirectory(prefix='gpushim-cluster-') as other:
+    with tempfile.TemporaryDirectory(prefix='gpushim-cluster-', ignore_cleanup_errors=True) as other:
         run = gpushim(other, 'cluster')
         check('no broker runs here' in run.stderr, f'there is none: {run}')
 
@@ -206,14 +206,14 @@ def check_without_channel(folder):
 
 
 def main():
-    with tempfile.TemporaryDirectory(prefix='gpushim-far-') as far_folder, \
-            tempfile.TemporaryDirectory(prefix='gpushim-near-') as near_folder, \
-            tempfile.TemporaryDirectory(prefix='gpushim-plain-') as plain, \
-            tempfile.TemporaryDirectory(prefix='gpushim-domain-', dir='/dev/shm') as domain:
+    with tempfile.TemporaryDirectory(prefix='gpushim-far-', ignore_cleanup_errors=True) as far_folder, \
+            tempfile.TemporaryDirectory(prefix='gpushim-near-', ignore_cleanup_errors=True) as near_folder, \
+            tempfile.TemporaryDirectory(prefix='gpushim-plain-', ignore_cleanup_errors=True) as plain, \
+            tempfile.TemporaryDirectory(prefix='gpushim-domain-', dir='/dev/shm', ignore_cleanup_errors=True) as domain:
         far, near, broker, agent, handle = check_share(far_folder, near_folder, domain)
         check_forget(far_folder, agent)
         check_wrong(far_folder)
-        with tempfile.TemporaryDirectory(prefix='gpushim-told-') as told:
+        with tempfile.TemporaryDirectory(prefix='gpushim-told-', ignore_cleanup_errors=True) as told:
             check_told(told, [name for name in os.listdir(far_folder) if name.startswith('broker.')][0])
         check_without_channel(plain)
         for row in cluster(far_folder):

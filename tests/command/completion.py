@@ -115,7 +115,7 @@ def check_zsh():
     os.waitpid(child, 0)
 
 
-with tempfile.TemporaryDirectory() as scratch:
+with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
     with open(scratch + '/some.conf', 'w', encoding='utf-8'):
         pass
     environment['HOME'] = environment['XDG_DATA_HOME'] = scratch

@@ -256,7 +256,7 @@ def check_library(folder):
           'the library', f'it has not read {read}', found['complaints'], *lines)
 
 
-with tempfile.TemporaryDirectory() as scratch:
+with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
     check_defaults()
     check_origins(scratch)
     check_listing_is_a_file(scratch)

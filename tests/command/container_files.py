@@ -281,7 +281,7 @@ def names():
             check(run('sh', '-n', path).returncode == 0, f'{name} is no script')
 
 
-with tempfile.TemporaryDirectory(prefix='gpushim-files-', dir='/tmp') as scratch:
+with tempfile.TemporaryDirectory(prefix='gpushim-files-', dir='/tmp', ignore_cleanup_errors=True) as scratch:
     at = Installed(scratch)
     names()
     engines(at)

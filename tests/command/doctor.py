@@ -438,7 +438,7 @@ def moved():
     gpushim = here
 
 
-with tempfile.TemporaryDirectory(prefix='gpushim-doctor-') as scratch:
+with tempfile.TemporaryDirectory(prefix='gpushim-doctor-', ignore_cleanup_errors=True) as scratch:
     folder = os.path.join(scratch, 'run')
     os.mkdir(folder, 0o700)
     for case in (good_case, no_driver, bad_drivers, abilities, management, folders, sockets, brokers,

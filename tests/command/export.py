@@ -191,7 +191,7 @@ def prove_labels(folder):
 # ---- The file ----------------------------------------------------------------------------------------
 
 def prove_file(folder):
-    with tempfile.TemporaryDirectory(prefix='gpushim-export-') as place:
+    with tempfile.TemporaryDirectory(prefix='gpushim-export-', ignore_cleanup_errors=True) as place:
         path = os.path.join(place, 'gpushim.prom')
         command = f'umask 077; exec {GPUSHIM} export --prometheus --textfile {path}'
         subprocess.run(command, shell=True, env=clean(folder), check=True, timeout=PATIENT_S)
@@ -389,7 +389,7 @@ def prove_examples(folder, examples):
 
 def main():
     ctypes.CDLL(None).prctl(36, 1)  # PR_SET_CHILD_SUBREAPER: what is left ends with this test
-    with tempfile.TemporaryDirectory(prefix='gpushim-export-') as folder:
+    with tempfile.TemporaryDirectory(prefix='gpushim-export-', ignore_cleanup_errors=True) as folder:
         check(values(export(folder), 'gpushim_processes', answers='yes') == [0], 'nobody is there yet')
         holder, reader = Holder(folder), Holder(folder)
         for each in (holder, reader):

@@ -133,7 +133,7 @@ def prove_own(folder):
 
 def prove_elsewhere(folder):
     """Of who has no socket here it is said why, and nothing that is not known."""
-    with tempfile.TemporaryDirectory(prefix='gpushim-elsewhere-') as other:
+    with tempfile.TemporaryDirectory(prefix='gpushim-elsewhere-', ignore_cleanup_errors=True) as other:
         file = os.path.join(other, 'conf')
         with open(file, 'w', encoding='utf-8') as conf:
             conf.write(f'[share]\ndir = {other}\n')
@@ -188,7 +188,7 @@ def prove_silence(folder, holder):
     check(row.get('stopped') is True and row.get('silent') == 'does not answer',
           f'who is stopped is listed as that: {row}')
     holder.process.send_signal(signal.SIGCONT)
-    with tempfile.TemporaryDirectory(prefix='gpushim-figures-') as other:
+    with tempfile.TemporaryDirectory(prefix='gpushim-figures-', ignore_cleanup_errors=True) as other:
         run = gpushim(other, 'who')
         check(run.returncode == 0 and run.stdout.startswith('no process that this user may see shares'),
               f'nobody shares in an empty folder: {run}')
@@ -284,7 +284,7 @@ def prove_version(folder):
 
 def main():
     ctypes.CDLL(None).prctl(36, 1)  # PR_SET_CHILD_SUBREAPER: what is left ends with this test
-    with tempfile.TemporaryDirectory(prefix='gpushim-figures-') as folder:
+    with tempfile.TemporaryDirectory(prefix='gpushim-figures-', ignore_cleanup_errors=True) as folder:
         holder = prove_figures(folder)
         prove_watching(folder, holder)
         prove_counts_begun_anew(folder, holder)

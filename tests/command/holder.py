@@ -165,6 +165,6 @@ def stats_of(folder, pid, *arguments):
 def prove_each(*proofs):
     """In a folder each; and the end of the test."""
     for proof in proofs:
-        with tempfile.TemporaryDirectory(prefix='gpushim-') as folder:
+        with tempfile.TemporaryDirectory(prefix='gpushim-', ignore_cleanup_errors=True) as folder:
             proof(folder)
     end_with_faults()

@@ -94,7 +94,7 @@ def turns(count, folder):
 
 if not shutil.which('valgrind'):
     end_with_faults('valgrind is not there: install it')
-with tempfile.TemporaryDirectory(prefix='gpushim-linear-') as scratch:
+with tempfile.TemporaryDirectory(prefix='gpushim-linear-', ignore_cleanup_errors=True) as scratch:
     for make in threads, pieces, zeros, modules, nested_modules, functions, a_long_name, turns:
         stacks = make in (modules, nested_modules, functions, a_long_name, turns)
         least, one, four = (cost(scratch, '--html' if stacks else None,

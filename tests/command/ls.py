@@ -245,7 +245,7 @@ def prove_kept(folder):
 
 
 def main():
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         publisher = prove_rows(folder)
         prove_hostile(folder)
         prove_merged(folder, publisher)
@@ -255,9 +255,9 @@ def main():
         prove_without(folder)
         publisher.end()
         check(ls(folder) == [], 'they end with their process')
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         prove_clocks(folder)
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         prove_kept(folder)
         for row in rows(folder, 'who'):
             if row['broker']:

@@ -186,7 +186,7 @@ def main():
     if missing:
         end_with_faults(f'{" and ".join(missing)}: not installed')
     ctypes.CDLL(None).prctl(36, 1)  # PR_SET_CHILD_SUBREAPER: what is left ends with this test
-    with tempfile.TemporaryDirectory(prefix='gpushim-prometheus-') as folder:
+    with tempfile.TemporaryDirectory(prefix='gpushim-prometheus-', ignore_cleanup_errors=True) as folder:
         promtool('check', 'config', str(EXAMPLES / 'prometheus.yml'))
         promtool('check', 'rules', str(EXAMPLES / 'alerts.yml'))
         prove_alerts(folder)
@@ -197,7 +197,7 @@ def main():
         await_that(lambda: f'pid="{holder.pid}"' in gpushim(folder, 'export', '--prometheus').stdout, 'it is there')
         promtool('check', 'metrics', text=gpushim(folder, 'export', '--prometheus').stdout)
         server = Server(folder)
-        with tempfile.TemporaryDirectory(prefix='gpushim-prometheus-') as place:
+        with tempfile.TemporaryDirectory(prefix='gpushim-prometheus-', ignore_cleanup_errors=True) as place:
             prometheus = Prometheus(place, f'127.0.0.1:{server.port}')
             prove_scrape(prometheus, holder)
             prove_dashboard(prometheus)

@@ -554,7 +554,7 @@ def stays_beside(folder):
         cwd=folder)
 
 
-with tempfile.TemporaryDirectory() as place:
+with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as place:
     place = os.path.realpath(place)
     pieces_are_right(is_what_was_done(place))
     for proof in (shares, has_stacks, has_one_frame, has_lines, has_room_for_names, tells_devices_and_streams, killed,

@@ -40,11 +40,12 @@ def prove(place, library, program, others=()):
     one.end()
     for pid in brokers(place):
         os.kill(pid, 15)
+    await_that(lambda: not list(brokers(place)), f'{program} ends')  # before its folder goes
 
 
 def main():
     for below in (True, False):
-        with tempfile.TemporaryDirectory(prefix='gpushim-relocated-') as place:
+        with tempfile.TemporaryDirectory(prefix='gpushim-relocated-', ignore_cleanup_errors=True) as place:
             place = os.path.realpath(place)
             library = os.path.join(place, LIBDIR, 'libgpushim.so')
             program, beside = os.path.join(place, BINDIR,

@@ -663,7 +663,7 @@ def converts(folder):
     check(not re.search(r'(src|href)=|url\(|https?://(?!www.w3.org/2000/svg)', page), 'the page names other pages')
 
 
-with tempfile.TemporaryDirectory(prefix='gpushim-report-') as scratch:
+with tempfile.TemporaryDirectory(prefix='gpushim-report-', ignore_cleanup_errors=True) as scratch:
     for prove in (tells, text_in_full, viz_of_two_gpus, page_of_two_gpus, page_of_many, modules, differs,
                   nothing_recorded, threads,
                   new_memory, odd_frees, ties, stacks, names, overlaps, cut, refused, damage, no_place, no_room,

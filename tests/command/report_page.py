@@ -140,7 +140,7 @@ def is_accessible(dom):
 
 
 def main():
-    with tempfile.TemporaryDirectory(prefix='gpushim-page-', dir='/tmp') as folder:
+    with tempfile.TemporaryDirectory(prefix='gpushim-page-', dir='/tmp', ignore_cleanup_errors=True) as folder:
         truth, events = many(f'{folder}/trace')
         ran = subprocess.run([gpushim, 'report', f'{folder}/trace', '--html', f'{folder}/page.html'],
                              env=surroundings(), capture_output=True, text=True, timeout=60, check=False)

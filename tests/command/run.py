@@ -372,7 +372,7 @@ def with_other_rights(folder):
 
 def in_a_folder(test):
     """In one whose neighbours are this test's: the library is looked for there, too."""
-    with tempfile.TemporaryDirectory() as around:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as around:
         folder = os.path.join(os.path.realpath(around), 'folder')
         os.mkdir(folder)
         for each in around, folder:

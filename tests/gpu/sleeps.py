@@ -173,7 +173,7 @@ def main():
     for name, value in ('times', 10000), ('stress', 6), ('pairs', 2), ('seconds', 400):
         parser.add_argument('--' + name, type=int, default=value)
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix='gpushim-sleeps-') as folder:
+    with tempfile.TemporaryDirectory(prefix='gpushim-sleeps-', ignore_cleanup_errors=True) as folder:
         machine = Machine(options, folder)
         threads = [threading.Thread(target=machine.stress, args=(seed,)) for seed in range(options.stress)]
         threads += [threading.Thread(target=machine.pair, args=(100 + seed,)) for seed in range(options.pairs)]

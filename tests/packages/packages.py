@@ -326,7 +326,7 @@ def unpack(packages, folder):
     return Place('unpacked', folder, False)
 
 
-with tempfile.TemporaryDirectory(prefix='gpushim-packages-') as temporary:
+with tempfile.TemporaryDirectory(prefix='gpushim-packages-', ignore_cleanup_errors=True) as temporary:
     os.chmod(temporary, 0o755)
     os.mkdir(f'{temporary}/packages')
     built = build_packages(f'{temporary}/packages')

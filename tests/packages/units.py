@@ -149,7 +149,7 @@ def serve(folder):
 service, socket = read(service_file), read(socket_file)
 if os.path.basename(service['Service']['ExecStart']) != 'gpushim-broker':
     faults.append(f'{service_file} starts {service["Service"]["ExecStart"]}')
-with tempfile.TemporaryDirectory(prefix='gpushim-units-') as temporary:
+with tempfile.TemporaryDirectory(prefix='gpushim-units-', ignore_cleanup_errors=True) as temporary:
     verify(temporary)
     if shutil.which('systemd-analyze'):
         measure()

@@ -73,7 +73,7 @@ OTHER_APIS = {
     'vdpau/vdpau.h': 'typedef unsigned int VdpDevice, VdpVideoSurface, VdpOutputSurface;'
                      'typedef int VdpGetProcAddress(void);',
 }
-others = tempfile.TemporaryDirectory()
+others = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
 for other, text in OTHER_APIS.items():
     os.makedirs(os.path.join(others.name, os.path.dirname(other)), exist_ok=True)
     with open(os.path.join(others.name, other), 'w') as file:

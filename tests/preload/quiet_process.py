@@ -22,7 +22,7 @@ LOADING = ('read(', 'mmap(', 'fstat(', 'newfstatat(', 'pread64(', 'mprotect(')
 
 def traced(preload):
     """What strace says of each thread of a run, in the order in which they began."""
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         environment = ['-E', f'LD_PRELOAD={preload}'] if preload else ['-E', 'LD_PRELOAD']
         run = subprocess.run(['strace', '-ff', '-o', folder + '/t', *environment, *program],
                              capture_output=True, text=True, timeout=60)

@@ -152,7 +152,7 @@ def too_late():
     expect('preloaded, and found', run('import ctypes; ctypes.CDLL(None).gpushim_memory', True))
 
 
-with tempfile.TemporaryDirectory() as made:
+with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as made:
     starts(made)
     tells_what_it_is(made)
 ends()

@@ -62,7 +62,7 @@ def main():
     pynvml.nvmlInit()
     context = mp.get_context("spawn")
     said = context.Queue()
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         ranks = [context.Process(target=worker, args=(rank, os.path.join(folder, "meeting"), said), daemon=True)
                  for rank in (0, 1)]
         for one in ranks:

@@ -187,7 +187,7 @@ def refused(folder):
 
 
 main()
-with tempfile.TemporaryDirectory() as scratch:
+with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
     record(scratch)
     refused(scratch)
 sys.exit(wrong != 0)

@@ -64,7 +64,7 @@ def worker(rank, size, meeting):
 
 def main():
     mp.set_start_method("spawn")
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         meeting = os.path.join(folder, "meeting")
         other = mp.Process(target=worker, args=(1, 2, meeting), daemon=True)
         other.start()
