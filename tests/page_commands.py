@@ -164,7 +164,7 @@ def plain(line):
 
 def sessions(root, build):
     said = {}
-    environment = {**os.environ, 'GPUSHIM_BUILD': build, 'GPUSHIM_SHARE_KEEP': '5 s'}
+    environment = {**os.environ, 'GPUSHIM_BUILD': build, 'GPUSHIM_SHARE_KEEP': '60 s'}
     for page, first, words in SESSIONS:
         script, *options = words.split()
         if words not in said:
