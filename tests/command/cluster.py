@@ -27,8 +27,8 @@ CLUSTER = {'GPUSHIM_SHARE_STRATEGY': 'broker', 'GPUSHIM_SHARE_REACH': 'cluster',
 class Agent:
     """Of a folder's broker."""
     def __init__(self, folder):
-        await_that(lambda: [name for name in os.listdir(folder) if name.startswith('broker.')], 'a broker')
-        name = [name for name in os.listdir(folder) if name.startswith('broker.')][0]
+        await_that(lambda: wire.brokers(folder), 'a broker')
+        name, = wire.brokers(folder)
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.socket.settimeout(PATIENT_S)
         self.socket.connect(os.path.join(folder, name))
@@ -214,7 +214,7 @@ def main():
         check_forget(far_folder, agent)
         check_wrong(far_folder)
         with tempfile.TemporaryDirectory(prefix='gpushim-told-', ignore_cleanup_errors=True) as told:
-            check_told(told, [name for name in os.listdir(far_folder) if name.startswith('broker.')][0])
+            check_told(told, wire.brokers(far_folder)[0])
         check_without_channel(plain)
         for row in cluster(far_folder):
             os.kill(row['pid'], signal.SIGKILL)  # what another machine has would keep it for ever

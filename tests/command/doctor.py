@@ -5,7 +5,6 @@ usage: doctor.py GPUSHIM LIBGPUSHIM FOLDER_OF_LIBCUDA LIBNVIDIA_ML OLD_LIBCUDA [
 Every case is asked for as text and as JSON, and both must have the same rows.
 """
 import ctypes
-import glob
 import json
 import os
 import re
@@ -279,7 +278,7 @@ def brokers():
     Asked('a broker to be started', settings=settings).has('ok', 'sockets',
                                                            '0 of them brokers: the first that shares starts one')
     with subprocess.Popen([gpushim, 'broker'], env=ENVIRONMENT | {'GPUSHIM_SHARE_DIR': folder}) as runs:
-        await_that(lambda: [name for name in glob.glob(folder + '/broker*') if not name.endswith('.new')], 'a broker')
+        await_that(lambda: wire.brokers(folder), 'a broker')
         Asked('a broker', settings=settings).has('ok', 'sockets', '^1 processes answer .*, 1 of them brokers$').has(
             'ok', 'broker', f'one answers, process {runs.pid}$')
         runs.send_signal(signal.SIGSTOP)

@@ -140,8 +140,8 @@ def prove_machines(folder):
     one = Holder(folder, GPUSHIM_SHARE_STRATEGY='broker', GPUSHIM_SHARE_BROKER=BROKER)
     one.do(f'alloc {MIB}')
     one.do('share 0')
-    await_that(lambda: any(name.startswith('broker.') for name in os.listdir(folder)), 'a broker')
-    real = [name for name in os.listdir(folder) if name.startswith('broker.')][0]
+    await_that(lambda: wire.brokers(folder), 'a broker')
+    real, = wire.brokers(folder)
     one.end()
     path = os.path.join(folder, real)
     pids = [row['pid'] for row in json.loads(run(folder, 'cluster', '--json').stdout)['rows']]

@@ -521,12 +521,12 @@ def by_its_commands(folder):
 
 
 BESIDE = """
-import os, signal
+import os, signal, time
 signal.signal(signal.SIGUSR1, lambda *_: print('heard', flush=True))
 signal.signal(signal.SIGTERM, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
 print('begun', flush=True)
-while True:
-    signal.pause()
+while True: # no pause(), which a signal of just before it does not end
+    time.sleep(0.01)
 """
 
 

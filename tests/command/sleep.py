@@ -4,6 +4,7 @@
 """
 import json
 import os
+import pathlib
 import re
 import signal
 import subprocess
@@ -107,9 +108,8 @@ def prove_it_of_own_memory(folder):
     other = start(folder)
     check(tries(other, LIVE), 'it sleeps for who finds the GPU full')
     check(state(folder, one) == 'asleep', 'as it is told')
-    with open(log, encoding='utf-8') as file:
-        check(re.search('the GPU full: 1[0-9][0-9] MiB that lay idle were given back', file.read()),
-              'and how much it gave')
+    await_that(lambda: re.search('the GPU full: 1[0-9][0-9] MiB that lay idle were given back',
+                                 pathlib.Path(log).read_text(encoding='utf-8')), 'and how much it gave')
     other.end()
     is_right(one, 'and its next call wakes it')
     one.end()

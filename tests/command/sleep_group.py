@@ -62,6 +62,13 @@ def pair(folder, sizes=(LARGE,), **settings):
     return one, other
 
 
+def pair_with_broker(folder):
+    """Which has what they share: it is asked for that later, and nobody waits for it."""
+    one, other = pair(folder, GPUSHIM_SHARE_STRATEGY='broker', GPUSHIM_SHARE_BROKER=GPUSHIM + '-broker')
+    await_that(lambda: any(row['broker'] and row['blocks'] for row in rows(folder, 'who')), 'the broker has it')
+    return one, other
+
+
 def end(*ones):
     for one in ones:
         one.end()
@@ -149,7 +156,7 @@ def prove_a_name(folder):
 
 def prove_a_broker_that_is_killed(folder):
     """While both sleep: what was left with it is as it was, and can be shared again."""
-    one, other = pair(folder, GPUSHIM_SHARE_STRATEGY='broker', GPUSHIM_SHARE_BROKER=GPUSHIM + '-broker')
+    one, other = pair_with_broker(folder)
     broker, = (row['pid'] for row in rows(folder, 'who') if row['broker'])
     for turn in range(2):
         says(folder, 0, 'sleep', (one, other), 'shared stay' if turn == 0 else 'asleep, in')
@@ -459,7 +466,7 @@ def prove_a_command_that_is_killed(folder):
 
 def prove_with_a_broker(folder):
     """What is left with a broker stays, and is right."""
-    one, other = pair(folder, GPUSHIM_SHARE_STRATEGY='broker', GPUSHIM_SHARE_BROKER=GPUSHIM + '-broker')
+    one, other = pair_with_broker(folder)
     says(folder, 0, 'sleep', (one, other), 'shared stay')
     says(folder, 0, 'wake', (one, other))
     fill(one, 12)

@@ -39,6 +39,11 @@ def done(*figures, outcome=0):
     return message(DONE, struct.pack('<II8Q320x', 0, outcome, *figures, *[0] * (8 - len(figures))))
 
 
+def brokers(folder):
+    """The names of their sockets; one that does not listen yet has another (core/share/directory.c)."""
+    return [name for name in os.listdir(folder) if name.startswith('broker') and not name.endswith('.new')]
+
+
 def sockets(folder):
     return [os.path.join(folder, name) for name in os.listdir(folder) if len(name) == 32]
 

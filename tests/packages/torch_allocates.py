@@ -78,6 +78,7 @@ def prove_sending(one, other):
     one.run('''
 tensor = torch.Parameter(torch.empty(1024), requires_grad=False)
 cuda.cuMemsetD32_v2(ctypes.c_uint64(tensor.storage.address), 77, ctypes.c_size_t(1024))
+cuda.cuCtxSynchronize()  # a fill is only submitted when it returns, and the stand-in's stream waits for nothing
 part = torch.Tensor(tensor.storage, 8, (4, 2), (2, 1), True)
 ''')
     sent = one.run('print(bytes(ForkingPickler.dumps([tensor, part])).hex())')
@@ -114,7 +115,7 @@ def prove_program(folder, path):
         check(ran.returncode == 1 and said in ran.stderr, f'{words}: {ran}')
 
 
-with tempfile.TemporaryDirectory(prefix='gpushim-torch-') as scratch:
+with tempfile.TemporaryDirectory(prefix='gpushim-torch-', ignore_cleanup_errors=True) as scratch:
     shutil.copytree(os.path.join(PACKAGE, 'gpushim'), os.path.join(scratch, 'gpushim'))
     shutil.copytree(STAND_IN, os.path.join(scratch, 'stand_in'))
     STAND_IN = os.path.join(scratch, 'stand_in')
