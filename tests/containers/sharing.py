@@ -21,7 +21,7 @@ from pair import (EBUSY, ENOENT, SIZE, STAY, WAIT_NS, Inside, attached, both, co
                   share_and_end, stamped)
 from puppet import BROKER, PUPPET, SHIM, STAMP, await_that, check, main, skip
 
-SOON_S = 15  # less than debug.timeout: who has ended is not waited for
+SOON_S = 30  # debug.timeout: who has ended is not waited for
 BROKERED = {'GPUSHIM_SHARE_STRATEGY': 'broker', 'GPUSHIM_SHARE_KEEP': '60 s'}
 INSTALLED = {**BROKERED, 'GPUSHIM_SHARE_BROKER': 'installed'}
 ON_DEMAND = {**BROKERED, 'GPUSHIM_SHARE_BROKER': '/bin/gpushim-broker'}

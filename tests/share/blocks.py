@@ -9,7 +9,7 @@ import sys
 import time
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-from puppet import (BLOCK, BROKER, INVALID_CONTEXT, INVALID_VALUE, MIB, NOT_SUPPORTED, OUT, OUT_OF_MEMORY, PATIENT_S,
+from puppet import (BLOCK, BROKER, INVALID_CONTEXT, INVALID_VALUE, MIB, NOT_SUPPORTED, OUT, OUT_OF_MEMORY,
                     SHIM, STAMP, Broker,
                     Handle, Out, Puppet, around, await_that, check, fail, main, need_descriptors, one_machine,
                     set_for_all, times_logged)
@@ -27,7 +27,7 @@ def sleeps(pid):
 def asleep():
     """One process shares memory; another has some of it open, and some closed and kept. Then both are woken by
     nothing but what removes their sockets, which are there again."""
-    looks, quiet, last, began = 3000, 0, None, time.monotonic()
+    looks, most, quiet, last = 3000, 30000, 0, None  # of a millisecond, or as long as the machine takes for one
     set_for_all(GPUSHIM_DEBUG_RECLAIM_FROM_PEERS='on')
     owner, other = Puppet(), Puppet()
     opened = [other.open(owner.handle(owner.alloc(128 * MIB))) for _ in range(2)]
@@ -35,9 +35,8 @@ def asleep():
     while quiet < looks:
         now = sleeps(owner.pid), sleeps(other.pid)
         quiet = quiet + 1 if now == last else 0
-        last = now
-        check(time.monotonic() - began < PATIENT_S + looks / 1000,
-              'a program that does nothing is woken again and again')
+        last, most = now, most - 1
+        check(most > 0, 'a program that does nothing is woken again and again')
         time.sleep(0.001)
     sockets = [path for path in pathlib.Path(around.folder).iterdir() if path.is_socket()]
     check(sockets, 'nobody has a socket')
@@ -458,7 +457,7 @@ def waits_together():
                 check(thread.answer()[0] != 0, 'a stopped process gives no memory')
                 took[thread] = time.monotonic() - began
         time.sleep(0.001)
-    check(max(took.values()) < 1.7 * TIMEOUT_S, f'none waits for other threads as well: {took.values()}')
+    check(max(took.values()) < 2 * TIMEOUT_S, f'none waits for other threads as well: {took.values()}')
     owner.go_on()
     threads[0].open(handles[0])
 
