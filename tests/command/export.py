@@ -22,7 +22,7 @@ import time
 import exposition
 import monitoring
 from holder import (GPUSHIM, MIB, PATIENT_S, Holder, await_that, check, clean, end_with_faults, gpushim, rows, stats_of)
-from server import Server, answer
+from server import OWN_HOST, Server, answer
 from wire import listen
 
 # Each metric of a GPU as gpushim stats --json calls it, with the metric's own label.
@@ -191,7 +191,9 @@ def prove_labels(folder):
 # ---- The file ----------------------------------------------------------------------------------------
 
 def prove_file(folder):
-    with tempfile.TemporaryDirectory(prefix='gpushim-export-', ignore_cleanup_errors=True) as place:
+    with tempfile.TemporaryDirectory(prefix='gpushim-export-', ignore_cleanup_errors=True) as around:
+        place = os.path.join(around, 'place')  # beside which nobody else has files
+        os.mkdir(place)
         path = os.path.join(place, 'gpushim.prom')
         command = f'umask 077; exec {GPUSHIM} export --prometheus --textfile {path}'
         subprocess.run(command, shell=True, env=clean(folder), check=True, timeout=PATIENT_S)
@@ -217,8 +219,7 @@ def prove_file(folder):
         run = gpushim(folder, 'export', '--prometheus', '--textfile', other)
         check(run.returncode == 1 and 'did not make' in run.stderr and 'other_metric' in
               pathlib.Path(other).read_text(encoding='ascii'), f"another's file stays: {run}")
-        check(not [name for name in os.listdir(os.path.dirname(place)) if
-                   name.startswith('.gpushim-')], 'nothing is left of that either')
+        check(os.listdir(around) == ['place'], f'nothing is left of that either: {os.listdir(around)}')
         prove_told_to_end(folder, place)
         prove_no_memory(folder, place)
 
@@ -355,17 +356,17 @@ def prove_start(folder, server):
           f'an address in use is said with the way out: {run}')
     run = gpushim(folder, 'export', '--prometheus', '--listen', '203.0.113.7:9465')
     check(run.returncode == 1 and 'ip address' in run.stderr, f'and one that is another machine\'s: {run}')
-    for host in (':0', 'localhost:0'):
+    for host, expected in ((':0', '127.0.0.1'), ('localhost:0', '127.0.0.1'), (f'{OWN_HOST}:0', OWN_HOST)):
         other = Server(folder, host)
-        check(other.host == '127.0.0.1', f'{host} is this machine alone: {other.host}')
+        check(other.host == expected, f'{host} is this machine alone: {other.host}')
         check(other.get('/')[0] == 404, 'it serves')
         idle = other.connect()
         check(other.get('/')[0] == 404, 'beside one that waits')
         other.end(signal.SIGINT)
-        again = Server(folder, f'127.0.0.1:{other.port}')  # at once, though the kernel has connections of before
-        check(again.get('/')[0] == 404, 'and again at the same address')
-        again.end()
         idle.close()
+    again = Server(folder, f'{OWN_HOST}:{other.port}')  # at once, though the kernel has connections of before
+    check(again.get('/')[0] == 404, 'and again at the same address')
+    again.end()
     named = Server(folder, ':0', '--host', 'a.example.com', '--host=metrics.example.com')
     check([named.get(host=host)[0] for host in ('a.example.com', 'METRICS.example.com:80', 'example.com')] ==
           [200, 200, 403], 'by names that it was given, too')

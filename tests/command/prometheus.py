@@ -7,6 +7,7 @@ returns something.
 
 Skipped where prometheus and promtool are not installed (Debian: prometheus).
 """
+import atexit
 import ctypes
 import json
 import os
@@ -23,7 +24,7 @@ import urllib.request
 
 import monitoring
 from holder import MIB, PATIENT_S, Holder, await_that, check, clean, end_with_faults, gpushim
-from server import Server
+from server import OWN_HOST, Server
 
 EXAMPLES = pathlib.Path(sys.argv[4]).resolve()
 WHO = 'instance="a:1",job="gpushim",pid="7",command="train"'
@@ -99,12 +100,13 @@ class Prometheus:
             check(re.search(minutes, rules), f'the alerts have {minutes}')
             rules = re.sub(minutes, seconds, rules)
         pathlib.Path(place, 'alerts.yml').write_text(rules, encoding='utf-8')
-        with socket.create_server(('127.0.0.1', 0)) as free:
-            self.address = f'127.0.0.1:{free.getsockname()[1]}'
+        with socket.create_server((OWN_HOST, 0)) as free:
+            self.address = f'{OWN_HOST}:{free.getsockname()[1]}'
         self.log = open(os.path.join(place, 'log'), 'w+', encoding='utf-8')
         self.process = subprocess.Popen(
             ['prometheus', f'--config.file={config}', f'--web.listen-address={self.address}',
              f'--storage.tsdb.path={os.path.join(place, "data")}'], env=clean(place), stdout=self.log, stderr=self.log)
+        atexit.register(self.process.kill)  # a test that fails leaves none behind
         self.web = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
     def get(self, path, **parameters):

@@ -11,6 +11,10 @@ import subprocess
 from holder import GPUSHIM, PATIENT_S, check, clean
 
 
+# An address of this machine where no other test has ports: one that was free there still is.
+OWN_HOST = f'127.{128 | os.getpid() >> 16 & 127}.{os.getpid() >> 8 & 255}.{os.getpid() & 255}'
+
+
 class Server:
     def __init__(self, folder, where='127.0.0.1:0', *arguments, **how):
         self.process = subprocess.Popen([GPUSHIM, 'export', '--prometheus', '--listen', where, *arguments],
