@@ -3,6 +3,7 @@ their own.
 
     everybody.py GPUSHIM SHIM LIBCUDA
 """
+import ctypes
 import json
 import os
 import pathlib
@@ -42,6 +43,7 @@ def as_user(user, what):
             os.setgroups([])
             os.setgid(user)
             os.setuid(user)
+            ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: a test that fails leaves none behind
             what(ends[1])
             while True:
                 signal.pause()

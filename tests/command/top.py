@@ -106,7 +106,11 @@ def prove_keys(folder, holders):
     held = termios.tcgetattr(page.terminal)[3]
     check(not held & (termios.ICANON | termios.ECHO), 'keys are not shown')
     page.type('q')
-    os.waitid(os.P_PID, page.pid, os.WEXITED | os.WNOWAIT)
+
+    def has_ended():
+        page.read()  # what nobody reads would hold it up
+        return os.waitid(os.P_PID, page.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
+    await_that(has_ended, 'it ends')
     check(termios.tcgetattr(page.terminal) == page.before, 'the terminal is as it was')
     while page.read() and '\033[?1049l' not in page.got:
         pass

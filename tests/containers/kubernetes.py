@@ -24,7 +24,7 @@ def made_at(folder):
     return None
 
 
-with tempfile.TemporaryDirectory(prefix='gpushim-kubernetes-') as temporary:
+with tempfile.TemporaryDirectory(prefix='gpushim-kubernetes-', ignore_cleanup_errors=True) as temporary:
     why = made_at(temporary)
     if why:
         print(f'skipped: the schemas of Kubernetes cannot be had here: {why}')

@@ -117,7 +117,7 @@ for program, found in ((COMPILER, shutil.which(COMPILER)), ('qemu-aarch64', QEMU
                        (f"{ROOT}'s libc", os.path.exists(f'{ROOT}/include/stdlib.h'))):
     if not found:
         skip(f'no {program} here')
-with tempfile.TemporaryDirectory(prefix='gpushim-aarch64-') as temporary:
+with tempfile.TemporaryDirectory(prefix='gpushim-aarch64-', ignore_cleanup_errors=True) as temporary:
     build = f'{temporary}/build'
     must('meson', 'setup', build, source, f'--cross-file={source}/tests/packages/aarch64.ini', '-Dtests=false',
          '-Dexamples=false', '-Dwerror=true', f'-Dcuda={os.path.dirname(cuda)}')

@@ -273,7 +273,7 @@ def prove_not_loaded(path):
     check('gpushim.NotLoaded: libgpushim is not in this process' in ran.stderr, f'without the library: {ran}')
 
 
-with tempfile.TemporaryDirectory(prefix='gpushim-python-') as scratch:
+with tempfile.TemporaryDirectory(prefix='gpushim-python-', ignore_cleanup_errors=True) as scratch:
     shutil.copytree(os.path.join(PACKAGE, 'gpushim'), os.path.join(scratch, 'gpushim'))
     with open(os.path.join(scratch, 'gpushim', '_built.py'), 'w', encoding='utf-8') as built:
         built.write("VERSION = '0'\n")

@@ -75,7 +75,7 @@ def prove(release, root):
 
 
 skipped = []
-with tempfile.TemporaryDirectory(prefix='gpushim-pythons-') as temporary:
+with tempfile.TemporaryDirectory(prefix='gpushim-pythons-', ignore_cleanup_errors=True) as temporary:
     for each in sys.argv[7:]:
         reason = prove(each, f'{temporary}/{each}')
         if reason:

@@ -315,7 +315,7 @@ def check_removal(python, folder):
     check(not left, f'after removal there is still: {left}')
 
 
-with tempfile.TemporaryDirectory(prefix='gpushim-wheel-') as temporary:
+with tempfile.TemporaryDirectory(prefix='gpushim-wheel-', ignore_cleanup_errors=True) as temporary:
     file_name = build_wheel(temporary)
     check_record(file_name)
     interpreter = install(f'{temporary}/environment', file_name)
