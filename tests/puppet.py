@@ -414,8 +414,8 @@ def main(tests):
         good = True
     finally:
         for puppet in Puppet.all:
-            puppet.process.kill()
-            puppet.process.wait()
+            if puppet.process.poll() is None:
+                puppet.kill()
         if not good:
             print(around.said())
         around.watcher.stdin.close()
