@@ -9,6 +9,9 @@
 #include "core/process/context.h"
 #include "core/process/reclaim.h"
 #include "core/share/cluster.h"
+#include "core/share/directory.h"
+#include "core/share/exporter.h"
+#include "core/share/importer.h"
 #include "tests/driver/softcuda.h"
 #include "tests/system.h"
 #include "tests/unit/fixture.h"
@@ -30,7 +33,32 @@ void __wrap_gs_rest_ns(uint64_t ns)
     clock_ns += ns;
 }
 
+/* Nobody answers. */
+void __wrap_gs_conn_wait_any(const int *sockets, unsigned count, uint64_t ns);
+void __wrap_gs_conn_wait_any(const int *sockets, unsigned count, uint64_t ns)
+{
+    clock_ns += ns;
+}
+
+static __thread bool nobody_wakes; /* this thread, which waits for others */
+
+bool __real_gs_cond_wait_until(struct gs_cond *cond, struct gs_lock *lock, uint64_t until_ns);
+bool __wrap_gs_cond_wait_until(struct gs_cond *cond, struct gs_lock *lock, uint64_t until_ns);
+bool __wrap_gs_cond_wait_until(struct gs_cond *cond, struct gs_lock *lock, uint64_t until_ns)
+{
+    if (!nobody_wakes)
+        return __real_gs_cond_wait_until(cond, lock, until_ns);
+    clock_ns = until_ns;
+    return false;
+}
+
 FIXTURE_SUITE(waits)
+
+static struct gs_share *start_share(void)
+{
+    fixture_start(&f);
+    return f.core->share;
+}
 
 static uint64_t began_ns;
 
@@ -283,11 +311,9 @@ Test(waits, who_asked_in_vain_asks_again_after_a_tenth_of_a_second)
 Test(waits, a_broker_that_is_not_there_is_looked_for_once_in_96_seconds)
 {
     struct gs_export offered = {.freed_ns = 0};
-    struct gs_share *share;
+    struct gs_share *share = start_share();
     uint64_t due = 0, longest = 0;
 
-    fixture_start(&f);
-    share = f.core->share;
     share->exporter.offered = &offered;
     for (unsigned i = 0; i < 20; i++) {
         begin();
@@ -298,6 +324,164 @@ Test(waits, a_broker_that_is_not_there_is_looked_for_once_in_96_seconds)
     cr_assert(longest >= 64 * SECOND && longest <= 97 * SECOND, "%llu s",
               (unsigned long long)(longest / SECOND));
     share->exporter.offered = NULL;
+}
+
+/* It was started a moment ago, or takes no connection. */
+Test(waits, a_broker_that_does_not_come_is_awaited_for_3_seconds)
+{
+    struct gs_share *share = start_share();
+    uint64_t due;
+
+    share->place.directory = open("/", O_PATH | O_CLOEXEC); /* there is none */
+    begin();
+    share->link.awaited_ns = began_ns;
+    while ((due = gs_broker_look(share, clock_ns)) && share->link.pause_ns == 0) {
+        cr_assert_leq(due - clock_ns, 2 * MS + (clock_ns - began_ns) / 8);
+        clock_ns = due;
+    }
+    must_take(3 * 1000000, 3 * 1000000 + 400000);
+    cr_assert_leq(due - clock_ns, 3 * SECOND / 2); /* and is looked for again */
+    close(share->place.directory);
+    share->place.directory = -1;
+}
+
+Test(waits, a_broker_that_does_not_take_a_name_is_waited_for_5_seconds)
+{
+    struct gs_export export = {.source.size = MIB};
+    struct gs_naming naming = {.name = "w"};
+    struct gs_share *share = start_share();
+    uint64_t since_ns;
+
+    share->options.timeout_ns = 60 * SECOND;
+    share->options.broker = true;
+    MUST(gs_share_name(share, &export, &naming, 0, &since_ns));
+    begin();
+    nobody_wakes = true;
+    cr_assert_not(gs_names_await_kept(share, "w", since_ns));
+    nobody_wakes = false;
+    must_take(5 * 1000000, 5 * 1000000 + 100);
+    share->options.broker = false;
+    cr_assert(gs_names_end(share, gs_user_own(), "w", since_ns));
+}
+
+/* Another process, as its socket shows it, which takes nobody in. */
+static struct {
+    unsigned char instance[GS_INSTANCE_SIZE];
+    char name[GS_SOCKET_NAME_SIZE];
+    int directory, listener;
+} silent;
+
+static struct gs_share *start_silent(void)
+{
+    char reason[GS_REASON_SIZE];
+    struct gs_share *share;
+
+    fixture_neighbours(&f);
+    share = start_share();
+    gs_instance_new(getpid(), silent.instance);
+    gs_instance_name(silent.instance, silent.name);
+    silent.listener =
+        gs_directory_put_up(&share->options, silent.name, false, &silent.directory, reason);
+    cr_assert(silent.listener >= 0, "%s", reason);
+    return share;
+}
+
+static void end_silent(void)
+{
+    gs_directory_unlink(silent.directory, silent.name);
+    close(silent.directory);
+    close(silent.listener);
+}
+
+static void ask_for_a_name(struct gs_share *share, uint64_t timeout_ns)
+{
+    struct gs_found found;
+
+    share->options.timeout_ns = timeout_ns;
+    begin();
+    cr_assert_eq(gs_share_look_up(share, "w", &found), GS_LOOK_SILENT);
+}
+
+Test(waits, a_name_is_asked_about_for_a_second_and_told_of_for_200_milliseconds)
+{
+    struct gs_share *share = start_silent();
+
+    ask_for_a_name(share, 60 * SECOND);
+    must_take(1000000, 1006000);
+    begin();
+    cr_assert_eq(gs_share_unname(share, "w"), GS_LOOK_SILENT);
+    must_take(200000, 206000);
+    ask_for_a_name(share, 3 * MS);
+    must_take(3000, 9000);
+    end_silent();
+}
+
+/* By the share thread, for which others wait. */
+Test(waits, who_is_lost_and_takes_no_connection_is_waited_for_20_milliseconds)
+{
+    struct gs_share *share = start_silent();
+    struct gs_remote *lost;
+    int first;
+
+    MUST(listen(silent.listener, 0));
+    first = gs_directory_connect(silent.directory, &share->options, silent.name, 0);
+    cr_assert(first >= 0);
+    gs_lock_take(&share->importer.lock);
+    lost = gs_remote_new_locked(share, silent.instance);
+    lost->astray = share->importer.astray = true;
+    begin();
+    gs_remotes_tick_locked(share, clock_ns);
+    must_take(20000, 22000);
+    lost->astray = false;
+    gs_remote_reap_locked(share, lost);
+    gs_lock_release(&share->importer.lock);
+    close(first);
+    end_silent();
+}
+
+/* ---- What a share thread looks at ------------------------------------------------------------ */
+
+Test(waits, what_comes_while_somebody_asks_is_looked_at_a_millisecond_later)
+{
+    const unsigned char instance[GS_INSTANCE_SIZE] = {1};
+    struct gs_share *share = start_share();
+    struct gs_remote *asked;
+
+    asked = gs_remote_new_locked(share, instance);
+    asked->busy = true;
+    begin();
+    gs_remote_event(share, asked->id);
+    cr_assert_leq(share->importer.look_ns - began_ns, MS + 100000);
+    asked->busy = false;
+    gs_remote_reap_locked(share, asked);
+}
+
+Test(waits, what_is_held_is_looked_at_after_a_tenth_of_a_second)
+{
+    struct gs_export held = {.source.size = MIB, .references = 1};
+    struct gs_share *share = start_share();
+
+    share->options.limbo_warning_blocks = 2;
+    begin();
+    gs_limbo_count_locked(share, &held);
+    cr_assert_leq(gs_limbo_tick(share, clock_ns) - began_ns, 101 * MS);
+    held.references = 0;
+    gs_limbo_count_locked(share, &held);
+}
+
+/* However short or long it is to be kept. */
+Test(waits, what_was_left_with_a_broker_is_looked_at_within_a_second)
+{
+    struct gs_export left = {.references = 1};
+    struct gs_share *share = start_share();
+
+    HASH_ADD(hh, share->exporter.exports, key, sizeof left.key, &left);
+    share->options.keep_ns = 0;
+    cr_assert_leq(gs_broker_tick(share, clock_ns) - clock_ns, 10 * MS);
+    clock_ns += SECOND;
+    share->options.keep_ns = 60 * SECOND;
+    cr_assert_leq(gs_broker_tick(share, clock_ns) - clock_ns, SECOND);
+    HASH_DEL(share->exporter.exports, &left);
 }
 
 /* ---- Ends, and sleep ------------------------------------------------------------------------- */
