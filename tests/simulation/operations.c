@@ -468,7 +468,8 @@ static void pass_on(struct process *process, unsigned arg)
 
 /* ---- Names ---------------------------------------------------------------------------------- */
 
-#define NAMES 3
+#define NAMES   3
+#define TELL_NS (200 * GS_NS_PER_MS) /* core/share/share.h: to tell others of a name */
 
 static void name_of(unsigned arg, char ret_name[GS_NAME_SIZE])
 {
@@ -519,7 +520,7 @@ static void publish(struct process *process, unsigned arg)
         return;
     sim_trace("    block %llu has the name %s", (unsigned long long)block->id, naming.name);
     gs_share_named(process->share, naming.name, since_ns);
-    look_at_names_time(process, begun, starved, GS_NAME_KEPT_NS + GS_SHARE_TELL_NS);
+    look_at_names_time(process, begun, starved, world.options.timeout_ns + TELL_NS);
 }
 
 static void look_up(struct process *process, unsigned arg)
@@ -531,10 +532,10 @@ static void look_up(struct process *process, unsigned arg)
 
     name_of(arg, name);
     if (gs_share_look_up(process->share, name, &found) != GS_LOOK_FOUND) {
-        look_at_names_time(process, begun, starved, GS_NAME_ANSWER_NS);
+        look_at_names_time(process, begun, starved, world.options.timeout_ns);
         return;
     }
-    look_at_names_time(process, begun, starved, GS_NAME_ANSWER_NS);
+    look_at_names_time(process, begun, starved, world.options.timeout_ns);
     memcpy(&id, found.naming.note, sizeof id);
     block = world.blocks;
     while (block && block->id != id)
@@ -561,7 +562,7 @@ static void unpublish(struct process *process, unsigned arg)
 
     name_of(arg, name);
     gs_share_unname(process->share, name);
-    look_at_names_time(process, begun, starved, GS_SHARE_TELL_NS + GS_NAME_ANSWER_NS);
+    look_at_names_time(process, begun, starved, TELL_NS);
 }
 
 /* ---- The rest ------------------------------------------------------------------------------- */

@@ -475,6 +475,8 @@ static void as_to_brokers(const struct gs_share *share, struct nap *nap)
 
     at_most(nap, 20 * GS_NS_PER_MS, link->fd >= 0 && link->asks && link->again_ns,
             "its broker has no answer yet");
+    at_most(nap, (world.now_ns < link->found_ns + GS_NS_PER_S ? 1 : 60) * GS_NS_PER_S,
+            link->fd >= 0 && !link->asks, "its broker asks nothing");
     at_most(nap, 96 * GS_NS_PER_S, share->options.broker && link->fd < 0 && share->exporter.offered,
             "it has no broker");
     at_most(nap, 20 * GS_NS_PER_MS, share->store.cluster.holds_due,
