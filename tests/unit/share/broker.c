@@ -3,6 +3,7 @@
 
 #include "broker_scene.h"
 #include "by_hand.h"
+#include "core/share/conn.h"
 #include "tests/children.h"
 #include "tests/system.h"
 
@@ -249,6 +250,51 @@ Test(share_broker, who_asks_for_a_piece_that_there_is_not_is_hung_up_on)
     other_export(&other, 0, 512, 70, ipc_handle);
     cr_assert_eq(next_shared(fd), 2);
     end_both(listener, fd);
+}
+
+/* Who shares is asked, and told what to hold for other machines: whatever else its broker says ends
+ * the connection, also what is another's to say. */
+Test(share_broker, what_is_not_a_brokers_to_say_is_refused)
+{
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
+    union gs_wire_message message;
+    int listener = listen_as_broker();
+
+    for (unsigned type = 1; type < GS_WIRE_TYPES; type++) {
+        bool is_its = type == GS_WIRE_PULL || type == GS_WIRE_OPEN || type == GS_WIRE_CLOSE;
+        struct other sharer = {.pid = 0}; /* each has lost no broker yet, and looks at once */
+        int fd;
+
+        other_start(&sharer, dir, "keep=60000");
+        other_export(&sharer, 0, 512, 70, ipc_handle);
+        while (gs_conn_who(fd = be_broker(listener)).pid != sharer.pid)
+            close(fd); /* of the one before, which has looked again meanwhile */
+        say(fd, message_of((enum gs_wire_type)type, 0, (union gs_wire_message){0}));
+        say(fd, MESSAGE(PULL, 0));
+        cr_assert_eq(side_next_message(fd, &message), is_its ? GS_WIRE_SHARE : 0, "type %u", type);
+        close(fd);
+        cr_assert_eq(other_stop(&sharer), 0, "type %u", type);
+    }
+    close(listener);
+    unlink(side_broker_path(dir));
+}
+
+/* Nor is what a broker says, or what is said to it or to an agent by others, an answer to it. */
+Test(share_broker, what_is_not_its_to_say_is_no_answer)
+{
+    static const enum gs_wire_type others[] = {GS_WIRE_REFUSE, GS_WIRE_REPORT, GS_WIRE_FLUSH,
+                                               GS_WIRE_DONE, GS_WIRE_PULL};
+    unsigned char real[GS_IPC_HANDLE_SIZE], instance[GS_INSTANCE_SIZE] = {9};
+
+    export_and_leave(0, real);
+    for (unsigned i = 0; i < sizeof others / sizeof *others; i++) {
+        int fd = dial_broker(instance, -1);
+
+        cr_assert(is_asked_by_hand(fd));
+        say(fd, message_of(others[i], 0, (union gs_wire_message){0}));
+        cr_assert_eq(refusal_and_end(fd), GS_REFUSED_MESSAGE, "type %d", others[i]);
+        close(fd);
+    }
 }
 
 /* Its program waits for the broker to have it, five seconds at most: not the test. */

@@ -287,6 +287,34 @@ Test(share_cluster, a_second_agent_is_refused_and_an_agent_says_what_is_its_to_s
     close(agent);
 }
 
+/* What is said to an agent it may not say itself; and nothing of that is believed. */
+Test(share_cluster, an_agent_that_says_what_is_not_its_to_say_is_hung_up_on)
+{
+    static const enum gs_wire_type others[] = {GS_WIRE_HELLO,  GS_WIRE_SHARE,   GS_WIRE_RESUME,
+                                               GS_WIRE_FLUSH,  GS_WIRE_FLUSHED, GS_WIRE_PUBLISH,
+                                               GS_WIRE_BYE,    GS_WIRE_ORDER,   GS_WIRE_DONE,
+                                               GS_WIRE_FORKED, GS_WIRE_NAME,    GS_WIRE_PULL,
+                                               GS_WIRE_RING};
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
+    union gs_wire_message message;
+    int agent = shared(ipc_handle, &message);
+
+    for (unsigned i = 0; i < sizeof others / sizeof *others; i++) {
+        message = message_of(others[i], 0, (union gs_wire_message){0});
+        if (others[i] == GS_WIRE_SHARE)
+            message = message_share(ipc_handle);
+        agent_say(agent, message);
+        cr_assert_eq(refusal_and_end(agent), GS_REFUSED_MESSAGE, "type %d", others[i]);
+        close(agent);
+        agent = agent_dial(far_dir);
+        agent_awaits(agent, GS_WIRE_SHARE, &message);
+        cr_assert(gs_bytes_equal(message.share.ipc_handle, ipc_handle, GS_IPC_HANDLE_SIZE));
+    }
+    cr_assert(agent_hears_nothing(agent), "more is shared");
+    cr_assert_eq(take(agent, ipc_handle, 11, &message), GS_WIRE_GRANT);
+    close(agent);
+}
+
 Test(share_cluster, an_importer_that_does_not_want_to_is_told_of_no_other_machine)
 {
     unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
