@@ -188,6 +188,7 @@ static void free_block(struct process *process, struct block *block, bool at_onc
         block->freed_ns = gs_now_ns();
         rule_little_is_left(process); /* the share thread may have asked just before */
         gs_share_freed(process->share, block->export, block->freed_ns);
+        block->waits = true;
         if (at_once)
             ask_locked(process, block);
     }
@@ -254,9 +255,12 @@ static void trim_some(struct process *process, unsigned arg, bool all)
 /* Of what is freed before or meanwhile. */
 static void end_graces(struct process *process)
 {
+    for (struct block *block = world.blocks; block; block = block->next)
+        block->ends |= block->image == process->image && block->waits;
     process->graceless++;
     gs_share_end_graces(process->share, NULL, GS_GRACES_ALL);
     process->graceless--;
+    rule_graces_ended(process);
     for (struct block *block = world.blocks; block; block = block->next)
         block->graceless |= block->image == process->image && block->state >= BLOCK_FREED;
 }

@@ -197,6 +197,16 @@ void rule_left(const struct process *process)
     }
 }
 
+/* Also of what lies across pieces there are all. */
+static bool has_all_of(const struct process *broker, const struct block *block)
+{
+    const struct gs_export *export = export_in(broker, block);
+    const struct gs_published_chunk *chunk =
+        export ? (const void *)(uintptr_t)export->source.handle : NULL;
+
+    return chunk && chunk->came == chunk->fd_count;
+}
+
 static bool is_left(const struct block *block)
 {
     for (unsigned i = 0; i < PROCESSES_MAX; i++) {
@@ -204,7 +214,7 @@ static bool is_left(const struct block *block)
 
         if (broker->state == PROCESS_RUNS && broker->is_broker && broker->share &&
             broker->machine == block->image->machine &&
-            (export_in(broker, block) || broker->share->store.published_said))
+            (has_all_of(broker, block) || broker->share->store.published_said))
             return true;
     }
     return false;
@@ -293,6 +303,19 @@ void rule_little_is_left(const struct process *process)
     for (block = world.blocks; block; block = block->next)
         block->too_much |=
             waits(block, process) && world.now_ns >= block->freed_ns + world.options.grace_least_ns;
+}
+
+/* Also of what the share thread has in its hands just then. */
+void rule_graces_ended(const struct process *process)
+{
+    for (const struct block *block = world.blocks; block; block = block->next) {
+        const struct gs_export *export =
+            block->image == process->image && block->ends ? export_in(process, block) : NULL;
+
+        if (export && export->in_grace && !export->opened)
+            sim_fail("a full GPU ends graces: block %llu of process %u waits for its grace still",
+                     (unsigned long long)block->id, number_of(process->image));
+    }
 }
 
 /* From then on the exporter may know that it was opened: there is no grace any more. */
@@ -451,6 +474,33 @@ static void as_to_clients(const struct gs_share *share, struct nap *nap)
     at_most(nap, 20 * GS_NS_PER_MS, clients->listener_pause, "it does not listen");
 }
 
+/* Those whose memory was freed first are over first: they stand in that order. */
+static void look_at_graces(const struct process *process)
+{
+    const struct gs_export *grace = gs_export_oldest(process->share, GS_EXPORT_GRACE);
+
+    for (; grace && grace->newer; grace = grace->newer)
+        if (grace->newer->freed_ns < grace->freed_ns)
+            sim_fail("what was freed first is over first: process %u has block %llu behind block "
+                     "%llu, which it freed later",
+                     number_of(process->image), (unsigned long long)grace->newer->key.id,
+                     (unsigned long long)grace->key.id);
+}
+
+/* By it others are refused, and people told. */
+static void look_at_limbo(const struct process *process)
+{
+    const struct gs_export *export = process->share->exporter.exports;
+    unsigned held = 0;
+
+    for (; export; export = export->hh.next)
+        held += export->freed_ns && export->references > 0;
+    if (held != process->share->limbo.count)
+        sim_fail("what is freed and held is counted: process %u has %u blocks of it, and counts "
+                 "%llu",
+                 number_of(process->image), held, (unsigned long long)process->share->limbo.count);
+}
+
 static void as_exporter(const struct gs_share *share, struct nap *nap)
 {
     const struct gs_export *grace = gs_export_oldest(share, GS_EXPORT_GRACE);
@@ -515,6 +565,8 @@ void rule_sleeps_until(const struct process *process, uint64_t due_ns)
     const struct gs_share *share = process->share;
     struct nap nap = {.most_ns = NEVER};
 
+    look_at_graces(process);
+    look_at_limbo(process);
     as_exporter(share, &nap);
     as_to_brokers(share, &nap);
     if (!share->ending)

@@ -417,6 +417,7 @@ struct block {
     enum { BLOCK_MADE, BLOCK_LIVE, BLOCK_FREED, BLOCK_LIMBO, BLOCK_GONE } state;
     struct image *left_with; /* a broker, when the process that made it was killed; NULL: none */
     bool granted, graceless;
+    bool waits, ends;    /* the library knows that it is freed; and did when the GPU was full */
     bool too_much;       /* it is of what waited too long where little memory was left */
     uint64_t granted_ns; /* last */
     unsigned names;      /* bits: it was published under these */
@@ -438,6 +439,8 @@ void rule_handed_out(const struct block *block);
 /* So much is left as it was told, and what waits for a first open is to be no more than a part of
  * it. */
 void rule_little_is_left(const struct process *process);
+/* The GPU is full: no grace is left of what was freed before (`ends`). */
+void rule_graces_ended(const struct process *process);
 void rule_granted(const struct process *process, const struct life *to, uint64_t wire_id);
 void rule_unmapped(const struct process *process, const struct phys *phys, uint64_t base);
 /* Memory leaves the GPU while its process sleeps: nobody has it open and mapped, nor does any GPU

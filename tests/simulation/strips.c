@@ -215,6 +215,8 @@ struct block *across_new(struct process *process, unsigned arg)
 
     if (!has_across() || arg % 3 != 0)
         return NULL;
+    if (world.settled) /* a broker is to have all of it */
+        arg = 3 * (STRIP_MAX - 1);
     block = strip_new(process, arg);
     block->piece = 0;
     block->crosses = true;
