@@ -461,6 +461,10 @@ static void as_to_clients(const struct gs_share *share, struct nap *nap)
     for (const struct gs_client *client = clients->first; client; client = client->hh.next) {
         const struct gs_over *over = &client->over;
 
+        at_most(nap, share->options.settle_ns, client->fd < 0 && over->rests,
+                "somebody's GPU work may go on");
+        at_most(nap, share->options.timeout_ns, client->fd >= 0 && !client->greeted && !over->ended,
+                "somebody has said nothing");
         if (client->fd < 0)
             at_most(nap, (over->late || over->ended ? 5 : 1) * GS_NS_PER_S, true,
                     "somebody has hung up");
