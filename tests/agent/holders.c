@@ -14,7 +14,9 @@
 
 TestSuite(agent_holders, .timeout = 60);
 
-static struct gs_share_options share;
+#define SETTLE_NS (10 * GS_NS_PER_S)
+
+static struct gs_share_options share = {.settle_ns = SETTLE_NS};
 static struct agent agent = {.broker = {.fd = -1}, .share = &share};
 static pid_t children[3];
 
@@ -32,7 +34,18 @@ static void end(int child)
 {
     cr_assert_eq(kill(children[child], SIGKILL), 0);
     cr_assert_eq(waitpid(children[child], NULL, 0), children[child]);
-    holders_look(&agent, gs_now_ns());
+}
+
+/* What it had is its own until it has settled. */
+static void end_holder(int child)
+{
+    const uint64_t now = gs_now_ns();
+
+    end(child);
+    holders_look(&agent, now);
+    holders_look(&agent, now + SETTLE_NS - 1);
+    cr_assert(agent.leases.all, "it settles");
+    holders_look(&agent, now + SETTLE_NS);
 }
 
 static void set_up(void)
@@ -74,9 +87,9 @@ Test(agent_holders, what_a_broker_had_ends_with_the_last_of_its_holders)
         for (holder = agent.holders; holder; holder = holder->next)
             count++;
         cr_assert_eq(count, 2);
-        end(0);
+        end_holder(0);
         cr_assert(agent.leases.all, "one of two is there");
-        end(1);
+        end_holder(1);
         cr_assert_null(agent.leases.all);
         cr_assert_null(agent.holders);
         end(2);

@@ -3,11 +3,13 @@
 #include "shim/agent/agent.h"
 
 #include <criterion/criterion.h>
+#include <curl/curl.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <pthread.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -16,6 +18,15 @@
 
 #include "core/share/directory.h"
 #include "tests/folder.h"
+
+/* The agent's loop, which waits as this test has it. */
+static int note_wait(int epoll, const struct epoll_event *events, int count, int timeout_ms);
+
+#define epoll_wait note_wait
+#define main       agent_main
+#define GS_VERSION ""
+int agent_main(int argc, char **argv);
+#include "shim/agent/main.c"
 
 #define MS GS_NS_PER_MS
 #define S  GS_NS_PER_S
@@ -156,6 +167,7 @@ Test(agent_timers, a_machine_that_is_not_there_is_noticed_in_15_seconds)
     link = link_connect(&links, "127.0.0.1", port, &events, NULL, reason);
     cr_assert_not_null(link, "%s", reason);
     see_option(link->source.fd, IPPROTO_TCP, TCP_USER_TIMEOUT, 15000);
+    see_option(link->source.fd, SOL_SOCKET, SO_KEEPALIVE, 1);
     see_option(link->source.fd, IPPROTO_TCP, TCP_KEEPIDLE, 5);
     see_option(link->source.fd, IPPROTO_TCP, TCP_KEEPINTVL, 3);
     see_option(link->source.fd, IPPROTO_TCP, TCP_KEEPCNT, 3);
@@ -241,4 +253,91 @@ Test(agent_timers, a_directory_that_fails_is_tried_twice_a_second)
     jobs_end(agent.jobs);
     cr_assert(longest_ns > 0 && longest_ns <= 500 * MS, "%llu ms",
               (unsigned long long)(longest_ns / MS));
+}
+
+Test(agent_timers, a_lease_is_renewed_three_times_in_its_time_and_not_trusted_beyond_it)
+{
+    start_good_jobs();
+    cr_assert_leq(jobs_left_ns(agent.jobs), 60 * S);
+    while (__atomic_load_n(&waits, __ATOMIC_SEQ_CST) == 0)
+        gs_rest_ns(MS);
+    jobs_end(agent.jobs);
+    cr_assert(longest_ns > 0 && longest_ns <= 20 * S, "%llu ms",
+              (unsigned long long)(longest_ns / MS));
+}
+
+static long given[CURLOPTTYPE_OBJECTPOINT]; /* to curl: its options that are numbers */
+
+CURLcode __real_curl_easy_setopt(CURL *curl, CURLoption option, ...);
+CURLcode __wrap_curl_easy_setopt(CURL *curl, CURLoption option, ...);
+CURLcode __wrap_curl_easy_setopt(CURL *curl, CURLoption option, ...)
+{
+    va_list value;
+    CURLcode code;
+
+    va_start(value, option);
+    if (option < CURLOPTTYPE_OBJECTPOINT) {
+        given[option] = va_arg(value, long);
+        code = __real_curl_easy_setopt(curl, option, given[option]);
+    } else {
+        code = __real_curl_easy_setopt(curl, option, va_arg(value, void *));
+    }
+    va_end(value);
+    return code;
+}
+
+static void see_given(CURLoption option, long most)
+{
+    cr_assert(given[option] > 0 && given[option] <= most, "%d: %ld", option, given[option]);
+}
+
+/* Beside others that can be asked it has half of that. */
+Test(agent_timers, an_etcd_that_is_silent_is_left_in_four_seconds)
+{
+    static const char *const places[] = {"http://127.0.0.1:1",
+                                         "http://127.0.0.1:1,http://127.0.0.1:1"};
+    static unsigned char value[DIRECTORY_VALUE];
+
+    for (long members = 1; members <= 2; members++) {
+        const struct directory_options options = {.place = places[members - 1], .prefix = "p/"};
+        char reason[DIRECTORY_REASON];
+        struct directory *directory = directory_open(&options, reason);
+        size_t size;
+
+        cr_assert_not_null(directory, "%s", reason);
+        cr_assert_eq(directory_head(directory)->ops->get(directory, "x", value, &size),
+                     DIRECTORY_FAILED);
+        directory_head(directory)->ops->close(directory);
+        see_given(CURLOPT_CONNECTTIMEOUT_MS, 1500);
+        see_given(CURLOPT_LOW_SPEED_LIMIT, 1);
+        see_given(CURLOPT_LOW_SPEED_TIME, 4 / members);
+        see_given(CURLOPT_TIMEOUT, 32 / members);
+    }
+}
+
+/* ---- The loop -------------------------------------------------------------------------------- */
+
+static int waited_ms[2];
+
+static int note_wait(int epoll, const struct epoll_event *events, int count, int timeout_ms)
+{
+    static int rounds;
+
+    waited_ms[rounds++] = timeout_ms;
+    told_to_end = rounds == 2;
+    return 0;
+}
+
+Test(agent_timers, all_is_looked_at_ten_times_a_second_and_a_hundred_while_an_open_waits)
+{
+    struct open open = {.state = OPEN_WAITS, .lease = 7, .again_ns = UINT64_MAX};
+
+    set_up();
+    start_good_jobs();
+    agent.broker_retry_ns = UINT64_MAX;
+    HASH_ADD(hh, agent.opens, lease, sizeof open.lease, &open);
+    run(&agent);
+    cr_assert(waited_ms[0] > 0 && waited_ms[0] <= 100, "%d ms", waited_ms[0]);
+    cr_assert(waited_ms[1] > 0 && waited_ms[1] <= 10, "%d ms", waited_ms[1]);
+    jobs_end(agent.jobs);
 }

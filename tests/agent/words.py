@@ -36,14 +36,14 @@ class Etcd:
     """Answers each path as `answers` says: (status, JSON), or a function of the headers that gives it."""
 
     def __init__(self, answers):
-        self.asked = []
+        self.asked, self.said = [], {}  # said: the last of each path
         good = {'header': {'revision': '1'}, 'ID': '7', 'TTL': '15', 'result': {'TTL': '15'}}
         outer = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
             def do_POST(self):
-                self.rfile.read(int(self.headers['Content-Length']))
                 path = self.path.removeprefix('/v3/')
+                outer.said[path] = json.loads(self.rfile.read(int(self.headers['Content-Length'])))
                 outer.asked.append(path)
                 answer = answers.get(path, (200, good))
                 status, body = answer(self.headers) if callable(answer) else answer
@@ -70,7 +70,7 @@ def agent(place, *options):
         with open(f'{folder}/log', 'wb') as log:
             process = subprocess.Popen([AGENT, '--directory', place, '--listen', '127.0.0.1', '--machine-id',
                                         f'{1:032x}',
-                                        '--boot-id', f'{2:032x}', '--lease', '3', *options], stderr=log,
+                                        '--boot-id', f'{2:032x}', *options], stderr=log,
                                        env={'GPUSHIM_SHARE_DIR': f'{folder}/share', 'GPUSHIM_CONFIG': '',
                                             'PATH': '/usr/bin'})
 
@@ -158,6 +158,15 @@ def wrong_options():
               f'{options}: {run}')
 
 
+def leases():
+    """So many seconds does etcd keep what is not renewed."""
+    for options, seconds in ((), 15), (('--lease', '7'), 7):
+        etcd = Etcd({})
+        with agent(etcd.place, *options):
+            await_that(lambda: 'lease/grant' in etcd.said, 'it asks for a lease')
+        check(etcd.said['lease/grant'] == {'TTL': seconds}, f'{options}: {etcd.said}')
+
+
 def addresses():
     """With a port or without, and in brackets."""
     for listen in ('127.0.0.1', '127.0.0.1:0', '[127.0.0.1]', '[127.0.0.1]:0'):
@@ -171,5 +180,6 @@ with tempfile.TemporaryDirectory(prefix='gpushim-words-', ignore_cleanup_errors=
     token_that_ends(scratch)
     passwords(scratch)
 wrong_options()
+leases()
 addresses()
 end_with_faults()
