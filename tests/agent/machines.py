@@ -6,8 +6,10 @@ namespace; else they are folders of this machine, with numbers for machines, whi
 
 The test's arguments begin with GPUSHIM SHIM LIBCUDA AGENT BROKER.
 """
+import contextlib
 import json
 import os
+import random
 import shutil
 import signal
 import socket
@@ -281,7 +283,8 @@ class Cluster:
     def start_etcd(self, count):
         """Members on the switch, each with ports of its own."""
         host = '10.77.0.254' if self.net else '127.0.0.1'
-        ports = [(free_port(), free_port()) for _ in range(count)]
+        free = free_ports(2 * count)
+        ports = list(zip(free[:count], free[count:]))
         peers = ','.join(f'e{i}=http://{host}:{peer}' for i, (_, peer) in enumerate(ports))
         scheme = 'https' if self.certificate else 'http'
         more = ['--cert-file', self.certificate[0], '--key-file', self.certificate[1]] if self.certificate else []
@@ -325,10 +328,17 @@ class Cluster:
         shutil.rmtree(self.fabric, ignore_errors=True)
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(('127.0.0.1', 0))
-        return probe.getsockname()[1]
+def free_ports(count):
+    """Of those that the kernel gives nobody by itself: who connects meanwhile would have them before a member of etcd
+    is there, or while it is not."""
+    with open('/proc/sys/net/ipv4/ip_local_port_range', encoding='ascii') as file:
+        end = max(int(file.read().split()[0]), 20000)
+    ports = set()
+    while len(ports) < count:
+        with contextlib.suppress(OSError), socket.socket() as probe:
+            probe.bind(('127.0.0.1', random.randrange(10000, end)))
+            ports.add(probe.getsockname()[1])
+    return list(ports)
 
 
 def cluster_of(machines, words):
