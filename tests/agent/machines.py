@@ -79,7 +79,7 @@ class Program:
     def hear(self):
         answer = self.process.stdout.readline()
         if not answer:
-            sys.exit('failed: a program of this test has ended')
+            sys.exit('\n'.join(['failed: a program of this test has ended', *faults]))
         worth, self.took_s = json.loads(answer)
         return worth
 
