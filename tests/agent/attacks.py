@@ -17,7 +17,7 @@ import threading
 
 sys.path.insert(0, os.path.dirname(__file__))
 from caller import HELLO, LISTED, context_of, message
-from liar import ENDED, KEPT, RECALL, TAKE, TAKEN, Exporter, Liar, exports, hash_of, proof_of, published, take
+from liar import ENDED, KEPT, RECALL, REFUSED, TAKE, TAKEN, Exporter, Liar, exports, hash_of, proof_of, published, take
 from machines import MIB, PATIENT_S, await_that, check, faults, skip, with_machines
 
 CROWD, NAMES = sys.argv[6], sys.argv[7:]
@@ -204,12 +204,11 @@ def takes_of(handle, liar, exporter, leases):
     return b''.join(one(lease) for lease in leases)
 
 
-def answers(link):
-    """How many of each kind, till nothing more comes for a while that is long beside what came before."""
+def answers(link, takes):
+    """How many of each kind, when all takes are answered."""
     got, kept = {}, b''
-    link.settimeout(3)
-    with contextlib.suppress(TimeoutError, OSError):
-        while part := link.recv(65536):
+    with contextlib.suppress(OSError):
+        while got.get(TAKEN, 0) + got.get(REFUSED, 0) < takes and (part := link.recv(65536)):
             kept += part
             while len(kept) >= 8 and len(kept) >= struct.unpack_from('<I', kept, 4)[0]:
                 _, kind, size = struct.unpack_from('<HHI', kept)
@@ -254,7 +253,8 @@ def one_handle(cluster, machines, a, b):
     watch = Watch(one)
     with liar.call() as link:
         link.sendall(message(LISTED) + takes_of(bytes.fromhex(handle), liar, this, range(1, 2001)))
-        got = answers(link)
+        got = answers(link, 2000)
+        check(got.get(TAKEN, 0) + got.get(REFUSED, 0) == 2000, f'each take is answered: {got}')
         print(f'leases of one handle: {got.get(TAKEN)} of 2000')
         check(0 < got.get(TAKEN, 0) <= 16, f'one handle gives so many leases: {got}')
         times = opens(a, b, 'while one has all that it may of one handle')
