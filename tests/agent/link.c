@@ -178,6 +178,8 @@ Test(agent_link, a_call_for_which_there_is_no_room_ends_soon)
     for (int i = 0; i < 4; i++)
         link = link_connect(&theirs, "127.0.0.1", ntohs(at.sin_port), &events, NULL, reason);
     cr_assert(link, "%s", reason);
+    for (struct link *each = theirs.all; each; each = each->next)
+        each->made_ns = link->made_ns; /* however busy the machine was between them */
     links_look(&theirs, link->made_ns + GS_NS_PER_S / 5);
     cr_assert_eq(downs, 0);
     links_look(&theirs, link->made_ns + GS_NS_PER_S / 2);
