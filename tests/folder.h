@@ -9,7 +9,7 @@ void folder_watch(const char *folder);
 /* A new one, /tmp/gpushim-NAME-XXXXXX: watched, and GPUSHIM_SHARE_DIR from now on. One a
  * process. */
 const char *folder_new(const char *name);
-/* With all that is in it, as etcd's folders are. */
+/* With all that is in it. */
 void folder_remove(const char *folder);
 
 #endif
