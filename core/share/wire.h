@@ -56,7 +56,8 @@
  * the generation of what it is granted: RECALL, CLOSE and RESUME name it, and where the block was
  * granted anew since, or is not held, they come late and mean nothing. A message that is not
  * exactly of its type's length, of another version or of a type the receiver does not take is
- * refused, and so is its sender.
+ * refused, and so is its sender. (An agent passes over what is not its broker's to say: that is of
+ * its own installation.)
  *
  * The version counts the whole protocol: with any change of a message's length, fields or meaning,
  * or a type more, it goes up by one (a test has the shape of each message of this version). There
