@@ -20,7 +20,7 @@ def word(*words):
 
 # A word as it is called here, what it looks like, and what is said in its place.
 RETIRED = {
-    'he': (r'(?<![\w-])(?:he|him|his|himself|she|her|hers|herself)(?![\w-])', 'it of a process, they of a user'),
+    'he': (word('he', 'him', 'his', 'himself', 'she', 'her', 'hers', 'herself'), 'it of a process, they of a user'),
     'the same': (r'^\s*(?:/\*+|\*|//|#|""")\s*the same(?:[.,;:]| (?:of|for|in|as|where|with|without|until|when|by|but|'
                  r'through|from|on|at|to|because|while)\b)', 'what it is the same as, by its name'),
     'chunk': (word('chunks?'), 'piece'),

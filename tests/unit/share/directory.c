@@ -114,7 +114,7 @@ Test(share_directory, what_is_no_good_is_refused_with_the_reason)
 }
 
 /* A volume of Kubernetes (0777, or 2775 with a group of its own), a folder like /tmp. */
-Test(share_directory, in_one_that_others_may_write_to_each_user_has_his_own)
+Test(share_directory, in_one_that_others_may_write_to_each_user_has_their_own)
 {
     static const mode_t modes[] = {0777, 02775, 01777, 0720};
     unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
@@ -166,7 +166,7 @@ Test(share_directory, only_numbers_in_one_that_is_open_to_all_are_users)
     }
 }
 
-Test(share_directory, one_of_another_user_is_refused_unless_he_is_named)
+Test(share_directory, one_of_another_user_is_refused_unless_they_are_named)
 {
     int fd;
     char reason[GS_REASON_SIZE];

@@ -231,7 +231,7 @@ static void is_refused(void *arg)
         _exit(2);
 }
 
-Test(share_event, another_user_is_refused_though_he_is_named)
+Test(share_event, another_user_is_refused_though_they_are_named)
 {
     struct sockaddr_un at;
     uint32_t reason;

@@ -143,7 +143,7 @@ static enum gs_wire_type dial_and_open(int *ret_fd, int holder)
 }
 
 /* It goes on with what it has, so that its place is taken; nobody else is let in, and it once. */
-Test(share_hostile, who_lost_his_connection_comes_back_to_one_who_has_no_room)
+Test(share_hostile, who_lost_its_connection_comes_back_to_one_who_has_no_room)
 {
     unsigned long address;
     int fds[64], back, more;
@@ -312,7 +312,7 @@ static int open_of(int fd, const unsigned char *theirs, uint32_t request)
 
 /* An importer that is asked more often than it holds something listens no more
  * (core/share/remote.c). */
-Test(share_hostile, who_was_refused_is_not_asked_again_for_what_he_holds)
+Test(share_hostile, who_was_refused_is_not_asked_again_for_what_it_holds)
 {
     unsigned char theirs[GS_IPC_HANDLE_SIZE];
     union gs_wire_message message;

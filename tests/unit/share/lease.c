@@ -83,7 +83,7 @@ Test(share_lease, of_a_killed_process_ends_though_its_connection_was_closed_here
 }
 
 /* Nobody tells its thread, but that the exporter which it has this from comes to it. */
-Test(share_lease, who_has_closed_his_connection_resumes_what_he_has)
+Test(share_lease, who_has_closed_its_connection_resumes_what_it_has)
 {
     other_ask(&other, "close %lx", address);
     cr_assert_eq(other_open(&other, ipc_handle, &address), GS_OK);

@@ -57,19 +57,19 @@ Test(share_names_wrong, only_words_are_names)
 /* ---- Other users ----------------------------------------------------------------------------- */
 
 /* A folder of that user's, whom this process names. */
-static void with_folder_of(uid_t owner, bool names_him)
+static void with_folder_of(uid_t owner, bool names_them)
 {
     if (geteuid() != 0)
         cr_skip_test("only root can be two users");
     cr_assert_eq(mkdir(dir, 0755), 0);
     cr_assert_eq(chown(dir, owner, owner), 0);
     cr_assert_eq(chmod(dir, 0755), 0);
-    options.uid_count = names_him;
+    options.uid_count = names_them;
     options.uids[0] = NOBODY;
     scene_chunk();
 }
 
-Test(share_names_wrong, each_user_has_the_name_for_himself)
+Test(share_names_wrong, each_user_has_the_name_for_themselves)
 {
     unsigned char handle[GS_IPC_HANDLE_SIZE];
     struct gs_found found;
@@ -89,7 +89,7 @@ Test(share_names_wrong, each_user_has_the_name_for_himself)
     cr_assert_eq(others_note(&other, "w"), 2);
 }
 
-Test(share_names_wrong, a_broker_tells_each_user_of_his_own)
+Test(share_names_wrong, a_broker_tells_each_user_of_their_own)
 {
     struct other sharer;
     pid_t broker;
@@ -323,7 +323,7 @@ static void beside_a_liar(enum lie lie)
     player_kill(&liar);
 }
 
-Test(share_names_wrong, nobody_keeps_a_name_from_being_found_by_what_he_says_or_does_not)
+Test(share_names_wrong, nobody_keeps_a_name_from_being_found_by_what_it_says_or_does_not)
 {
     int fds;
 

@@ -191,7 +191,7 @@ Test(share_places, what_another_user_put_in_tmp_first_is_passed_by)
 }
 
 /* A container's may be its user's alone. */
-Test(share_places, in_tmp_each_user_has_his_own_whatever_its_mode)
+Test(share_places, in_tmp_each_user_has_their_own_whatever_its_mode)
 {
     empty_places();
     cr_assert_eq(chmod("/tmp", 0755), 0);

@@ -170,7 +170,7 @@ Test(share_pressure, those_who_ask_for_one_device_are_told_together)
         close(fds[i]);
 }
 
-Test(share_pressure, who_ends_while_he_asks_delays_nobody)
+Test(share_pressure, who_ends_while_it_asks_delays_nobody)
 {
     int gone, due, fd;
 
@@ -195,7 +195,7 @@ Test(share_pressure, who_ends_while_he_asks_delays_nobody)
     close(fd);
 }
 
-Test(share_pressure, who_asks_again_before_he_was_answered_is_hung_up_on)
+Test(share_pressure, who_asks_again_before_it_was_answered_is_hung_up_on)
 {
     union gs_wire_message message;
     int fd;
@@ -225,7 +225,7 @@ static void need_root(void)
 }
 
 /* Asks as often as it likes, and is told each time. */
-static void asks_as_he_is(void *arg)
+static void asks_as_it_is(void *arg)
 {
     int fd = dial(arg);
 
@@ -238,7 +238,7 @@ static void asks_as_he_is(void *arg)
     }
 }
 
-Test(share_pressure, another_user_gets_nothing_though_he_may_open)
+Test(share_pressure, another_user_gets_nothing_though_they_may_open)
 {
     need_root();
     side_stop(&side);
@@ -246,13 +246,13 @@ Test(share_pressure, another_user_gets_nothing_though_he_may_open)
     side_start(&side, &options);
     can_be_asked(true);
     cr_assert_eq(chmod(dir, 0755), 0);
-    other_user_end(other_user_start(asks_as_he_is, side.share->name));
+    other_user_end(other_user_start(asks_as_it_is, side.share->name));
     cr_assert_eq(asked, 0);
 }
 
 /* Wherever their socket lies: in a folder of theirs, which is not looked into, or in ours. We may
  * open what they share in both. */
-Test(share_pressure, another_user_is_not_asked_though_he_shares)
+Test(share_pressure, another_user_is_not_asked_though_they_share)
 {
     char theirs[sizeof dir + 8], path[128], ours[128];
     struct gs_share_answers answers;
@@ -362,7 +362,7 @@ static unsigned asking_waits(struct gs_share_answers *ret_answers, int answers)
     return (unsigned)(patience_took() / MS);
 }
 
-Test(share_pressure, who_is_stopped_is_waited_for_once_and_asked_again_when_he_goes_on)
+Test(share_pressure, who_is_stopped_is_waited_for_once_and_asked_again_when_it_goes_on)
 {
     struct gs_share_answers answers;
     int fds;

@@ -303,7 +303,7 @@ Test(share_strip, names_of_what_has_gone_take_no_place)
     close(fd);
 }
 
-Test(share_strip, who_wants_what_he_may_not_is_hung_up_on)
+Test(share_strip, who_wants_what_it_may_not_is_hung_up_on)
 {
     const uint32_t wrong[] = {PIECES, UINT32_MAX};
     struct gs_export *plain;
