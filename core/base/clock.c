@@ -4,22 +4,12 @@
 #include <sched.h>
 #include <time.h>
 
-static uint64_t time_of(clockid_t clock)
+uint64_t gs_now_ns(void)
 {
     struct timespec now;
 
-    clock_gettime(clock, &now);
+    clock_gettime(CLOCK_MONOTONIC, &now);
     return (uint64_t)now.tv_sec * GS_NS_PER_S + (uint64_t)now.tv_nsec;
-}
-
-uint64_t gs_now_ns(void)
-{
-    return time_of(CLOCK_MONOTONIC);
-}
-
-uint64_t gs_worked_ns(void)
-{
-    return time_of(CLOCK_THREAD_CPUTIME_ID);
 }
 
 void gs_rest_ns(uint64_t ns)

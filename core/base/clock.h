@@ -9,8 +9,6 @@
 
 /* Nanoseconds of CLOCK_MONOTONIC, which a machine's processes have in common. */
 uint64_t gs_now_ns(void);
-/* What the calling thread has had of a CPU: a busy machine's other work is not in it. */
-uint64_t gs_worked_ns(void);
 
 /* Sleeps so long; a signal of the program's may end it earlier. */
 void gs_rest_ns(uint64_t ns);

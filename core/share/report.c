@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-#define STATS_PART 20 /* of the time, one part at most goes into looking through the exports */
+#define LOOK_NS 1000 /* for each export, until all are looked through again: many times the work */
 
 /* ---- Rows ----------------------------------------------------------------------------------- */
 
@@ -98,10 +98,8 @@ static void tell_stats(struct gs_share *share, uint64_t now, struct gs_wire_repo
     const struct gs_share_stats *stats = &share->clients.stats;
 
     if (now >= share->clients.stats_due_ns) {
-        const uint64_t began = gs_worked_ns();
-
         gs_share_stats(share, &share->clients.stats);
-        share->clients.stats_due_ns = gs_now_ns() + STATS_PART * (gs_worked_ns() - began);
+        share->clients.stats_due_ns = gs_now_ns() + LOOK_NS * stats->exports;
     }
     report->exports = stats->exports;
     report->bytes = stats->bytes;

@@ -20,11 +20,6 @@ uint64_t gs_now_ns(void)
     return world.now_ns;
 }
 
-uint64_t gs_worked_ns(void)
-{
-    return 0; /* nothing takes time here but waiting */
-}
-
 void gs_rest_ns(uint64_t ns)
 {
     if (world.current->held_count > 0)
