@@ -35,22 +35,34 @@ static bool seat_of(const char *path, struct gs_seat *ret_seat)
     return true;
 }
 
+/* Of a folder: it was removed. */
+static bool is_removed(int directory)
+{
+    struct statx info;
+
+    return statx(directory, "", AT_EMPTY_PATH, STATX_NLINK, &info) == 0 && info.stx_nlink == 0;
+}
+
 /* What cannot be seen from here any more (this process has another user or root now) may be
  * there. */
 bool gs_socket_is_lost(struct gs_share *share)
 {
     struct gs_seat seat, now;
-    bool any, closed;
+    bool any, known, lost = false;
 
     if (__atomic_load_n(&share->ending, __ATOMIC_ACQUIRE)) /* it was taken down */
         return false;
     gs_lock_take(&share->lock);
-    any = share->socket_start == GS_STARTED && share->place.seat.path[0];
-    closed = any && !gs_fd_is_there(&share->place.listener_is);
+    any = share->socket_start == GS_STARTED;
+    known = any && share->place.seat.path[0];
+    if (known)
+        lost = !gs_fd_is_there(&share->place.listener_is);
+    else if (any) /* its folder may have gone before it was known where that is */
+        lost = gs_fd_is_there(&share->place.directory_is) && is_removed(share->place.directory);
     seat = share->place.seat;
     gs_lock_release(&share->lock);
-    if (!any || closed)
-        return closed;
+    if (!known || lost)
+        return lost;
     if (!seat_of(seat.path, &now))
         return errno == ENOENT || errno == ENOTDIR;
     return now.inode != seat.inode || now.device != seat.device;

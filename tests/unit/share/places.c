@@ -77,6 +77,29 @@ Test(share_places, one_that_is_removed_is_made_again_and_all_can_be_opened)
     cr_assert_eq(side_dir_count(dir), 0);
 }
 
+/* It goes as the socket is put up, before it is watched. */
+Test(share_places, one_that_is_removed_meanwhile_is_made_again)
+{
+    struct gs_share_options options = {0};
+    char reason[GS_REASON_SIZE];
+    int directory, listener;
+    struct side side;
+
+    side_options(&options, dir);
+    side_start(&side, &options);
+    cr_assert_eq(gs_thread_start(side.share), GS_OK);
+    listener =
+        gs_directory_put_up(&side.share->options, side.share->name, false, &directory, reason);
+    cr_assert_geq(listener, 0, "%s", reason);
+    side_dir_remove(dir);
+    cr_assert_eq(gs_socket_adopt(side.share, directory, listener), 0);
+    __atomic_store_n(&side.share->socket_start, GS_STARTED, __ATOMIC_RELEASE);
+    __atomic_store_n(&side.share->place.sweep_ns, side_now(), __ATOMIC_RELEASE);
+    gs_thread_wake_any(side.share);
+    cr_assert(SIDE_WAIT(side_dir_put_up(dir) == 1));
+    side_stop(&side);
+}
+
 Test(share_places, one_that_is_replaced_gets_the_socket_too)
 {
     char away[96];
