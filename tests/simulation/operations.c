@@ -259,8 +259,8 @@ static void end_graces(struct process *process)
         block->ends |= block->image == process->image && block->waits;
     process->graceless++;
     gs_share_end_graces(process->share, NULL, GS_GRACES_ALL);
-    process->graceless--;
-    rule_graces_ended(process);
+    if (--process->graceless == 0) /* another thread is not at it */
+        rule_graces_ended(process);
     for (struct block *block = world.blocks; block; block = block->next)
         block->graceless |= block->image == process->image && block->state >= BLOCK_FREED;
 }
