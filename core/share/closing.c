@@ -5,7 +5,8 @@
  *        │
  *        └──────────── opened again: nothing was given back, the mapping is used on
  *
- * A fence stands for each context that has opened the block. While a capture is open none can be
+ * A fence stands for each context of the process: any of them can work with what one has opened.
+ * While a capture is open none can be
  * recorded, so that is done later; a later fence only covers more. A block has at most one fence
  * under way for each context, however often it is opened and closed.
  */
@@ -48,21 +49,49 @@ static gs_status context_add(struct gs_share *share, CUcontext context)
     return GS_NO_HOST_MEMORY;
 }
 
-gs_status gs_use_add_locked(struct gs_share *share, struct gs_opened *opened, CUcontext context)
+/* That of the context; NULL: no host memory. */
+static struct gs_use *use_of(struct gs_share *share, struct gs_opened *opened, CUcontext context)
 {
     struct gs_use *grown;
 
     for (unsigned i = 0; i < opened->use_count; i++)
         if (opened->uses[i].context == context)
-            return GS_OK;
+            return &opened->uses[i];
     if (context_add(share, context) != GS_OK)
-        return GS_NO_HOST_MEMORY;
+        return NULL;
     grown = realloc(opened->uses, (opened->use_count + 1) * sizeof *grown);
     if (!grown)
-        return GS_NO_HOST_MEMORY;
+        return NULL;
     opened->uses = grown;
-    grown[opened->use_count++] = (struct gs_use){.context = context};
+    grown[opened->use_count] = (struct gs_use){.context = context};
+    return &grown[opened->use_count++];
+}
+
+gs_status gs_use_add_locked(struct gs_share *share, struct gs_opened *opened, CUcontext context)
+{
+    struct gs_use *use = use_of(share, opened, context);
+
+    if (!use)
+        return GS_NO_HOST_MEMORY;
+    use->has_opened = true;
     return GS_OK;
+}
+
+gs_status gs_uses_add_locked(struct gs_share *share, struct gs_opened *opened,
+                             const CUcontext *contexts, unsigned count)
+{
+    for (unsigned i = 0; i < count; i++)
+        if (!use_of(share, opened, contexts[i]))
+            return GS_NO_HOST_MEMORY;
+    return GS_OK;
+}
+
+CUcontext gs_opener(const struct gs_opened *opened)
+{
+    for (unsigned i = 0; i < opened->use_count; i++)
+        if (opened->uses[i].has_opened)
+            return opened->uses[i].context;
+    return NULL;
 }
 
 /* ---- Fences --------------------------------------------------------------------------------- */
@@ -377,7 +406,7 @@ void gs_share_context_gone(struct gs_share *share, CUcontext context)
     gone = context_find(share, context);
     HASH_ITER(hh, share->importer.opened, opened, next) {
         leave_context(opened, context);
-        if (opened->use_count > 0 || opened->count == 0)
+        if (gs_opener(opened) || opened->count == 0)
             continue;
         opened->count = 0;
         gs_closing_start_locked(share, opened);

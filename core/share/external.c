@@ -447,11 +447,12 @@ static gs_status begin_end_locked(struct gs_share *share, struct gs_external *ex
                                   const CUcontext *contexts, unsigned count)
 {
     struct gs_opened *opened = &external->opened;
-    gs_status status = GS_OK;
+    gs_status status;
 
-    for (unsigned i = 0; i < count && opened->count > 0 && status == GS_OK; i++)
-        status = gs_use_add_locked(share, opened, contexts[i]);
-    if (status != GS_OK || opened->count == 0)
+    if (opened->count == 0)
+        return GS_OK;
+    status = gs_uses_add_locked(share, opened, contexts, count);
+    if (status != GS_OK)
         return status;
     opened->count = 0;
     gs_closing_start_locked(share, opened);

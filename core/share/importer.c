@@ -354,7 +354,8 @@ static bool is_import(const struct gs_share *share, CUdeviceptr address)
     return span && span->kind == GS_SPAN_IMPORT;
 }
 
-gs_status gs_share_close(struct gs_share *share, CUdeviceptr address)
+gs_status gs_share_close(struct gs_share *share, CUdeviceptr address, const CUcontext *contexts,
+                         unsigned count)
 {
     int saved = errno;
     gs_status status = GS_NOT_OURS;
@@ -367,9 +368,9 @@ gs_status gs_share_close(struct gs_share *share, CUdeviceptr address)
     import = import_locked(share, address);
     opened = import ? gs_import_started_locked(import, address) : NULL;
     if (opened && !opened->external) {
-        if (--opened->count == 0)
+        status = gs_uses_add_locked(share, opened, contexts, opened->count == 1 ? count : 0);
+        if (status == GS_OK && --opened->count == 0)
             gs_cache_closed_locked(share, opened);
-        status = GS_OK;
     }
     gs_lock_release(&share->importer.lock);
     errno = saved;
@@ -409,7 +410,7 @@ gs_status gs_share_find(struct gs_share *share, CUdeviceptr address,
         *ret_info = (struct gs_import_info){.base = opened->address,
                                             .size = opened->size,
                                             .id = opened->id,
-                                            .context = opened->uses[0].context};
+                                            .context = gs_opener(opened)};
         status = GS_OK;
     }
     gs_lock_release(&share->importer.lock);

@@ -87,9 +87,10 @@ struct gs_room {
     size_t size;
 };
 
-/* One context that has opened a block, and its fence behind the last close. */
+/* One context whose work may be at a block, and its fence behind the last close. */
 struct gs_use {
     CUcontext context;
+    bool has_opened; /* the block, and so keeps it open */
     struct gs_fence fence;
     enum {
         GS_FENCE_NONE = 0,
@@ -316,8 +317,13 @@ gs_status gs_external_handle(struct gs_share *share, CUdeviceptr address,
                              unsigned char ret_ipc_handle[GS_IPC_HANDLE_SIZE]);
 
 /* closing.c */
-/* Notes that the context uses the block: a fence in it will be behind the last close. */
+/* The first context that has opened the block, of those that there are; NULL: none. */
+CUcontext gs_opener(const struct gs_opened *opened);
+/* The context opens the block: a fence in it will be behind the last close. */
 gs_status gs_use_add_locked(struct gs_share *share, struct gs_opened *opened, CUcontext context);
+/* So will one in each of these, which may work with what another has opened. */
+gs_status gs_uses_add_locked(struct gs_share *share, struct gs_opened *opened,
+                             const CUcontext *contexts, unsigned count);
 /* The last count is gone: fences are recorded, the thread will do the rest. */
 void gs_closing_start_locked(struct gs_share *share, struct gs_opened *opened);
 /* Opened again before its fences had passed. They are left to pass. */

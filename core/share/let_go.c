@@ -209,7 +209,7 @@ static gs_status take_back_in_context(struct gs_share *share, struct gs_remote *
                                       struct gs_import *import)
 {
     const struct gs_opened *opened = import->sorted[0];
-    const CUcontext context = opened->use_count > 0 ? opened->uses[0].context : NULL;
+    const CUcontext context = gs_opener(opened);
     gs_status status = context ? share->driver->ctx_push_current(context) : GS_OK;
     CUcontext popped;
 

@@ -534,10 +534,12 @@ gs_status gs_share_open(struct gs_share *share, const unsigned char ipc_handle[G
  * Takes back one count of the block opened at exactly `address`. After the last one the block stays
  * idle: mapped and held for the next open, until idle_ns are over or the exporter calls it back,
  * which it does when its program frees the block. Then the reference is given back once the GPU
- * work submitted by then in the contexts that opened it is done; no call waits for that.
- * GS_NOT_OURS: nothing of ours was opened there.
+ * work is done that was submitted by then in the contexts that opened it and in these, all that the
+ * process has; no call waits for that. GS_NOT_OURS: nothing of ours was opened there.
+ * GS_NO_HOST_MEMORY: nothing is changed.
  */
-gs_status gs_share_close(struct gs_share *share, CUdeviceptr address);
+gs_status gs_share_close(struct gs_share *share, CUdeviceptr address, const CUcontext *contexts,
+                         unsigned count);
 
 /*
  * The handle of the imported block that covers `address`, the one it was opened by, to be passed

@@ -49,6 +49,43 @@ Test(contexts, a_free_from_another_context_still_waits_for_the_owners_kernels)
     turns_over(&turn, 12);
 }
 
+/* What becomes of a copy in another context whose memory is freed under it. */
+Test(contexts, a_free_under_another_contexts_copy)
+{
+    enum { WORDS = MIB / 4, NEXT = 64 };
+    CUcontext other = context_create(device);
+    CUstream stream = new_stream();
+    CUdeviceptr words = allocated(MIB), ptr = 0, fresh[NEXT] = {0};
+    CUresult queried, worked;
+    size_t foreign = 0;
+    bool again = false;
+
+    OK(fill_now(words, 1, WORDS)); /* loads the kernels */
+    OK(cuCtxSetCurrent(context));
+    OK(cuMemAlloc(&ptr, MIB));
+    OK(cuCtxSetCurrent(other));
+    OK(launch_spin_fill(stream, words, 1, WORDS, 200 * MILLISECOND));
+    OK(cuMemcpyDtoDAsync(ptr, words, MIB, stream));
+    OK(cuCtxSetCurrent(context));
+    OK(cuMemFree(ptr));
+    OK(cuCtxSetCurrent(other));
+    queried = cuStreamQuery(stream);
+    OK(cuCtxSetCurrent(context));
+    for (int i = 0; i < NEXT; i++) {
+        OK(cuMemAlloc(&fresh[i], MIB));
+        OK(fill_now(fresh[i], 2, WORDS));
+        again |= fresh[i] == ptr;
+    }
+    OK(cuCtxSetCurrent(other));
+    worked = cuStreamSynchronize(stream);
+    OK(cuCtxSetCurrent(context));
+    for (int i = 0; i < NEXT; i++)
+        foreign += words_other(fresh[i], 2, WORDS);
+    probe("free_under_another_contexts_copy",
+          "at its return the copy %s, then %s; had again %d, %zu foreign words",
+          result_name(queried), result_name(worked), again, foreign);
+}
+
 static void check_gone(CUdeviceptr ptr, const char *how)
 {
     unsigned int type = 0;

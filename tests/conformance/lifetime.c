@@ -296,6 +296,43 @@ Test(lifetime, a_kernel_behind_the_importers_close_never_writes_into_a_new_owner
     peer_quit(peer);
 }
 
+/* A copy in another context than the one that opened it, of this one's words: none is lost, and the
+ * context lives. */
+Test(lifetime, a_close_is_behind_the_work_of_other_contexts)
+{
+    enum { WORDS = 1024 };
+    struct peer *peer = peer_start(-1);
+    CUcontext other = context_create(device);
+    CUstream stream = new_stream();
+    CUdeviceptr words = allocated(4 * WORDS), theirs = 0, opened = 0;
+
+    OK(fill_now(words, HERE, WORDS)); /* loads the kernels */
+    for (int i = 0; i < 4; i++) {
+        size_t size = i % 2 == 0 ? 4 * WORDS : 4 * MIB;
+        CUresult closed, worked;
+
+        OK(cuCtxSetCurrent(context));
+        OK(peer_alloc(peer, MEMORY_PLAIN, &theirs, size));
+        opened = opened_from(peer, theirs);
+        OK(cuCtxSetCurrent(other));
+        OK(launch_spin_fill(stream, words, HERE, WORDS, 100 * MILLISECOND));
+        OK(cuMemcpyDtoDAsync(opened, words, 4 * WORDS, stream));
+        OK(cuCtxSetCurrent(context));
+        closed = cuIpcCloseMemHandle(opened);
+        OK(cuCtxSetCurrent(other));
+        probe("close_behind_another_contexts_copy", "%s, then the copy: %s", result_name(closed),
+              result_name(cuStreamQuery(stream)));
+        OK(peer_free(peer, MEMORY_PLAIN, theirs));
+        worked = cuStreamSynchronize(stream);
+        probe("work_of_another_context_at_the_close", "%s", result_name(worked));
+        if (worked != CUDA_SUCCESS)
+            cr_assert(!under_shim(), "%s", result_name(worked));
+        if (worked != CUDA_SUCCESS)
+            break;
+    }
+    peer_quit(peer);
+}
+
 /* A handle whose block was freed: within the grace it opens the old words, later nothing; and
  * never the words of the block that is at that address now. */
 Test(lifetime, a_stale_handle_never_opens_somebody_elses_memory)
