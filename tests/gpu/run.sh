@@ -827,12 +827,12 @@ part_torch_memory()
 }
 
 # Those modes for PyTorch's programs with gpushim.torch in the place of a cache. ORDERED_SECONDS is how long
-# for all of them, 400 by default; ORDERED is which.
+# for all of them, 400 by default; ORDERED is which, and ORDERED_MODES what they are compared with (turns.py).
 part_torch_ordered()
 {
     needs ordered torch || return 0
     # shellcheck disable=SC2046 # names
-    turns ordered "${ORDERED_SECONDS:-400}" --modes cached,ordered \
+    turns ordered "${ORDERED_SECONDS:-400}" --modes "${ORDERED_MODES:-cached,ordered}" \
         ${ORDERED:-$(cd "$workloads/programs" && basename -s .py torch_*.py | grep -v -e ddp -e fsdp)}
 }
 

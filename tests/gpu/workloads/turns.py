@@ -10,6 +10,7 @@ A program is a file of the folder programs, without its ending. Each has one pro
     shim_cached   under the library, with it (PyTorch alone)
     uncached      natively, without it: the price of having none
     ordered       under the library, which PyTorch allocates from with streams (gpushim.torch)
+    again         a second process of the first kind: what two processes differ by in any case
 
 All processes load their framework at once. Then, program after program, each process takes its first
 steps by itself: the peak of its memory is what NVML says is in use beyond what was before. Then they
@@ -60,7 +61,7 @@ class Mode:
 # no framework, differ in a variable alone.
 MODES = {
     "torch": {"cached": Mode(), "shim": Mode(UNCACHED, True), "shim_cached": Mode({}, True), "uncached": Mode(UNCACHED),
-              "ordered": Mode({}, True, ("--ordered",))},
+              "ordered": Mode({}, True, ("--ordered",)), "again": Mode()},
     "cupy": {"cached": Mode(), "shim": Mode({}, True, ("--no-pool",)), "uncached": Mode({}, False, ("--no-pool",))},
     "plain": {"cached": Mode({"TURN": "cached"}), "shim": Mode({"TURN": "shim"}),
               "shim_cached": Mode({"TURN": "shim_cached"}), "library": Mode({"TURN": "library"}, True)},
