@@ -102,8 +102,6 @@ gs_status gs_core_ipc_handle(struct gs_core *core, CUdeviceptr address,
 /* As gs_share_open, in the current context. */
 gs_status gs_core_open(struct gs_core *core, const unsigned char ipc_handle[GS_IPC_HANDLE_SIZE],
                        CUdeviceptr *ret_address);
-/* As gs_share_close, behind the work of all contexts. */
-gs_status gs_core_close(struct gs_core *core, CUdeviceptr address);
 
 /* Publishes the live block that covers the address under a name; as gs_share_name and
  * gs_share_named. GS_NOT_LIVE: no live block of this process's, but perhaps one that it has

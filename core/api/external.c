@@ -49,10 +49,7 @@ gs_status gs_core_attach(struct gs_core *core, const struct gs_external_memory *
 
 gs_status gs_core_detach(struct gs_core *core, CUdeviceptr address)
 {
-    CUcontext contexts[GS_CONTEXTS_SEEN];
-    unsigned count = gs_contexts_alive(core, contexts);
-
-    return gs_share_detach(core->share, address, contexts, count);
+    return gs_share_detach(core->share, address);
 }
 
 uint64_t gs_core_settle_ns(const struct gs_core *core)

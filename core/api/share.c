@@ -185,15 +185,7 @@ gs_status gs_core_open(struct gs_core *core, const unsigned char ipc_handle[GS_I
         return status;
     status = gs_peers_admit_import(core, *ret_address);
     if (status != GS_OK)
-        gs_share_close(core->share, *ret_address, NULL, 0); /* nobody knows of it */
+        gs_share_close(core->share, *ret_address);
     gs_neighbour_join(core);
     return status;
-}
-
-gs_status gs_core_close(struct gs_core *core, CUdeviceptr address)
-{
-    CUcontext contexts[GS_CONTEXTS_SEEN];
-    unsigned count = gs_contexts_alive(core, contexts);
-
-    return gs_share_close(core->share, address, contexts, count);
 }

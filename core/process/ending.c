@@ -149,7 +149,7 @@ struct gs_context *gs_context_next(struct gs_core *core, const struct gs_context
     return next;
 }
 
-unsigned gs_contexts_alive(struct gs_core *core, CUcontext ret_contexts[GS_CONTEXTS_SEEN])
+unsigned gs_contexts_alive(void *core, CUcontext ret_contexts[GS_CONTEXTS_SEEN])
 {
     struct gs_context *context = NULL;
     unsigned count = 0;
@@ -158,15 +158,6 @@ unsigned gs_contexts_alive(struct gs_core *core, CUcontext ret_contexts[GS_CONTE
            (context = gs_context_next(core, context, &ret_contexts[count])))
         count++;
     return count;
-}
-
-/* What was attached in a context ends with it; work of others may be at it still. */
-static void end_externals(struct gs_core *core, CUcontext gone)
-{
-    CUcontext contexts[GS_CONTEXTS_SEEN];
-
-    if (gs_share_has_externals(core->share))
-        gs_share_end_externals(core->share, gone, contexts, gs_contexts_alive(core, contexts));
 }
 
 void gs_core_green_gone(struct gs_core *core, CUcontext handle)
@@ -185,7 +176,6 @@ void gs_core_context_gone(struct gs_core *core, CUcontext handle, struct gs_cont
 
     __atomic_store_n(&core->gone.ever, true, __ATOMIC_RELAXED);
     gs_fences_capture_context_gone(&core->fences, handle);
-    end_externals(core, handle);
     gs_share_context_gone(core->share, handle);
     gs_single_context_gone(&core->single, handle);
     if (!context)

@@ -77,9 +77,12 @@ gs_status gs_use_add_locked(struct gs_share *share, struct gs_opened *opened, CU
     return GS_OK;
 }
 
-gs_status gs_uses_add_locked(struct gs_share *share, struct gs_opened *opened,
-                             const CUcontext *contexts, unsigned count)
+gs_status gs_uses_add_locked(struct gs_share *share, struct gs_opened *opened)
 {
+    const struct gs_share_events *events = &share->events;
+    CUcontext contexts[GS_CONTEXTS_SEEN];
+    unsigned count = events->contexts ? events->contexts(events->arg, contexts) : 0;
+
     for (unsigned i = 0; i < count; i++)
         if (!use_of(share, opened, contexts[i]))
             return GS_NO_HOST_MEMORY;
@@ -403,6 +406,7 @@ void gs_share_context_gone(struct gs_share *share, CUcontext context)
     struct gs_opened *opened, *next;
 
     gs_lock_take(&share->importer.lock);
+    gs_externals_end_locked(share, context);
     gone = context_find(share, context);
     HASH_ITER(hh, share->importer.opened, opened, next) {
         leave_context(opened, context);

@@ -443,20 +443,32 @@ void gs_externals_context_gone_locked(struct gs_share *share, CUcontext context)
 }
 
 /* Nothing where it has begun. GS_NO_HOST_MEMORY: it has not. */
-static gs_status begin_end_locked(struct gs_share *share, struct gs_external *external,
-                                  const CUcontext *contexts, unsigned count)
+static gs_status begin_end_locked(struct gs_share *share, struct gs_external *external)
 {
     struct gs_opened *opened = &external->opened;
     gs_status status;
 
     if (opened->count == 0)
         return GS_OK;
-    status = gs_uses_add_locked(share, opened, contexts, count);
+    status = gs_uses_add_locked(share, opened);
     if (status != GS_OK)
         return status;
     opened->count = 0;
     gs_closing_start_locked(share, opened);
     return GS_OK;
+}
+
+/* What has no host memory for other contexts' fences ends with the work that is known. */
+void gs_externals_end_locked(struct gs_share *share, CUcontext gone)
+{
+    struct gs_external *external;
+
+    for (external = share->importer.externals; external; external = external->next)
+        if (external->state == HERE && external->context == gone &&
+            begin_end_locked(share, external) != GS_OK) {
+            external->opened.count = 0;
+            gs_closing_start_locked(share, &external->opened);
+        }
 }
 
 static struct gs_external *started_locked(struct gs_share *share, CUdeviceptr address)
@@ -484,8 +496,7 @@ void gs_share_attach_undo(struct gs_share *share, CUdeviceptr address)
         forget(share, external);
 }
 
-gs_status gs_share_detach(struct gs_share *share, CUdeviceptr address, const CUcontext *contexts,
-                          unsigned count)
+gs_status gs_share_detach(struct gs_share *share, CUdeviceptr address)
 {
     struct gs_external *external;
     gs_status status = GS_NOT_OURS;
@@ -493,28 +504,9 @@ gs_status gs_share_detach(struct gs_share *share, CUdeviceptr address, const CUc
     gs_lock_take(&share->importer.lock);
     external = started_locked(share, address);
     if (external)
-        status = begin_end_locked(share, external, contexts, count);
+        status = begin_end_locked(share, external);
     gs_lock_release(&share->importer.lock);
     return status;
-}
-
-bool gs_share_has_externals(struct gs_share *share)
-{
-    return __atomic_load_n(&share->importer.externals, __ATOMIC_RELAXED) != NULL;
-}
-
-/* What has no host memory for other contexts' fences ends with the work that is known. */
-void gs_share_end_externals(struct gs_share *share, CUcontext gone, const CUcontext *contexts,
-                            unsigned count)
-{
-    struct gs_external *external;
-
-    gs_lock_take(&share->importer.lock);
-    for (external = share->importer.externals; external; external = external->next)
-        if (external->state == HERE && external->context == gone &&
-            begin_end_locked(share, external, contexts, count) != GS_OK)
-            begin_end_locked(share, external, NULL, 0);
-    gs_lock_release(&share->importer.lock);
 }
 
 size_t gs_share_external_held(struct gs_share *share, CUdeviceptr address,

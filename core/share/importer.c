@@ -354,8 +354,7 @@ static bool is_import(const struct gs_share *share, CUdeviceptr address)
     return span && span->kind == GS_SPAN_IMPORT;
 }
 
-gs_status gs_share_close(struct gs_share *share, CUdeviceptr address, const CUcontext *contexts,
-                         unsigned count)
+gs_status gs_share_close(struct gs_share *share, CUdeviceptr address)
 {
     int saved = errno;
     gs_status status = GS_NOT_OURS;
@@ -368,7 +367,7 @@ gs_status gs_share_close(struct gs_share *share, CUdeviceptr address, const CUco
     import = import_locked(share, address);
     opened = import ? gs_import_started_locked(import, address) : NULL;
     if (opened && !opened->external) {
-        status = gs_uses_add_locked(share, opened, contexts, opened->count == 1 ? count : 0);
+        status = opened->count == 1 ? gs_uses_add_locked(share, opened) : GS_OK;
         if (status == GS_OK && --opened->count == 0)
             gs_cache_closed_locked(share, opened);
     }

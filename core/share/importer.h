@@ -311,6 +311,8 @@ void gs_external_ends_locked(struct gs_share *share, struct gs_external *externa
 bool gs_external_is_held_locked(struct gs_share *share, struct gs_external *external);
 /* Nobody uses it, nor can: it leaves all tables. */
 void gs_external_over_locked(struct gs_share *share, struct gs_external *external);
+/* A context is gone: begins the end of what was attached in it, as gs_share_detach does. */
+void gs_externals_end_locked(struct gs_share *share, CUcontext gone);
 void gs_externals_context_gone_locked(struct gs_share *share, CUcontext context);
 /* As gs_share_pass_on, of external memory. */
 gs_status gs_external_handle(struct gs_share *share, CUdeviceptr address,
@@ -321,9 +323,8 @@ gs_status gs_external_handle(struct gs_share *share, CUdeviceptr address,
 CUcontext gs_opener(const struct gs_opened *opened);
 /* The context opens the block: a fence in it will be behind the last close. */
 gs_status gs_use_add_locked(struct gs_share *share, struct gs_opened *opened, CUcontext context);
-/* So will one in each of these, which may work with what another has opened. */
-gs_status gs_uses_add_locked(struct gs_share *share, struct gs_opened *opened,
-                             const CUcontext *contexts, unsigned count);
+/* So will one in each other context that there is, which may work with what one has opened. */
+gs_status gs_uses_add_locked(struct gs_share *share, struct gs_opened *opened);
 /* The last count is gone: fences are recorded, the thread will do the rest. */
 void gs_closing_start_locked(struct gs_share *share, struct gs_opened *opened);
 /* Opened again before its fences had passed. They are left to pass. */

@@ -148,6 +148,8 @@ union gs_told {
 };
 
 /* Called with no lock held, from the share thread but where it is said otherwise. */
+#define GS_CONTEXTS_SEEN 64 /* of a process; what is in others is not waited for */
+
 struct gs_share_events {
     /* The last lease of a block, or its grace, has ended: it may go, if it is freed. `address` is
      * that of its source. From any thread. */
@@ -162,6 +164,9 @@ struct gs_share_events {
      * later one, has any. To set an option, to sleep: whether there was an answer. Nobody but the
      * share thread: how much of a device could be allocated. May not wait. NULL: nobody answers. */
     bool (*asked)(void *arg, enum gs_question question, unsigned device, union gs_told *told);
+    /* Which contexts the process has, but those that may be about to go; how many. Called with the
+     * importer's lock. NULL: none but those that open something. */
+    unsigned (*contexts)(void *arg, CUcontext ret_contexts[GS_CONTEXTS_SEEN]);
     void *arg;
 };
 
@@ -451,18 +456,13 @@ gs_status gs_share_attach(struct gs_share *share, const struct gs_external_memor
                           uint64_t owner, CUdeviceptr *ret_address);
 /* What was attached at the address just now, and nobody knows of, is not. */
 void gs_share_attach_undo(struct gs_share *share, CUdeviceptr address);
-/* Begins its end, which waits for GPU work that was submitted in these contexts by now; or that has
+/* Begins its end, which waits for GPU work that was submitted in any context by now; or that has
  * begun. GS_NOT_OURS: there is none. GS_NO_HOST_MEMORY: nothing was begun. */
-gs_status gs_share_detach(struct gs_share *share, CUdeviceptr address, const CUcontext *contexts,
-                          unsigned count);
+gs_status gs_share_detach(struct gs_share *share, CUdeviceptr address);
 /* Waits for one whose end has come, unmaps it and returns its owner; 0: there was none. Others end
  * it: the GPU, devices, and those who have it open; until then the caller's `until_ns` is the
  * bound. No lock is held; of memory of the host this waits for the GPU. */
 uint64_t gs_share_external_next(struct gs_share *share, uint64_t until_ns);
-/* A context is gone: begins the end of what was attached in it, as gs_share_detach does. */
-bool gs_share_has_externals(struct gs_share *share);
-void gs_share_end_externals(struct gs_share *share, CUcontext gone, const CUcontext *contexts,
-                            unsigned count);
 /* Its size, and which processes have it open, as gs_share_held tells; 0: nothing is attached
  * there. */
 size_t gs_share_external_held(struct gs_share *share, CUdeviceptr address,
@@ -534,12 +534,10 @@ gs_status gs_share_open(struct gs_share *share, const unsigned char ipc_handle[G
  * Takes back one count of the block opened at exactly `address`. After the last one the block stays
  * idle: mapped and held for the next open, until idle_ns are over or the exporter calls it back,
  * which it does when its program frees the block. Then the reference is given back once the GPU
- * work is done that was submitted by then in the contexts that opened it and in these, all that the
- * process has; no call waits for that. GS_NOT_OURS: nothing of ours was opened there.
- * GS_NO_HOST_MEMORY: nothing is changed.
+ * work is done that was submitted by then in any context of the process; no call waits for that.
+ * GS_NOT_OURS: nothing of ours was opened there. GS_NO_HOST_MEMORY: nothing is changed.
  */
-gs_status gs_share_close(struct gs_share *share, CUdeviceptr address, const CUcontext *contexts,
-                         unsigned count);
+gs_status gs_share_close(struct gs_share *share, CUdeviceptr address);
 
 /*
  * The handle of the imported block that covers `address`, the one it was opened by, to be passed

@@ -107,7 +107,7 @@ static CUresult close_memory(CUdeviceptr dptr)
         status = gs_core_in_context(gs_core);
         if (status != GS_OK)
             return gs_result(status);
-        status = gs_core_close(gs_core, dptr);
+        status = gs_share_close(gs_core_share(gs_core), dptr);
         if (status == GS_NOT_OURS && gs_ours(dptr))
             gs_log(GS_LOG_DEBUG, "no IPC memory was closed: what was opened does not begin at %llx",
                    (unsigned long long)dptr);

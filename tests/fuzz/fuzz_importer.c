@@ -303,7 +303,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         open_event(&side);
     for (unsigned i = 0; i < 8; i++)
         if (opened[i])
-            CHECK(gs_share_close(side.share, opened[i], NULL, 0) == GS_OK);
+            CHECK(gs_share_close(side.share, opened[i]) == GS_OK);
     side_stop(&side);
     CHECK(memdriver_alive() == 0);
     pthread_mutex_lock(&mutex);

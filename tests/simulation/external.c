@@ -454,11 +454,10 @@ static void await(const struct process *process, const struct block *block, uint
 /* False: for want of memory nothing has begun. */
 static bool begin_end(struct process *process, struct block *block)
 {
-    const CUcontext context = program_context(process);
     gs_status status;
 
     block->state = BLOCK_LIMBO; /* its deleter may be called from here on */
-    status = gs_share_detach(process->share, block->address, &context, 1);
+    status = gs_share_detach(process->share, block->address);
     if (status == GS_NO_HOST_MEMORY && block->state != BLOCK_GONE && !block->freed_ns) {
         block->state = BLOCK_LIVE;
         return false;
@@ -485,15 +484,13 @@ void external_detach(struct process *process, struct block *block, unsigned arg)
               block->state == BLOCK_GONE ? "its end has come" : "busy");
 }
 
-/* Its context is gone. */
+/* Its context is gone, and what was attached in it ends. */
 void externals_context_gone(struct process *process)
 {
-    if (!has_externals())
-        return;
     for (struct block *block = world.blocks; block; block = block->next)
         if (is_of(block, process) && block->state == BLOCK_LIVE)
             block->state = BLOCK_LIMBO;
-    gs_share_end_externals(process->share, program_context(process), NULL, 0);
+    gs_share_context_gone(process->share, program_context(process));
     for (struct block *block = world.blocks; block; block = block->next)
         if (is_of(block, process) && block->state == BLOCK_LIMBO && !block->freed_ns)
             block->freed_ns = world.now_ns;

@@ -368,7 +368,7 @@ static void open_block(struct process *process, struct block *block, bool must)
         opened = opened_of(process, NULL);
     if (!opened) { /* its program has no place for it */
         use_of(block, process->image)->opens--;
-        gs_share_close(process->share, address, NULL, 0);
+        gs_share_close(process->share, address);
         return;
     }
     if (opened->block && opened->address != address)
@@ -432,7 +432,7 @@ static void close_one(struct process *process, struct opened *opened)
     use->closed_ns = NEVER; /* while the call is under way */
     if (--opened->count == 0)
         opened->block = NULL;
-    status = gs_share_close(process->share, address, NULL, 0);
+    status = gs_share_close(process->share, address);
     use->closed_ns = world.now_ns;
     if (status != GS_OK)
         sim_fail("handles: process %u closes block %llu, which it has open: status %d",
@@ -634,7 +634,6 @@ static void end_context(struct process *process)
     process->context_gone = true;
     driver_end_context(process);
     externals_context_gone(process);
-    gs_share_context_gone(process->share, program_context(process));
     process->contexts++;
     process->context_gone = false;
 }

@@ -31,11 +31,21 @@ static bool asked(void *arg, enum gs_question question, unsigned device, union g
     return true;
 }
 
+/* It has one, whatever has opened something. */
+static unsigned contexts(void *arg, CUcontext ret_contexts[GS_CONTEXTS_SEEN])
+{
+    const struct process *process = arg;
+
+    ret_contexts[0] = program_context(process);
+    return process->context_gone ? 0 : 1;
+}
+
 static void share_begin(struct process *process)
 {
     struct gs_share_options options = world.options;
     const struct gs_share_events events = {.lease_ended = program_lease_ended,
                                            .asked = asked,
+                                           .contexts = contexts,
                                            .arg = process};
 
     options.is_broker = process->is_broker;

@@ -64,7 +64,7 @@ static CUdeviceptr open_elsewhere(const unsigned char *handle)
 /* All but the block itself has gone back, as what is closed last goes last. */
 static void only_it_is_held(void)
 {
-    cr_assert_eq(gs_share_close(side.share, open_elsewhere(another), NULL, 0), GS_OK);
+    cr_assert_eq(gs_share_close(side.share, open_elsewhere(another)), GS_OK);
     cr_assert(SIDE_WAIT(other_withdraws(&other)), "what was closed last has not gone back");
     cr_assert_str_eq(other_ask(&other, "holds"), "ok 1", "its bytes are handed out");
 }
@@ -81,14 +81,14 @@ Test(share_absent, what_was_closed_is_opened_again_when_work_on_the_first_mappin
     uint64_t timeout_ns = side.share->options.timeout_ns;
 
     memdriver_busy(SIDE_CONTEXT);
-    cr_assert_eq(gs_share_close(side.share, address, NULL, 0), GS_OK);
+    cr_assert_eq(gs_share_close(side.share, address), GS_OK);
     give_up();
     side.share->options.timeout_ns = 100 * MS;
     cr_assert_eq(gs_share_open(side.share, ipc_handle, OTHER_CONTEXT, 0, &again), GS_UNREACHABLE);
     side.share->options.timeout_ns = timeout_ns;
     only_it_is_held();
     memdriver_busy(NULL);
-    cr_assert_eq(gs_share_close(side.share, open_elsewhere(ipc_handle), NULL, 0), GS_OK);
+    cr_assert_eq(gs_share_close(side.share, open_elsewhere(ipc_handle)), GS_OK);
     nothing_is_held();
 }
 
@@ -98,7 +98,7 @@ Test(share_absent, what_was_open_meanwhile_goes_back_to_who_comes_back)
 
     give_up();
     only_it_is_held();
-    cr_assert_eq(gs_share_close(side.share, address, NULL, 0), GS_OK);
+    cr_assert_eq(gs_share_close(side.share, address), GS_OK);
     nothing_is_held();
 }
 

@@ -39,7 +39,7 @@ static void opens_all(const unsigned char *ipc_handle, unsigned pieces)
         cr_assert_eq(((unsigned char *)address)[i * PIECE], (unsigned char)(70 + i));
         cr_assert_eq(((unsigned char *)address)[(i + 1) * PIECE - 1025], (unsigned char)(70 + i));
     }
-    cr_assert_eq(gs_share_close(side.share, address, NULL, 0), GS_OK);
+    cr_assert_eq(gs_share_close(side.share, address), GS_OK);
 }
 
 Test(share_broker_pieces, all_of_it_opens_when_its_process_has_ended)

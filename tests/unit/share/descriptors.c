@@ -184,7 +184,7 @@ Test(share_descriptors, sent_to_an_importer_hold_nobody_up)
         /* Memory that shrinks may have been what it was said to be when it was looked at. */
         cr_assert(status != GS_OK || kind == BOMB_MEMORY, "%s is no memory", bomb_names[kind]);
         if (status == GS_OK)
-            cr_assert_eq(gs_share_close(side.share, address, NULL, 0), GS_OK);
+            cr_assert_eq(gs_share_close(side.share, address), GS_OK);
         since = side_now();
         cr_assert_eq(gs_share_open(side.share, good, SIDE_CONTEXT, 0, &address), GS_OK);
         cr_assert_eq(*(char *)address, 71);
@@ -193,7 +193,7 @@ Test(share_descriptors, sent_to_an_importer_hold_nobody_up)
         pthread_join(liar.thread, NULL);
         close(liar.listener);
         /* The share thread, which sees it hang up, works on: the exporter gets its block back. */
-        cr_assert_eq(gs_share_close(side.share, address, NULL, 0), GS_OK);
+        cr_assert_eq(gs_share_close(side.share, address), GS_OK);
         since = side_now();
         cr_assert(SIDE_WAIT(other_withdraws(&other)));
         say_served("importer that was hung up on", kind, since);
@@ -261,7 +261,7 @@ static void is_served(const char *who, enum bomb kind, const unsigned char *ipc_
 
     cr_assert_eq(*(char *)address, 72);
     say_served(who, kind, since);
-    cr_assert_eq(gs_share_close(side.share, address, NULL, 0), GS_OK);
+    cr_assert_eq(gs_share_close(side.share, address), GS_OK);
 }
 
 Test(share_descriptors, sent_to_a_broker_hold_nobody_up)

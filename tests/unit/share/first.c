@@ -45,7 +45,7 @@ Test(share_first, open_takes_a_thread)
     cr_assert_not_null(strstr(side_logged(), "cannot be opened: this process can have no thread"));
     cr_assert_eq(side_open_fds(), fds);
     refuses = false;
-    cr_assert_eq(gs_share_close(side.share, scene_open(ipc_handle), NULL, 0), GS_OK);
+    cr_assert_eq(gs_share_close(side.share, scene_open(ipc_handle)), GS_OK);
     cr_assert(SIDE_WAIT(other_withdraws(&other)));
 }
 
@@ -81,7 +81,7 @@ Test(share_first, block_that_was_registered_goes_back_when_that_ends)
     side.share->options.idle_ns = 0;
     side.share->events.in_use = is_held;
     holds = true;
-    cr_assert_eq(gs_share_close(side.share, address, NULL, 0), GS_OK);
+    cr_assert_eq(gs_share_close(side.share, address), GS_OK);
     cr_assert_not(other_withdraws(&other));
     holds = false;
     gs_share_look_again(side.share);
@@ -116,7 +116,7 @@ Test(share_first, close_at_the_process_end_asks_the_driver_nothing)
     int alive = memdriver_alive();
 
     gs_share_at_exit(side.share);
-    cr_assert_eq(gs_share_close(side.share, address, NULL, 0), GS_OK);
+    cr_assert_eq(gs_share_close(side.share, address), GS_OK);
     cr_assert_eq(memdriver_alive(), alive);
 }
 

@@ -298,7 +298,7 @@ Test(share_hostile, descriptors_under_way_delay_an_open_and_do_not_refuse_it)
     cr_assert_eq(gs_share_open(side.share, theirs, SIDE_CONTEXT, 0, &address), GS_OK);
     cr_assert_eq(rests, 3, "there was room, and this proves nothing: %u", rests);
     cr_assert_eq(*(char *)address, 3);
-    cr_assert_eq(gs_share_close(side.share, address, NULL, 0), GS_OK);
+    cr_assert_eq(gs_share_close(side.share, address), GS_OK);
 }
 
 /* What an OPEN is answered. */

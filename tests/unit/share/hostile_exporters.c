@@ -217,7 +217,7 @@ static void beside_a_liar(const struct lie *lie, unsigned char instance)
     status = gs_share_open(victim.share, asked, SIDE_CONTEXT, 0, &opened);
     if (is_honest) {
         cr_assert_eq(status, GS_OK, "the lies prove nothing: %d", status);
-        cr_assert_eq(gs_share_close(victim.share, opened, NULL, 0), GS_OK);
+        cr_assert_eq(gs_share_close(victim.share, opened), GS_OK);
     } else {
         cr_assert_gt(strlen(side_logged()), said, "nothing is said of %s", lie->name);
         cr_assert(lie->manner == RECALLS ? status == GS_STALE
@@ -341,6 +341,6 @@ Test(share_hostile, an_exporter_that_talks_without_end_is_not_listened_to)
         cr_assert_eq(gs_share_open(side.share, asked, SIDE_CONTEXT, 0, &opened), GS_OK);
         cr_assert_eq(player_wait(&player), 42, "type %d of %llu is read for ever", said[i].type,
                      (unsigned long long)said[i].id);
-        cr_assert_eq(gs_share_close(side.share, opened, NULL, 0), GS_OK);
+        cr_assert_eq(gs_share_close(side.share, opened), GS_OK);
     }
 }

@@ -42,7 +42,7 @@ static void *reopen_without_calls(void *arg)
         for (int i = 0; i < 1000; i++)
             if (gs_share_open(side.share, reopening->ipc_handle, SIDE_CONTEXT, 0, &address) !=
                     GS_OK ||
-                gs_share_close(side.share, address, NULL, 0) != GS_OK)
+                gs_share_close(side.share, address) != GS_OK)
                 syscall(SYS_getppid);
     __atomic_store_n(&reopening->done, true, __ATOMIC_SEQ_CST);
     syscall(SYS_exit, 0);
@@ -57,7 +57,7 @@ Test(share_idle, reopening_makes_no_system_call)
 
     other_export(&other, 0, 512, 7, reopening.ipc_handle);
     address = scene_open(reopening.ipc_handle);
-    cr_assert_eq(gs_share_close(side.share, address, NULL, 0), GS_OK);
+    cr_assert_eq(gs_share_close(side.share, address), GS_OK);
     halt(other.pid);
     for (int i = 0; i < 10 && !__atomic_load_n(&reopening.done, __ATOMIC_SEQ_CST); i++) {
         usleep(50000); /* the thread is told once that something is idle */
@@ -68,29 +68,38 @@ Test(share_idle, reopening_makes_no_system_call)
     cr_assert(__atomic_load_n(&reopening.done, __ATOMIC_SEQ_CST), "there was one each time");
 }
 
+#define THIRD ((CUcontext)0x3000)
+
+static unsigned three(void *arg, CUcontext ret_contexts[GS_CONTEXTS_SEEN])
+{
+    ret_contexts[0] = SIDE_CONTEXT;
+    ret_contexts[1] = (CUcontext)0x2000;
+    ret_contexts[2] = THIRD;
+    return 3;
+}
+
 /* A context that has opened nothing is waited for after the last close; it keeps nothing open, and the
  * block is not its own. */
 Test(share_idle, a_context_that_opened_nothing_keeps_nothing_open)
 {
-    const CUcontext third = (CUcontext)0x3000,
-                    contexts[] = {SIDE_CONTEXT, (CUcontext)0x2000, third};
     unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     struct gs_import_info info;
     CUdeviceptr address;
 
+    side.share->events.contexts = three;
     other_export(&other, 0, 512, 7, ipc_handle);
     for (int i = 0; i < 2; i++) {
         address = scene_open(ipc_handle);
-        cr_assert_eq(gs_share_open(side.share, ipc_handle, third, 0, &address), GS_OK);
+        cr_assert_eq(gs_share_open(side.share, ipc_handle, THIRD, 0, &address), GS_OK);
         if (i == 0) {
-            cr_assert_eq(gs_share_close(side.share, address, contexts, 3), GS_OK);
-            cr_assert_eq(gs_share_close(side.share, address, contexts, 3), GS_OK);
+            cr_assert_eq(gs_share_close(side.share, address), GS_OK);
+            cr_assert_eq(gs_share_close(side.share, address), GS_OK);
         }
     }
     gs_share_context_gone(side.share, SIDE_CONTEXT);
     cr_assert_eq(gs_share_find(side.share, address, &info), GS_OK);
-    cr_assert_eq(info.context, third);
-    gs_share_context_gone(side.share, third);
+    cr_assert_eq(info.context, THIRD);
+    gs_share_context_gone(side.share, THIRD);
     cr_assert_eq(gs_share_find(side.share, address, &info), GS_NOT_OURS);
     cr_assert(SIDE_WAIT(gs_map_find(&side.map, address) == NULL));
 }
@@ -107,14 +116,14 @@ Test(share_idle, its_time_ends)
     other_export(&other, 0, 512, 7, ipc_handle);
     address = scene_open(ipc_handle);
     closed = side_now();
-    cr_assert_eq(gs_share_close(side.share, address, NULL, 0), GS_OK);
+    cr_assert_eq(gs_share_close(side.share, address), GS_OK);
     cr_assert(all_rest(other.pid));
     is_there = gs_map_find(&side.map, address) != NULL;
     cr_assert(is_there || !side_within(closed, options.idle_ns));
     cr_assert(SIDE_WAIT(gs_map_find(&side.map, address) == NULL));
     /* Once more: the thread has gone to sleep meanwhile. */
     address = scene_open(ipc_handle);
-    cr_assert_eq(gs_share_close(side.share, address, NULL, 0), GS_OK);
+    cr_assert_eq(gs_share_close(side.share, address), GS_OK);
     cr_assert(SIDE_WAIT(gs_map_find(&side.map, address) == NULL));
 }
 
@@ -131,11 +140,11 @@ Test(share_idle, beyond_the_bound_the_oldest_goes)
     }
     /* The last export is closed first, so it is the one that goes; only it can be withdrawn
      * here. */
-    cr_assert_eq(gs_share_close(side.share, address[2], NULL, 0), GS_OK);
-    cr_assert_eq(gs_share_close(side.share, address[1], NULL, 0), GS_OK);
+    cr_assert_eq(gs_share_close(side.share, address[2]), GS_OK);
+    cr_assert_eq(gs_share_close(side.share, address[1]), GS_OK);
     cr_assert(all_rest(other.pid));
     cr_assert_str_eq(other_ask(&other, "holds"), "ok 3");
-    cr_assert_eq(gs_share_close(side.share, address[0], NULL, 0), GS_OK);
+    cr_assert_eq(gs_share_close(side.share, address[0]), GS_OK);
     cr_assert(SIDE_WAIT(!strcmp(other_ask(&other, "holds"), "ok 2")));
     cr_assert(other_withdraws(&other));
 }
@@ -202,7 +211,7 @@ Test(share_idle,
     halt(other.pid);
     while (unsent(open) == 0) {
         cr_assert_gt(open, 1, "all of it went");
-        cr_assert_eq(gs_share_close(side.share, addresses[--open], NULL, 0), GS_OK);
+        cr_assert_eq(gs_share_close(side.share, addresses[--open]), GS_OK);
         cr_assert(SIDE_WAIT(unsent(open) >= 0));
     }
     cr_assert_eq(unsent(open), 1);
@@ -261,7 +270,7 @@ static void opens_and_closes_in_vain(void)
     unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
 
     other_export(&other, 0, 512, 5, ipc_handle);
-    cr_assert_eq(gs_share_close(side.share, scene_open(ipc_handle), NULL, 0), GS_OK);
+    cr_assert_eq(gs_share_close(side.share, scene_open(ipc_handle)), GS_OK);
     cr_assert(all_rest(other.pid));
     cr_assert_str_eq(other_ask(&other, "withdraw"), "held");
 }

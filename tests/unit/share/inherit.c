@@ -93,7 +93,7 @@ Test(share_inherit, no_descriptor_outlives_an_exec)
     for (int i = 0; i < 2; i++) {
         cr_assert_eq(gs_share_open(importer.share, ipc_handle, SIDE_CONTEXT, 0, &address), GS_OK);
         cr_assert_eq(count_inherited(0), before);
-        cr_assert_eq(gs_share_close(importer.share, address, NULL, 0), GS_OK);
+        cr_assert_eq(gs_share_close(importer.share, address), GS_OK);
     }
     /* By the longer way, too, which leads to nobody here. */
     cr_assert_lt(gs_directory_connect(AT_FDCWD, &options, "nobody", 1), 0);

@@ -186,7 +186,7 @@ static void serve(const char *line)
     } else if (!strcmp(word, "open")) {
         do_open(argument);
     } else if (!strcmp(word, "close")) {
-        printf("status %d\n", gs_share_close(side.share, a, NULL, 0));
+        printf("status %d\n", gs_share_close(side.share, a));
     } else if (!strcmp(word, "read")) {
         printf("ok %d\n", *(volatile unsigned char *)a);
     } else if (!strcmp(word, "write")) {

@@ -67,16 +67,16 @@ Test(share_owners, what_is_open_is_told_until_it_is_closed_whoever_has_ended)
     cr_assert_eq(opened.bytes, 4 * MIB);
     cr_assert_eq(opened.ended_bytes, 2 * MIB);
     cr_assert_eq(told(1).owner_ended, 0);
-    cr_assert_eq(gs_share_close(side.share, beside_address, NULL, 0), GS_OK);
+    cr_assert_eq(gs_share_close(side.share, beside_address), GS_OK);
     cr_assert(SIDE_WAIT(told(0).owner_bytes == 4096));
-    cr_assert_eq(gs_share_close(side.share, address, NULL, 0), GS_OK);
+    cr_assert_eq(gs_share_close(side.share, address), GS_OK);
     cr_assert(SIDE_WAIT(told(0).owners == 1));
     opened = told(0);
     cr_assert_eq(opened.owner_pid, (uint64_t)third.pid);
     cr_assert_eq(opened.bytes, 2 * MIB);
     cr_assert_eq(opened.ended_bytes, 0);
     for (int i = 0; i < 2; i++) {
-        cr_assert_eq(gs_share_close(side.share, of_third, NULL, 0), GS_OK);
+        cr_assert_eq(gs_share_close(side.share, of_third), GS_OK);
         other_ask(&third, "withdraw"); /* which calls it back */
         cr_assert(SIDE_WAIT(told(0).owners == 0));
         cr_assert_eq(told(0).bytes, 0);
@@ -87,7 +87,7 @@ Test(share_owners, what_is_open_is_told_until_it_is_closed_whoever_has_ended)
         cr_assert_eq(opened.owner_blocks, 1);
         cr_assert_eq(opened.owner_bytes, 512);
     }
-    cr_assert_eq(gs_share_close(side.share, of_third, NULL, 0), GS_OK);
+    cr_assert_eq(gs_share_close(side.share, of_third), GS_OK);
     other_stop(&third);
     cr_assert(SIDE_WAIT(told(0).owners == 0));
     cr_assert(side_withdraws(&side, export));

@@ -64,7 +64,7 @@ static void *run_importer(void *arg)
             continue;
         __atomic_add_fetch(&opened, 1, __ATOMIC_RELAXED);
         stamps_look(address, stamp);
-        if (gs_share_close(importer.share, address, NULL, 0) != GS_OK)
+        if (gs_share_close(importer.share, address) != GS_OK)
             stamps_fail("close", stamp, 0);
     }
     return NULL;

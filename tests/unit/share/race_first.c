@@ -69,7 +69,7 @@ static void *run_importer(void *arg)
             gs_share_context_leaving(importer.share, context);
             gs_share_context_gone(importer.share, context);
         }
-        if (gs_share_close(importer.share, address, NULL, 0) != GS_OK && !destroys)
+        if (gs_share_close(importer.share, address) != GS_OK && !destroys)
             stamps_fail("close", stamp, 0);
     }
     return NULL;

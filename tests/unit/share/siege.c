@@ -570,7 +570,7 @@ static void attack_importer(const struct siege_attack *attack)
     since = side_now();
     say_served(attack, since, gs_share_open(side.share, good, SIDE_CONTEXT, 0, &address));
     cr_assert_eq(*(char *)address, 9);
-    cr_assert_eq(gs_share_close(side.share, address, NULL, 0), GS_OK);
+    cr_assert_eq(gs_share_close(side.share, address), GS_OK);
     cr_assert(SIDE_WAIT(other_withdraws(&exporter))); /* its thread works on */
     attack_end(attack, attacker);
     pthread_join(thread, NULL);
