@@ -338,8 +338,8 @@ bool gs_gate_await(uint64_t until_ns, struct gs_sleep_why *ret_why)
             return gs_sleep_refuse(
                 ret_why, ENOTSUP,
                 "its threads cannot be looked at: /proc is not there, or another PID namespace's, "
-                "get_robust_list or process_vm_readv is refused, or this libc keeps no list of "
-                "robust mutexes");
+                "get_robust_list or process_vm_readv is refused, no descriptor is left, or this "
+                "libc keeps no list of robust mutexes");
         case LOOK_MARKED:
             gs_sleep_refuse(ret_why, EBUSY, "thread %d is in %s still", (int)seen.thread,
                             name_of(seen.call));

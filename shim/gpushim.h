@@ -434,10 +434,11 @@ struct gpushim_sleep_how {
  * Puts this process to sleep. The calling thread returns when it sleeps, and may call no CUDA that
  * needs the GPU before another thread wakes it. `asleep` may be NULL.
  *
- * EALREADY: it sleeps. ENOENT: nothing ever bore the tag. EBUSY: a thread is in a call, a context
- * has work, or a stream captures, beyond the timeout. ENOMEM, ENOSPC: no room on the host. ENOTSUP:
- * not in this process. EDEADLK: called from within such a call. ESHUTDOWN: the program's exit
- * handlers run. EIO: the driver refused. In each case nothing has changed.
+ * EALREADY: it sleeps. ENOENT: nothing ever bore the tag, or there is no such directory. EBUSY: a
+ * thread is in a call, a context has work, or a stream captures, beyond the timeout. ENOMEM,
+ * ENOSPC: no room on the host. ENOTSUP: not in this process. EDEADLK: called from within such a
+ * call. ESHUTDOWN: the program's exit handlers run. EIO: the driver refused. In each case nothing
+ * has changed.
  */
 GPUSHIM_API int gpushim_sleep(const struct gpushim_sleep_how *how, struct gpushim_asleep *asleep);
 /* Wakes it; what the host kept goes behind that. ENOMEM: the GPU did not have enough memory within

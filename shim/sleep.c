@@ -9,6 +9,7 @@
 
 #include "core/base/background.h"
 #include "core/base/clock.h"
+#include "core/process/neighbour.h"
 #include "core/process/sleep.h"
 #include "core/share/share.h"
 #include "shim/gate.h"
@@ -451,6 +452,7 @@ GS_HOOK int gpushim_sleep(const struct gpushim_sleep_how *how, struct gpushim_as
     if (!gs_state_enter())
         return ENODEV;
     GS_KEEP_CALLER;
+    gs_neighbour_join(gs_core); /* another process may wake it, however little it holds */
     gs_shim_sleep(how->directory, how->discard, how->timeout_ns, &why);
     tell(asleep, &why);
     return why.error;

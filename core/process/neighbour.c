@@ -98,7 +98,7 @@ static uint64_t give(struct gs_core *core, const unsigned char uuid[16], uint64_
     const CUdevice ordinal = gs_core_device_of_uuid(core, uuid);
     const struct gs_device *device;
     struct gs_stats stats;
-    uint64_t bytes;
+    uint64_t bytes, has;
 
     if (ordinal == GS_NO_DEVICE)
         return 0;
@@ -108,7 +108,8 @@ static uint64_t give(struct gs_core *core, const unsigned char uuid[16], uint64_
     gs_releasing_goes_after(false); /* another process waits for it */
     gs_stats_read(core, device->ordinal, &stats);
     bytes = yield_within(core, device, wanted);
-    if (bytes < wanted && (stats.live > 0 || gs_own_bytes(core->programs.own) > 0))
+    has = stats.live + gs_own_bytes_of(core->programs.own, device->ordinal);
+    if (bytes < wanted && has > 0)
         bytes += fall_asleep(core, device);
     gs_releasing_goes_after(true);
     if (bytes) {

@@ -41,7 +41,8 @@ struct gs_neighbour {
     int silent_pid;  /* and one of them; 0: not seen from here */
 };
 
-/* The trimmer begins, or memory of another process was opened: from now on others can ask.
+/* The trimmer begins, memory of another process was opened, or the program puts itself to sleep:
+ * from now on others can ask.
  * Costs a socket the first time; where that cannot be had it may be tried again. */
 void gs_neighbour_join(struct gs_core *core);
 /* The trimmer: gives what others ask for, as far as it is idle, and tells them. */

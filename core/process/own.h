@@ -119,6 +119,9 @@ static inline size_t gs_own_bytes(const struct gs_own *own)
     return own ? __atomic_load_n(&own->bytes, __ATOMIC_RELAXED) : 0;
 }
 
+/* Of them what it has on one. */
+size_t gs_own_bytes_of(struct gs_own *own, CUdevice device);
+
 /* A handle was made, or imported; or another reference of one was got, of what is mapped at the
  * address. Returns the program's number of it. */
 CUmemGenericAllocationHandle gs_own_made(struct gs_own *own, CUmemGenericAllocationHandle real,

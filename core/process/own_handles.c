@@ -41,6 +41,19 @@ static size_t on_gpu(const struct gs_own_handle *handle)
                : 0;
 }
 
+size_t gs_own_bytes_of(struct gs_own *own, CUdevice device)
+{
+    size_t bytes = 0;
+
+    if (!own)
+        return 0;
+    gs_lock_take(&own->lock);
+    for (const struct gs_own_handle *handle = own->handles; handle; handle = handle->hh.next)
+        bytes += handle->memory.device == device ? on_gpu(handle) : 0;
+    gs_lock_release(&own->lock);
+    return bytes;
+}
+
 /* The driver has nothing of it any more when the last of both has gone. */
 void gs_own_drop_unused_locked(struct gs_own *own, struct gs_own_handle *handle)
 {

@@ -107,6 +107,7 @@ static void find_help(struct gs_shortage *shortage)
     const struct gs_stats *stats = &shortage->stats;
     const struct gs_share_held *held = &shortage->held;
     size_t waits = stats->retired + stats->ordered;
+    const size_t here = stats->live < stats->reserved ? stats->live : stats->reserved;
     bool any;
 
     add_help(shortage, shortage->by_limit, "raise pool.limit, or free memory in this process");
@@ -116,9 +117,10 @@ static void find_help(struct gs_shortage *shortage)
     add_help(shortage, held->bytes && !held->any_stopped, "they have to close it, or end");
     add_help(shortage, waits > 0, "wait for the GPU work before what was freed");
     add_help(shortage, shortage->unheard > 0, "let who does not answer go on if it is stopped");
-    add_help(shortage, !shortage->by_limit && shortage->others.reserved > stats->live,
-             "end other processes, or bound them by pool.limit");
-    add_help(shortage, !shortage->by_limit && shortage->has_info && shortage->outside > stats->live,
+    add_help(shortage, !shortage->by_limit && shortage->others.reserved > here,
+             "put other processes to sleep (gpushim sleep PID), end them, or bound them by "
+             "pool.limit");
+    add_help(shortage, !shortage->by_limit && shortage->has_info && shortage->outside > here,
              "see in nvidia-smi who has what is outside of the library");
     any = shortage->help[0] != NULL;
     add_help(shortage, !any, "free memory in this process, or ask for less");

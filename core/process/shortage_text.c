@@ -40,6 +40,10 @@ static void add_own(struct gs_text *text, const struct gs_shortage *shortage)
     const struct gs_stats *stats = &shortage->stats;
     size_t waits = stats->retired + stats->ordered;
 
+    if (stats->reserved < stats->live) {
+        gs_text_add(text, "; this process sleeps, and has %zu MiB", MIB(stats->reserved));
+        return;
+    }
     gs_text_add(text, "; this process has %zu MiB: %zu live, %zu cached, %zu retired, %zu in limbo",
                 MIB(stats->reserved + shortage->going), MIB(stats->live), MIB(stats->cached),
                 MIB(waits), MIB(stats->limbo));

@@ -89,15 +89,17 @@ static void lower_stacks(struct gs_core *core)
 }
 
 /* GS_OK: all have what they had. */
-static gs_status raise_stacks(struct gs_core *core)
+static gs_status raise_stacks(struct gs_core *core, CUdevice *ret_device)
 {
     struct gs_context *context = NULL;
     gs_status status = GS_OK;
     CUcontext handle;
 
     while (status == GS_OK && (context = gs_context_next(core, context, &handle)))
-        if (context->stack.low)
+        if (context->stack.low) {
+            *ret_device = context->ordinal;
             status = raise_stack(core, context, handle);
+        }
     return status;
 }
 
@@ -214,24 +216,28 @@ static gs_status map(struct gs_core *core, const struct gs_away *away)
     return status;
 }
 
-/* One try. GS_NO_MEMORY, or OUT_OF_MEMORY: nothing was made. */
-static gs_status try_to_map(struct gs_core *core, const char **ret_call)
+/* One try; where it fails, at which call and for which device. GS_NO_MEMORY, or OUT_OF_MEMORY:
+ * nothing was made. */
+static gs_status try_to_map(struct gs_core *core, const char **ret_call, CUdevice *ret_device)
 {
     struct gs_sleep *sleep = &core->sleep;
     gs_status status = GS_OK;
     struct gs_away *away;
 
     *ret_call = "cuMemCreate";
-    for (away = sleep->pieces; status == GS_OK && away; away = away->next)
+    for (away = sleep->pieces; status == GS_OK && away; away = away->next) {
+        *ret_device = away->device;
         status = make(core, away);
+    }
     gs_sleep_was_at(sleep, GS_SLEEP_CREATING);
     if (status == GS_OK) {
         *ret_call = "cuCtxSetLimit";
-        status = raise_stacks(core);
+        status = raise_stacks(core, ret_device);
         gs_sleep_was_at(sleep, GS_SLEEP_STACKS);
     }
     for (away = sleep->pieces; status == GS_OK && away; away = away->next) {
         *ret_call = "cuMemMap or cuMemSetAccess";
+        *ret_device = away->device;
         status = map(core, away);
     }
     gs_sleep_was_at(sleep, GS_SLEEP_MAPPING);
@@ -251,24 +257,14 @@ static bool ask_others(struct gs_core *core, CUdevice device)
            gs_neighbour_ask(core, &core->device[device], away->context, gs_core_away(core, device));
 }
 
-/* The first of several devices that are short of it. */
-static CUdevice short_of(const struct gs_core *core)
-{
-    CUdevice device = 0;
-
-    while (device + 1 < GS_DEVICES_MAX && gs_core_away(core, device) == 0)
-        device++;
-    return device;
-}
-
 bool gs_sleep_map(struct gs_core *core, uint64_t until_ns, struct gs_sleep_why *why)
 {
     uint64_t rest = REST_FIRST_NS;
     const char *call;
+    CUdevice device = 0;
 
     for (;; rest = rest < REST_MOST_NS ? 2 * rest : rest) {
-        const gs_status status = try_to_map(core, &call);
-        const CUdevice device = short_of(core);
+        const gs_status status = try_to_map(core, &call, &device);
 
         if (status == GS_OK)
             return true;

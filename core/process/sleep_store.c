@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -195,7 +196,10 @@ static bool fill_next(struct gs_sleep_filling *filling)
 
     if (part >= filling->parts)
         return false;
-    error = touch(filling->base + at, less(GS_SLEEP_PART, filling->size - at));
+    /* Others may have taken what there was: two that fall asleep at once each found room. */
+    error = host_memory_left() < filling->size - at ? ENOMEM : 0;
+    if (!error)
+        error = touch(filling->base + at, less(GS_SLEEP_PART, filling->size - at));
     if (error) {
         __atomic_store_n(&filling->error, error, __ATOMIC_RELAXED);
         __atomic_store_n(&filling->next, filling->parts, __ATOMIC_RELAXED);
@@ -322,14 +326,21 @@ static int open_unnamed(const char *directory)
 /* By this name: musl's libc, into whose programs the library comes by mistake, has no other. */
 int plain_fallocate(int fd, off_t offset, off_t size) __asm__("posix_fallocate");
 
-/* Beyond the process's limit the kernel sends a signal that ends it. */
+/* Beyond the process's limit the kernel sends a signal that ends it. Another signal ends the call,
+ * and tmpfs takes back what it had. */
 static int allocate(int fd, size_t size)
 {
     struct rlimit limit;
+    sigset_t all, mask;
+    int error;
 
     if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && size > limit.rlim_cur)
         return EFBIG;
-    return plain_fallocate(fd, 0, (off_t)size);
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &mask);
+    error = plain_fallocate(fd, 0, (off_t)size);
+    pthread_sigmask(SIG_SETMASK, &mask, NULL);
+    return error;
 }
 
 static int make_in_file(struct gs_sleep_store *store, const char *directory, char *text,

@@ -278,7 +278,7 @@ void ask_silence(char *ret_reason, size_t size, int error, const union gs_wire_m
     else if (error == -ETIMEDOUT)
         snprintf(ret_reason, size, "does not answer");
     else
-        snprintf(ret_reason, size, "hangs up");
+        snprintf(ret_reason, size, "has ended, or closed the connection");
 }
 
 static bool is_socket(const char *name)

@@ -13,7 +13,7 @@
 #define JSON  {"json", 0, NULL, TAKES_TEXT, "the same as one object, for programs"}
 #define WATCH "TIME", TAKES_TEXT
 #define TIMEOUT(what) \
-    {"timeout", 0, "TIME", TAKES_TEXT, "waits so long " what ": 30s; 0s: not at all"}
+    {"timeout", 0, "SECONDS", TAKES_TEXT, "waits so long " what ": 30s; 0s: not at all"}
 
 /* Of run and record. */
 #define RUN_OPTIONS                                                                                               \

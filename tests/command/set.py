@@ -123,7 +123,8 @@ def prove_answers(folder):
     """Who hangs up and who refuses a value is said to."""
     holder, me = start(folder), str(os.getpid())
     [path] = wire.sockets(folder)
-    for answer, word in ((None, 'hangs up'), (wire.done(5, 6, outcome=1), 'does not change pool.decay while it runs'),
+    for answer, word in ((None, 'has ended, or closed the connection'),
+                         (wire.done(5, 6, outcome=1), 'does not change pool.decay while it runs'),
                          (wire.done(5, 6, outcome=2), 'does not take this value for pool.decay')):
         with wire.Between(folder, path, {wire.ORDER: answer}):
             run = gpushim(folder, 'set', me, 'pool.decay=3 s')

@@ -10,7 +10,8 @@ import signal
 import subprocess
 import time
 
-from holder import GPUSHIM, OWN, Holder, await_that, check, clean, for_everybody, gpushim, prove_each, rows, stats_of
+from holder import (GPUSHIM, MIB, OWN, Holder, await_that, check, clean, for_everybody, gpushim, prove_each, rows,
+                    stats_of)
 from sleepers import LIVE, fill, has, run, says
 
 NOBODY = 65534
@@ -112,6 +113,85 @@ def prove_it_of_own_memory(folder):
                                  pathlib.Path(log).read_text(encoding='utf-8')), 'and how much it gave')
     other.end()
     is_right(one, 'and its next call wakes it')
+    one.end()
+
+
+SECOND_GPU = '''
+second = ctypes.c_void_p()
+assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(second), 1) == 0 and cuda.cuCtxSetCurrent(second) == 0
+'''
+TWO_GPUS = {'SOFTCUDA_MEMORY': '256M', 'SOFTCUDA_DEVICES': '2', 'GPUSHIM_DEBUG_RECLAIM_FROM_PEERS': 'on'}
+
+
+def can_be_asked(folder, one):
+    await_that(lambda: 'awake already' in gpushim(folder, 'wake', str(one.pid)).stderr, 'it can be asked')
+
+
+def prove_a_wake_on_two_gpus(folder):
+    """The GPU that is full is the one that others are asked for, though it has memory on another as well."""
+    one = Holder(folder, **TWO_GPUS)
+    one.do(f'alloc {64 * MIB}')
+    fill(one, 0x5a, 'held[-1]', 64 * MIB)
+    run(one, SECOND_GPU)
+    one.do(f'alloc {150 * MIB}')
+    fill(one, 0x5b, 'held[-1]', 150 * MIB)
+    can_be_asked(folder, one)
+    says(folder, 0, ('sleep', str(one.pid)), 'asleep')
+    other = Holder(folder, GPUSHIM_SLEEP_AFTER='1 ms', GPUSHIM_SLEEP_WAKE='use', **TWO_GPUS)
+    run(other, SECOND_GPU)
+    other.do(f'alloc {150 * MIB}')
+    can_be_asked(folder, other)
+    says(folder, 0, ('wake', str(one.pid)), 'awake')
+    check(state(folder, other) == 'asleep', 'the other one gave way')
+    check(has(one, 0x5a, 'held[-2]', 64 * MIB) and has(one, 0x5b, 'held[-1]', 150 * MIB), 'its contents are right')
+    one.end()
+    other.end()
+
+
+def prove_own_memory_of_another_gpu(folder):
+    """Nobody sleeps for a GPU on which it has nothing."""
+    one = Holder(folder, GPUSHIM_SLEEP_AFTER='1 ms', **TWO_GPUS)
+    run(one, OWN.format(size=LIVE))
+    run(one, SECOND_GPU)
+    run(one, 'p = ctypes.c_uint64(); assert cuda.cuMemAlloc_v2(ctypes.byref(p), ctypes.c_size_t(512)) == 0')
+    run(one, 'assert cuda.cuMemFree_v2(p) == 0 and cuda.cuCtxSynchronize() == 0')
+    can_be_asked(folder, one)
+    other = Holder(folder, **TWO_GPUS)
+    run(other, SECOND_GPU)
+    other.do(f'alloc {200 * MIB}')
+    check(not tries(other, LIVE), 'the second GPU is full')
+    check(state(folder, one) == 'running', 'who has nothing there does not sleep for it')
+    one.end()
+    other.end()
+
+
+def prove_who_fills_the_gpu_is_named(folder):
+    """Beside a wake that does not come, with what would help: not what only one that is awake can do."""
+    log = os.path.join(folder, 'log')
+    one = start(folder, GPUSHIM_LOG_TARGET=log)
+    one.do(f'alloc {60 * MIB}')
+    says(folder, 0, ('sleep', str(one.pid)), 'asleep')
+    other = Holder(folder, SOFTCUDA_MEMORY='256M', GPUSHIM_DEBUG_RECLAIM_FROM_PEERS='on')
+    other.do(f'alloc {120 * MIB}')
+    can_be_asked(folder, other)
+    says(folder, 1, ('wake', str(one.pid), '--timeout', '0.1s'), 'has no room for 1')
+    said = pathlib.Path(log).read_text(encoding='utf-8')
+    check('this process sleeps, and has 0 MiB;' in said and f'process {other.pid} ' in said and
+          'put other processes to sleep (gpushim sleep PID)' in said and 'free memory in this' not in said, said)
+    other.end()
+    says(folder, 0, ('wake', str(one.pid)), 'awake')
+    check(has(one, 0x5a, 'held[-2]'), 'the contents are right after the wake')
+    one.end()
+
+
+def prove_one_that_holds_little(folder):
+    """It puts itself to sleep, and another process wakes it."""
+    one = Holder(folder, SOFTCUDA_MEMORY='256M', GPUSHIM_DEBUG_RECLAIM_FROM_PEERS='on')
+    one.do(f'alloc {MIB}')
+    fill(one, 0x5a, 'held[-1]', MIB)
+    run(one, 'assert ctypes.CDLL(None).gpushim_sleep((ctypes.c_uint64 * 4)(32, 10 ** 10, 0, 0), None) == 0')
+    says(folder, 0, ('wake', str(one.pid)), 'awake')
+    check(has(one, 0x5a, 'held[-1]', MIB), 'its contents are right')
     one.end()
 
 
@@ -422,7 +502,9 @@ def prove_what_is_wrong(folder):
     one.end()
 
 
-prove_each(prove_it, prove_it_of_own_memory, prove_it_is_told, prove_a_group, prove_a_file, prove_a_swap,
+prove_each(prove_it, prove_it_of_own_memory, prove_a_wake_on_two_gpus, prove_own_memory_of_another_gpu,
+           prove_who_fills_the_gpu_is_named, prove_one_that_holds_little, prove_it_is_told, prove_a_group,
+           prove_a_file, prove_a_swap,
            prove_one_order_at_a_time, prove_who_asks_late, prove_a_stopped_process, prove_a_tag, prove_by_itself,
            prove_who_asked_has_it_first,
            prove_who_does_not_sleep, prove_who_calls_is_not_idle, prove_what_stays, prove_the_stream_is_named,
