@@ -103,7 +103,7 @@ Test(share_broker, ps_tells_of_those_that_do_not_answer_in_this_version)
         [OLDER] = "is of another version of this library (protocol %u, here %u)",
         [OTHER_SHAPE] = "gives an answer that this version does not know\n",
         [TURNS_AWAY] = "does not tell: it serves as many as it may (debug.max_clients)\n",
-        [HANGS_UP] = "hangs up\n",
+        [HANGS_UP] = "has ended, or closed the connection\n",
         [SILENT] = "does not answer\n",
     };
     char said[4096], names[MANNERS][40], text[128], expected[192];
