@@ -145,7 +145,7 @@ static void at_exit(void)
 
         external->state = GOING;
         gs_lock_release(&lock);
-        gs_core_detach(gs_core, address);
+        gs_share_detach(gs_core_share(gs_core), address);
         gs_lock_take(&lock);
     }
     while (externals && !in_deleter && gs_cond_wait_until(&changed, &lock, until))
@@ -400,7 +400,7 @@ GS_HOOK int gpushim_detach(uint64_t address, uint64_t timeout_ns)
     GS_KEEP_CALLER;
     if (!number_at(address, &number))
         return ENOENT;
-    if (gs_core_detach(gs_core, address) == GS_NO_HOST_MEMORY)
+    if (gs_share_detach(gs_core_share(gs_core), address) == GS_NO_HOST_MEMORY)
         return ENOMEM;
     if (await(number, in_deleter ? 0 : timeout_ns))
         return 0;

@@ -32,6 +32,9 @@ static bool asked(void *arg, enum gs_question question, unsigned device, union g
     case GS_ASKED_LEFT:
         told->left = gs_limit_left(arg, (CUdevice)device);
         return true;
+    case GS_ASKED_CONTEXTS:
+        gs_contexts_alive(arg, &told->contexts);
+        return true;
     }
     return false;
 }
@@ -73,7 +76,6 @@ gs_status gs_core_create(const struct gs_driver *driver, const struct gs_core_op
     struct gs_share_events events = {.lease_ended = gs_guard_lease_ended,
                                      .in_use = import_in_use,
                                      .asked = asked,
-                                     .contexts = gs_contexts_alive,
                                      .arg = core};
     struct gs_regcache_events released = {.released = gs_guard_ended, .arg = core};
     gs_status status;

@@ -47,11 +47,6 @@ gs_status gs_core_attach(struct gs_core *core, const struct gs_external_memory *
     return status;
 }
 
-gs_status gs_core_detach(struct gs_core *core, CUdeviceptr address)
-{
-    return gs_share_detach(core->share, address);
-}
-
 uint64_t gs_core_settle_ns(const struct gs_core *core)
 {
     return core->options.share.settle_ns;

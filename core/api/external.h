@@ -12,9 +12,6 @@ gs_status gs_core_attach(struct gs_core *core, const struct gs_external_memory *
                          CUdevice device, uint64_t owner, CUdeviceptr *ret_address,
                          CUcontext *ret_context);
 
-/* As gs_share_detach: its end waits for what was submitted so far, in whatever context. */
-gs_status gs_core_detach(struct gs_core *core, CUdeviceptr address);
-
 /* What uses it still, for the log. */
 void gs_core_external_say(struct gs_core *core, CUdeviceptr address);
 

@@ -201,8 +201,8 @@ void gs_context_trim_dead(struct gs_core *core);
  * there are no more. Its record may be another one's at any time. */
 struct gs_context *gs_context_next(struct gs_core *core, const struct gs_context *context,
                                    CUcontext *ret_handle);
-/* Those that are not detached (struct gs_share_events); `core` is a struct gs_core. */
-unsigned gs_contexts_alive(void *core, CUcontext ret_contexts[GS_CONTEXTS_SEEN]);
+/* All that are not detached. */
+void gs_contexts_alive(struct gs_core *core, struct gs_contexts *ret_contexts);
 
 /* A context of the device that is not about to go; NULL: there is none. */
 CUcontext gs_context_of_device(struct gs_core *core, CUdevice ordinal);

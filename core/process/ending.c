@@ -149,15 +149,15 @@ struct gs_context *gs_context_next(struct gs_core *core, const struct gs_context
     return next;
 }
 
-unsigned gs_contexts_alive(void *core, CUcontext ret_contexts[GS_CONTEXTS_SEEN])
+void gs_contexts_alive(struct gs_core *core, struct gs_contexts *ret_contexts)
 {
+    const unsigned most = sizeof ret_contexts->of / sizeof ret_contexts->of[0];
     struct gs_context *context = NULL;
     unsigned count = 0;
 
-    while (count < GS_CONTEXTS_SEEN &&
-           (context = gs_context_next(core, context, &ret_contexts[count])))
+    while (count < most && (context = gs_context_next(core, context, &ret_contexts->of[count])))
         count++;
-    return count;
+    ret_contexts->count = count;
 }
 
 void gs_core_green_gone(struct gs_core *core, CUcontext handle)

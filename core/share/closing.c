@@ -80,11 +80,12 @@ gs_status gs_use_add_locked(struct gs_share *share, struct gs_opened *opened, CU
 gs_status gs_uses_add_locked(struct gs_share *share, struct gs_opened *opened)
 {
     const struct gs_share_events *events = &share->events;
-    CUcontext contexts[GS_CONTEXTS_SEEN];
-    unsigned count = events->contexts ? events->contexts(events->arg, contexts) : 0;
+    union gs_told told;
 
-    for (unsigned i = 0; i < count; i++)
-        if (!use_of(share, opened, contexts[i]))
+    if (!events->asked || !events->asked(events->arg, GS_ASKED_CONTEXTS, 0, &told))
+        return GS_OK;
+    for (unsigned i = 0; i < told.contexts.count; i++)
+        if (!use_of(share, opened, told.contexts.of[i]))
             return GS_NO_HOST_MEMORY;
     return GS_OK;
 }

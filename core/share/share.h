@@ -95,7 +95,8 @@ enum gs_question {
     GS_ASKED_FIGURES,
     GS_ASKED_TO_SET,
     GS_ASKED_TO_SLEEP,
-    GS_ASKED_LEFT
+    GS_ASKED_LEFT,
+    GS_ASKED_CONTEXTS
 };
 
 /* An option that is to have another value. */
@@ -140,16 +141,21 @@ struct gs_sleep_order {
     uint64_t away, copied, stays[GS_SLEEP_STAYS]; /* bytes, as gpushim.h has them */
 };
 
+/* Those that a process has, but for who may be about to go. */
+struct gs_contexts {
+    CUcontext of[64]; /* what is in others is not waited for */
+    unsigned count;
+};
+
 union gs_told {
     size_t left;
+    struct gs_contexts contexts;
     struct gs_sleep_order sleep;
     struct gs_figures figures;
     struct gs_setting setting;
 };
 
 /* Called with no lock held, from the share thread but where it is said otherwise. */
-#define GS_CONTEXTS_SEEN 64 /* of a process; what is in others is not waited for */
-
 struct gs_share_events {
     /* The last lease of a block, or its grace, has ended: it may go, if it is freed. `address` is
      * that of its source. From any thread. */
@@ -162,11 +168,9 @@ struct gs_share_events {
     /* Others ask. For memory: whether somebody will take what they ask for (gs_share_purge), soon
      * and in another thread. For the figures of a device (its number in CUDA): whether it, or a
      * later one, has any. To set an option, to sleep: whether there was an answer. Nobody but the
-     * share thread: how much of a device could be allocated. May not wait. NULL: nobody answers. */
+     * share thread: how much of a device could be allocated. Any thread, with the importer's lock:
+     * which contexts the process has. May not wait. NULL: nobody answers. */
     bool (*asked)(void *arg, enum gs_question question, unsigned device, union gs_told *told);
-    /* Which contexts the process has, but those that may be about to go; how many. Called with the
-     * importer's lock. NULL: none but those that open something. */
-    unsigned (*contexts)(void *arg, CUcontext ret_contexts[GS_CONTEXTS_SEEN]);
     void *arg;
 };
 

@@ -24,6 +24,10 @@ def answers(folder, one):
     return 'live_bytes' in stats_of(folder, one.pid)
 
 
+def can_be_asked(folder, one):
+    await_that(lambda: 'awake already' in gpushim(folder, 'wake', str(one.pid)).stderr, 'it can be asked')
+
+
 def state(folder, one):
     return stats_of(folder, one.pid)['state']
 
@@ -102,7 +106,7 @@ def prove_it_of_own_memory(folder):
     run(one, f'import os; os.dup2(os.open("{log}", os.O_WRONLY | os.O_CREAT, 0o600), 2)')
     run(one, OWN.format(size=LIVE))
     fill(one, 0x5a, 'held[-1]')
-    await_that(lambda: 'awake already' in gpushim(folder, 'wake', str(one.pid)).stderr, 'it can be asked')
+    can_be_asked(folder, one)
     says(folder, 0, ('sleep', str(one.pid)), '100.0 MiB off the GPU, 100.0 MiB kept on the host')
     says(folder, 0, ('wake', str(one.pid)), 'awake')
     is_right(one, 'after the wake')
@@ -121,10 +125,6 @@ second = ctypes.c_void_p()
 assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(second), 1) == 0 and cuda.cuCtxSetCurrent(second) == 0
 '''
 TWO_GPUS = {'SOFTCUDA_MEMORY': '256M', 'SOFTCUDA_DEVICES': '2', 'GPUSHIM_DEBUG_RECLAIM_FROM_PEERS': 'on'}
-
-
-def can_be_asked(folder, one):
-    await_that(lambda: 'awake already' in gpushim(folder, 'wake', str(one.pid)).stderr, 'it can be asked')
 
 
 def prove_a_wake_on_two_gpus(folder):
@@ -503,9 +503,7 @@ def prove_what_is_wrong(folder):
 
 
 prove_each(prove_it, prove_it_of_own_memory, prove_a_wake_on_two_gpus, prove_own_memory_of_another_gpu,
-           prove_who_fills_the_gpu_is_named, prove_one_that_holds_little, prove_it_is_told, prove_a_group,
-           prove_a_file, prove_a_swap,
-           prove_one_order_at_a_time, prove_who_asks_late, prove_a_stopped_process, prove_a_tag, prove_by_itself,
-           prove_who_asked_has_it_first,
-           prove_who_does_not_sleep, prove_who_calls_is_not_idle, prove_what_stays, prove_the_stream_is_named,
-           prove_what_is_wrong)
+           prove_who_fills_the_gpu_is_named, prove_one_that_holds_little, prove_it_is_told, prove_a_group, prove_a_file,
+           prove_a_swap, prove_one_order_at_a_time, prove_who_asks_late, prove_a_stopped_process, prove_a_tag,
+           prove_by_itself, prove_who_asked_has_it_first, prove_who_does_not_sleep, prove_who_calls_is_not_idle,
+           prove_what_stays, prove_the_stream_is_named, prove_what_is_wrong)

@@ -49,7 +49,8 @@ Test(contexts, a_free_from_another_context_still_waits_for_the_owners_kernels)
     turns_over(&turn, 12);
 }
 
-/* What becomes of a copy in another context whose memory is freed under it. */
+/* A question to the driver, and no demand: what becomes of a copy in another context whose memory
+ * is freed under it. */
 Test(contexts, a_free_under_another_contexts_copy)
 {
     enum { WORDS = MIB / 4, NEXT = 64 };

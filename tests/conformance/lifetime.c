@@ -296,8 +296,7 @@ Test(lifetime, a_kernel_behind_the_importers_close_never_writes_into_a_new_owner
     peer_quit(peer);
 }
 
-/* A copy in another context than the one that opened it, of this one's words: none is lost, and the
- * context lives. */
+/* A copy in another context than the one that opened it: that context lives. */
 Test(lifetime, a_close_is_behind_the_work_of_other_contexts)
 {
     enum { WORDS = 1024 };
@@ -325,8 +324,7 @@ Test(lifetime, a_close_is_behind_the_work_of_other_contexts)
         OK(peer_free(peer, MEMORY_PLAIN, theirs));
         worked = cuStreamSynchronize(stream);
         probe("work_of_another_context_at_the_close", "%s", result_name(worked));
-        if (worked != CUDA_SUCCESS)
-            cr_assert(!under_shim(), "%s", result_name(worked));
+        cr_assert(worked == CUDA_SUCCESS || !under_shim(), "%s", result_name(worked));
         if (worked != CUDA_SUCCESS)
             break;
     }

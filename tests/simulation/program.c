@@ -24,6 +24,11 @@ static bool asked(void *arg, enum gs_question question, unsigned device, union g
 {
     struct process *process = arg;
 
+    if (question == GS_ASKED_CONTEXTS) { /* it has one, or none just now */
+        told->contexts.of[0] = program_context(process);
+        told->contexts.count = !process->context_gone;
+        return true;
+    }
     if (question != GS_ASKED_LEFT)
         return false;
     told->left = process->left = (world.now_ns / LEFT_NS + process->index) % 4 * 8 * GS_PAGE_SIZE;
@@ -31,21 +36,11 @@ static bool asked(void *arg, enum gs_question question, unsigned device, union g
     return true;
 }
 
-/* It has one, whatever has opened something. */
-static unsigned contexts(void *arg, CUcontext ret_contexts[GS_CONTEXTS_SEEN])
-{
-    const struct process *process = arg;
-
-    ret_contexts[0] = program_context(process);
-    return process->context_gone ? 0 : 1;
-}
-
 static void share_begin(struct process *process)
 {
     struct gs_share_options options = world.options;
     const struct gs_share_events events = {.lease_ended = program_lease_ended,
                                            .asked = asked,
-                                           .contexts = contexts,
                                            .arg = process};
 
     options.is_broker = process->is_broker;

@@ -70,12 +70,10 @@ Test(share_idle, reopening_makes_no_system_call)
 
 #define THIRD ((CUcontext)0x3000)
 
-static unsigned three(void *arg, CUcontext ret_contexts[GS_CONTEXTS_SEEN])
+static bool three(void *arg, enum gs_question question, unsigned device, union gs_told *told)
 {
-    ret_contexts[0] = SIDE_CONTEXT;
-    ret_contexts[1] = (CUcontext)0x2000;
-    ret_contexts[2] = THIRD;
-    return 3;
+    told->contexts = (struct gs_contexts){{SIDE_CONTEXT, (CUcontext)0x2000, THIRD}, 3};
+    return question == GS_ASKED_CONTEXTS;
 }
 
 /* A context that has opened nothing is waited for after the last close; it keeps nothing open, and the
@@ -86,7 +84,7 @@ Test(share_idle, a_context_that_opened_nothing_keeps_nothing_open)
     struct gs_import_info info;
     CUdeviceptr address;
 
-    side.share->events.contexts = three;
+    side.share->events.asked = three;
     other_export(&other, 0, 512, 7, ipc_handle);
     for (int i = 0; i < 2; i++) {
         address = scene_open(ipc_handle);
