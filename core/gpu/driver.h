@@ -55,6 +55,11 @@
  *   memcpy_dtoh_async, memcpy_htod_async, ctx_get_limit, ctx_set_limit
  *                                 of a process that falls asleep or wakes (core/process/sleep.h): a
  *                                 context is current, no capture is open, no lock held.
+ *   stream_get_ctx, stream_get_contexts
+ *                                 of the legacy default stream: no capture is open. Beside one of
+ *                                 a stream that is blocking (flags 0) it fails with
+ *                                 STREAM_CAPTURE_IMPLICIT and breaks it, in every mode; of other
+ *                                 streams, those that capture too, it passes (measured).
  *   stream_synchronize            waits for the GPU: no lock held, the stream does not capture.
  *   ctx_synchronize               waits for the GPU: no lock held, no capture open.
  *

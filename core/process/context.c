@@ -124,21 +124,34 @@ struct gs_context *gs_context_find_locked(struct gs_core *core, CUcontext handle
     return context;
 }
 
+/* By the legacy default stream, of drivers before 12.9. To ask about it breaks captures, so nobody
+ * is told while one is open. */
+static CUcontext primary_of_green(struct gs_core *core)
+{
+    CUcontext primary = NULL;
+    CUgreenCtx green = NULL;
+
+    if (!core->driver.stream_get_contexts || !gs_fences_wait_begins(&core->fences))
+        return NULL;
+    if (core->driver.stream_get_contexts(NULL, &primary, &green) != CUDA_SUCCESS || !green)
+        primary = NULL;
+    gs_fences_wait_ends(&core->fences);
+    return primary;
+}
+
 /* The owner of the current context's memory, which has the handle. Only a green one has an id of
- * those, which says so also where it has no default stream to ask about. */
+ * those. */
 static CUcontext owner_of_current(struct gs_core *core, CUcontext handle)
 {
     const struct gs_driver *driver = &core->driver;
     CUcontext primary = NULL;
-    CUgreenCtx green = NULL;
     unsigned long long id;
     CUdevice device;
 
-    if (driver->stream_get_contexts &&
-        driver->stream_get_contexts(NULL, &primary, &green) == CUDA_SUCCESS)
-        return green && primary ? primary : handle;
-    if (driver->green_get_id && driver->green_get_id(NULL, &id) == CUDA_SUCCESS &&
-        driver->ctx_get_device(&device) == CUDA_SUCCESS)
+    if (!driver->green_get_id)
+        primary = primary_of_green(core);
+    else if (driver->green_get_id(NULL, &id) == CUDA_SUCCESS &&
+             driver->ctx_get_device(&device) == CUDA_SUCCESS)
         primary = gs_core_primary(core, device);
     return primary ? primary : handle;
 }

@@ -24,7 +24,6 @@
 #define ASKED_LAST_NS  (20 * GS_NS_PER_MS)
 #define STOPS_NS       GS_NS_PER_MS        /* for the work of one that stopped */
 #define PASSES_NS      (16 * GS_NS_PER_MS) /* calls of one pass for so long, */
-#define SINGLY         256                 /* or one call in so many rounds */
 #define STUCK_NS       (GS_NS_PER_S / 2)   /* then work ends in none, and calls of all pass */
 #define LEAST_NS       (10 * GS_NS_PER_MS) /* for those that have stopped, when time is over */
 
@@ -268,28 +267,22 @@ static size_t count_those(const struct sleeping *sleeping, bool at_work)
 
 /*
  * All stop. The work of one that does not end waits for what another would submit, who has nothing
- * to do: that one's calls pass, until that work ends. By then it may have gone a step further, and
- * wait for the other, which then is the one to go on: one call of that passes at a time, so that it
- * comes no further. Where time is over some work on.
+ * to do: that one's calls pass for a while, until that work ends. By then it may have gone a step
+ * further, and wait for the other, which then is the one to go on. Where time is over some work on.
  */
 static bool stop_targets(struct sleeping *sleeping)
 {
     const uint64_t timeout_ns = sleeping->timeout_ns, end = ask_deadline(timeout_ns);
     uint64_t rested_ns = gs_now_ns();
-    unsigned singly = 0;
     bool well;
 
     sleeping->timeout_ns = STOPS_NS;
     well = order_those(sleeping, ALL, GS_SLEEP_STOPS);
     while (count_those(sleeping, true) > 0 && gs_now_ns() < end) {
-        size_t works;
-
         well &= order_those(sleeping, AT_WORK, GS_SLEEP_STOPS);
-        works = count_those(sleeping, true);
-        if (works == 0)
+        if (count_those(sleeping, true) == 0)
             break;
-        sleeping->timeout_ns = singly > 0 ? 0 : PASSES_NS;
-        singly -= singly > 0;
+        sleeping->timeout_ns = PASSES_NS;
         if (count_those(sleeping, false) > 0) {
             well &= order_those(sleeping, AT_REST, GS_SLEEP_PASSES);
             rested_ns = gs_now_ns();
@@ -297,8 +290,6 @@ static bool stop_targets(struct sleeping *sleeping)
             sleeping->timeout_ns = 0;
             well &= order_those(sleeping, ALL, GS_SLEEP_PASSES);
         }
-        if (count_those(sleeping, true) > works)
-            singly = SINGLY;
         sleeping->timeout_ns = STOPS_NS;
     }
     sleeping->timeout_ns = gs_now_ns() + LEAST_NS < end ? end - gs_now_ns() : LEAST_NS;

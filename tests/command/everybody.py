@@ -64,6 +64,12 @@ def said(folder, *arguments, user=None):
                           check=False, user=user, group=user, extra_groups=() if user else None)
 
 
+def may_trace():
+    """Whether root has the right to look at what others have loaded: in a container it may have not."""
+    status = pathlib.Path('/proc/self/status').read_text(encoding='ascii')
+    return bool(int(re.search('^CapEff:(.*)$', status, re.M)[1], 16) >> 19 & 1)  # CAP_SYS_PTRACE
+
+
 def prove_looks(folder, one, other):
     """Root is told of a user's process by each command that asks; another user is told nothing but that it is there."""
     pid = str(one.pid)
@@ -75,7 +81,8 @@ def prove_looks(folder, one, other):
     check(re.search(live, said(folder, 'export', '--prometheus').stdout), 'root, export')
     check(not re.search(live, said(folder, 'export', '--prometheus', user=other).stdout), 'another user, export')
     ran = said(folder, 'doctor', pid)
-    check(ran.returncode == 0 and re.search('^ok +libraries ', ran.stdout, re.M), f'root, doctor: {ran}')
+    looked = 'ok' if may_trace() else 'warn'
+    check(ran.returncode == 0 and re.search(f'^{looked} +libraries ', ran.stdout, re.M), f'root, doctor: {ran}')
     ran = said(folder, 'doctor', pid, user=other)
     check(not re.search('^ok +libraries ', ran.stdout, re.M) and ran.stdout, f'another user, doctor: {ran}')
 

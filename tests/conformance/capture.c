@@ -501,6 +501,83 @@ Test(capture, async_memory_beside_a_capture)
     }
 }
 
+/* ---- a capture beside a capture, and what is asked about streams meanwhile ---- */
+
+static CUstream blocking_stream(void)
+{
+    CUstream stream = NULL;
+
+    OK(cuStreamCreate(&stream, CU_STREAM_DEFAULT));
+    return stream;
+}
+
+static CUresult ask_flags(CUstream stream)
+{
+    unsigned flags;
+
+    return cuStreamGetFlags(stream, &flags);
+}
+
+static CUresult ask_id(CUstream stream)
+{
+    unsigned long long id;
+
+    return cuStreamGetId(stream, &id);
+}
+
+static CUresult ask_context(CUstream stream)
+{
+    CUcontext its;
+
+    return cuStreamGetCtx(stream, &its);
+}
+
+static CUresult ask_contexts(CUstream stream)
+{
+    typedef CUresult get_contexts_fn(CUstream, CUcontext *, CUgreenCtx *);
+    get_contexts_fn *get = (get_contexts_fn *)driver_lookup("cuStreamGetCtx", 12050, 0);
+    CUgreenCtx green;
+    CUcontext its;
+
+    return get ? get(stream, &its, &green) : ask_context(stream);
+}
+
+/* What the library must not ask while others may capture (core/gpu/driver.h). */
+Test(capture, questions_about_streams_beside_one)
+{
+    CUresult (*const asks[])(CUstream) = {ask_context, ask_contexts, ask_flags, ask_id};
+    CUstream stream = blocking_stream(), beside = blocking_stream();
+    CUdeviceptr target = filled(WORDS * 4, 0);
+    const CUstream of[] = {beside, CU_STREAM_PER_THREAD, stream, CU_STREAM_LEGACY};
+
+    for (int i = 0; i < 3 * 4 * 4; i++) {
+        const int mode = i / 16, ask = i / 4 % 4, which = i % 4;
+        const CUresult refused = which == 3              ? CUDA_ERROR_STREAM_CAPTURE_IMPLICIT
+                                 : which == 2 && ask > 1 ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
+                                                         : CUDA_SUCCESS;
+
+        begin(stream, modes[mode], target, 1);
+        cr_assert_eq(asks[ask](of[which]), refused, "question %d, stream %d, %s", ask, which,
+                     mode_names[mode]);
+        CHECK(refused ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : CUDA_SUCCESS, end(stream));
+    }
+}
+
+/* Of blocking streams, which the legacy default stream waits for. */
+Test(capture, one_that_is_begun_beside_another_leaves_it_alone)
+{
+    CUstream stream = blocking_stream(), beside = blocking_stream();
+    CUdeviceptr target = filled(WORDS * 4, 0), other = filled(WORDS * 4, 0);
+
+    for (uint32_t m = 0; m < 3; m++) {
+        begin(stream, modes[m], target, 70 + m);
+        CHECK(CUDA_ERROR_ILLEGAL_STATE, cuStreamBeginCapture(stream, modes[m]));
+        begin(beside, modes[m], other, 80 + m);
+        OK(end(beside));
+        end_and_run(stream, target, 70 + m);
+    }
+}
+
 /* ---- what the driver says to events: the same with the shim, which passes these on ---- */
 
 typedef CUresult (*ctx_record_fn)(CUcontext, CUevent);

@@ -106,10 +106,12 @@ CUresult sd_stream_get_contexts(CUstream stream, CUcontext *ctx, CUgreenCtx *gre
     struct sd_queue *queue;
     CUresult result = sd_queue_get(stream, &queue);
 
+    if (!result && (!ctx || !green))
+        result = CUDA_ERROR_INVALID_VALUE;
+    if (!result)
+        result = sd_capture_forbids_legacy(queue);
     if (result)
         return result;
-    if (!ctx || !green)
-        return CUDA_ERROR_INVALID_VALUE;
     context = queue->context;
     *ctx = (CUcontext)(context->green_of ? context->green_of : context);
     *green = context->green_of ? (CUgreenCtx)context : NULL;

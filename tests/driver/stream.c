@@ -418,12 +418,26 @@ CUresult sd_launch_host_func(CUstream stream, CUhostFn fn, void *data)
     return fn ? sd_queue_do(queue, &work, NULL) : CUDA_ERROR_INVALID_VALUE;
 }
 
-/* The stream that is asked, with a place for its answer. */
+/* The stream that is asked, with a place for its answer. To ask about the legacy one breaks
+ * captures beside it (measured on an H200). */
 static CUresult asked(CUstream stream, const void *answer, struct sd_queue **ret)
 {
     CUresult result = sd_queue_get(stream, ret);
 
-    return result || answer ? result : CUDA_ERROR_INVALID_VALUE;
+    if (!result && !answer)
+        result = CUDA_ERROR_INVALID_VALUE;
+    return result ? result : sd_capture_forbids_legacy(*ret);
+}
+
+/* What breaks the capture of the stream itself as well (measured on an H200). */
+static CUresult asked_not_captured(CUstream stream, const void *answer, struct sd_queue **ret)
+{
+    CUresult result = asked(stream, answer, ret);
+
+    if (result || !(*ret)->capture)
+        return result;
+    sd_capture_invalidate((*ret)->capture);
+    return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
 }
 
 CUresult sd_stream_get_ctx(CUstream stream, CUcontext *ctx)
@@ -439,7 +453,7 @@ CUresult sd_stream_get_ctx(CUstream stream, CUcontext *ctx)
 CUresult sd_stream_get_flags(CUstream stream, unsigned *flags)
 {
     struct sd_queue *queue;
-    CUresult result = asked(stream, flags, &queue);
+    CUresult result = asked_not_captured(stream, flags, &queue);
 
     if (!result)
         *flags = queue->blocking ? CU_STREAM_DEFAULT : CU_STREAM_NON_BLOCKING;
@@ -449,7 +463,7 @@ CUresult sd_stream_get_flags(CUstream stream, unsigned *flags)
 CUresult sd_stream_get_id(CUstream stream, unsigned long long *id)
 {
     struct sd_queue *queue;
-    CUresult result = asked(stream, id, &queue);
+    CUresult result = asked_not_captured(stream, id, &queue);
 
     if (!result)
         *id = queue->id;

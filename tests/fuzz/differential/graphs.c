@@ -74,11 +74,12 @@ static bool intrude(CUstreamCaptureMode mode, int stream)
     bool ends = false;
     int slot = any_block(1u << PLAIN | 1u << ASYNC), other = any_stream();
     CUdeviceptr ptr = 0;
+    CUgraph beside;
     unsigned on = 1;
 
     if (slot >= 0 && is_far(&world.block[slot])) /* LIMIT_FAR */
         slot = -1;
-    switch (pick(14)) {
+    switch (pick(17)) {
     case 0:
         CALL(cuStreamSynchronize, stream_handle(stream));
         break;
@@ -126,6 +127,22 @@ static bool intrude(CUstreamCaptureMode mode, int stream)
     case 12:
         if (slot >= 0)
             write_one(slot);
+        break;
+    case 14: {
+        unsigned flags;
+        CALL(cuStreamGetFlags, stream_handle(other), &flags);
+        break;
+    }
+    case 15: {
+        CUcontext its;
+        CALL(cuStreamGetCtx, stream_handle(other), &its);
+        break;
+    }
+    case 16:
+        if (other >= 0 && other != stream &&
+            CALL(cuStreamBeginCapture, stream_handle(other), mode) == CUDA_SUCCESS &&
+            CALL(cuStreamEndCapture, stream_handle(other), &beside) == CUDA_SUCCESS)
+            CALL(cuGraphDestroy, beside);
         break;
     default:
         CALL(cuMemGetInfo, NULL, NULL);
