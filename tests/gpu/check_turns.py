@@ -6,6 +6,7 @@ programs that need no GPU, and the programs themselves as far as that goes witho
 import ast
 import builtins
 import contextlib
+import functools
 import io
 import json
 import os
@@ -15,6 +16,7 @@ import re
 import symtable
 import sys
 import tempfile
+import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 WORKLOADS = HERE / 'workloads'
@@ -212,9 +214,15 @@ def check_worse(folder):
                 for name, (at, how, _) in cases.items()}
     ask, hung = turns.Process.ask, []
 
+    def line(process, seconds):
+        while 'its last words' not in process.log.read_text(encoding='utf-8') and process.process.poll() is None:
+            time.sleep(0.01)
+        return turns.Process.line(process, seconds)
+
     def hurried(process, first, count, seconds):
         if first == 5 and process.name == 'shim' and process.program.name in ('plain_hangs', 'plain_is_late'):
             hung.append(process)
+            process.line = functools.partial(line, process)
             seconds = 1
             if process.program.name == 'plain_hangs':
                 process.patience = seconds
