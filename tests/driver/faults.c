@@ -104,8 +104,7 @@ bool sd_row_hidden(unsigned row)
 {
     return !sd_feature(SD_WITH_CTX_RECORD_EVENT) &&
            (!strcmp(sd_rows[row].name, "cuCtxRecordEvent") ||
-            !strcmp(sd_rows[row].name, "cuCtxWaitEvent") ||
-            !strcmp(sd_rows[row].name, "cuGreenCtxGetId"));
+            !strcmp(sd_rows[row].name, "cuCtxWaitEvent"));
 }
 
 static bool row_is(unsigned row, const char *name)

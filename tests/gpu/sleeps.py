@@ -193,7 +193,8 @@ def main():
         print(f'{times:7} {what}')
     for what in machine.wrong:
         print(f'WRONG: {what}')
-    had = options.native or all(machine.count[kind] for kind, number in (('stress', options.stress), ('pairs', options.pairs)) if number)
+    wanted = [] if options.native else [('stress', options.stress), ('pairs', options.pairs)]
+    had = all(machine.count[kind] for kind, number in wanted if number)
     print(f'sleeps: {machine.count["woken"]} wakes, {machine.count["exchanges"]} exchanges, {len(machine.wrong)} '
           'programs wrong')
     sys.exit(0 if had and not machine.wrong else 1)
