@@ -2,7 +2,6 @@
 #include <criterion/criterion.h>
 
 #include "core/gpu/fence.h"
-#include "core/process/context.h"
 #include "tests/children.h"
 #include "tests/system.h"
 #include "tests/unit/fixture.h"
@@ -72,27 +71,6 @@ Test(fence, an_event_is_asked_for_beside_a_capture_that_is_not_known)
     cr_assert_neq(cuStreamEndCapture(f.stream, &graph), CUDA_SUCCESS,
                   "the driver forbids the first question");
     gs_fence_pool_destroy(&pool);
-}
-
-/* On a driver before 12.9, where the legacy default stream says it. */
-Test(fence, who_owns_a_contexts_memory_is_not_asked_beside_a_capture)
-{
-    CUstream stream;
-    CUgraph graph;
-
-    fixture_start(&f);
-    f.core->driver.green_get_id = NULL;
-    MUST(cuStreamCreate(&stream, CU_STREAM_DEFAULT));
-    MUST(gs_core_capture_begin(f.core, stream));
-    MUST(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
-    MUST(gs_core_capture_begin(f.core, f.stream));
-    gs_core_capture_end(f.core, f.stream);
-    MUST(cuStreamEndCapture(stream, &graph));
-    gs_core_capture_end(f.core, stream);
-    MUST(gs_core_capture_begin(f.core, f.stream));
-    gs_core_capture_end(f.core, f.stream);
-    MUST(cuGraphDestroy(graph));
-    MUST(cuStreamDestroy(stream));
 }
 
 /* Too little for an epoch of its own, and some of it in the order of a stream. */

@@ -416,3 +416,24 @@ Test(lifetime, without_context_events_a_full_gpu_waits_for_what_was_freed_in_ord
     fixture_end(&f);
     softcuda_without("");
 }
+
+/* On a driver before 12.9, where the legacy default stream says it. */
+Test(lifetime, who_owns_a_contexts_memory_is_not_asked_beside_a_capture)
+{
+    CUstream stream;
+    CUgraph graph;
+
+    fixture_start(&f);
+    f.core->driver.green_get_id = NULL;
+    MUST(cuStreamCreate(&stream, CU_STREAM_DEFAULT));
+    MUST(gs_core_capture_begin(f.core, stream));
+    MUST(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    MUST(gs_core_capture_begin(f.core, f.stream));
+    gs_core_capture_end(f.core, f.stream);
+    MUST(cuStreamEndCapture(stream, &graph));
+    gs_core_capture_end(f.core, stream);
+    MUST(gs_core_capture_begin(f.core, f.stream));
+    gs_core_capture_end(f.core, f.stream);
+    MUST(cuGraphDestroy(graph));
+    MUST(cuStreamDestroy(stream));
+}
