@@ -43,7 +43,7 @@ print('what a program prints is no answer')
 def build(device):
     def step(number):
         if number == AT and os.environ['TURN'] == 'shim':
-            sys.stderr.write('its last words')
+            print('its last words', end='', file=sys.stderr, flush=True)
             HOW
         return number
     return step
