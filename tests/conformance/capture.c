@@ -40,17 +40,6 @@ static void end_and_run(CUstream stream, CUdeviceptr target, uint32_t value)
     OK(cuGraphDestroy(graph));
 }
 
-/* Ends a capture that may have been invalidated, and says how it went. */
-static CUresult end(CUstream stream)
-{
-    CUgraph graph = NULL;
-    CUresult r = cuStreamEndCapture(stream, &graph);
-
-    if (graph)
-        OK(cuGraphDestroy(graph));
-    return r;
-}
-
 /* Nothing that has begun has not ended, as the library has it: what would hurt a capture of the
  * context is done at once. The driver itself has this in the memory. */
 static void none_is_open(void)
@@ -113,7 +102,7 @@ Test(capture, allocation_on_the_capturing_thread)
             end_and_run(stream, target, 50u + (uint32_t)m);
         } else {
             CHECK(native[m], r);
-            r = end(stream);
+            r = capture_result(stream);
             probe("alloc_in_capture_then_end", "%s: %s", mode_names[m], result_name(r));
         }
         if (ptr)
@@ -139,7 +128,7 @@ Test(capture, allocation_on_another_thread)
         } else {
             CHECK(native[m], e.alloc);
             probe("alloc_in_other_threads_capture_then_end", "%s: %s", mode_names[m],
-                  result_name(end(stream)));
+                  result_name(capture_result(stream)));
         }
         if (e.ptr)
             OK(cuMemFree(e.ptr));
@@ -186,7 +175,8 @@ Test(capture, frees_during_a_capture)
             if (e.ptr)
                 OK(cuMemFree(e.ptr));
         } else {
-            probe("free_in_capture_then_end", "%s: %s", mode_names[m], result_name(end(stream)));
+            probe("free_in_capture_then_end", "%s: %s", mode_names[m],
+                  result_name(capture_result(stream)));
             if (r != CUDA_SUCCESS)
                 OK(cuMemFree(ptr));
             OK(cuMemFree(e.to_free));
@@ -240,7 +230,7 @@ Test(capture, questions_during_a_capture)
         info = cuMemGetInfo(&size, &total);
         share = cuIpcGetMemHandle(&handle, target);
         probe("questions_in_capture", "%s: info %s share %s then end %s", mode_names[m],
-              result_name(info), result_name(share), result_name(end(stream)));
+              result_name(info), result_name(share), result_name(capture_result(stream)));
     }
 }
 
@@ -362,7 +352,7 @@ Test(capture, a_capture_abandoned_with_its_stream)
         r = cuStreamDestroy(stream);
         probe("destroy_of_a_capturing_stream", "%s", result_name(r));
         if (r != CUDA_SUCCESS) {
-            (void)end(stream);
+            (void)capture_result(stream);
             OK(cuStreamDestroy(stream));
         }
         none_is_open();
@@ -494,7 +484,7 @@ Test(capture, async_memory_beside_a_capture)
             end_and_run(stream, target, 40u + (uint32_t)m);
         else
             probe("async_beside_capture_then_end", "%s: %s", mode_names[m],
-                  result_name(end(stream)));
+                  result_name(capture_result(stream)));
         if (r == CUDA_SUCCESS && f != CUDA_SUCCESS)
             OK(cuMemFreeAsync(ptr, beside));
         OK(cuStreamSynchronize(beside));
@@ -502,66 +492,6 @@ Test(capture, async_memory_beside_a_capture)
 }
 
 /* ---- a capture beside a capture, and what is asked about streams meanwhile ---- */
-
-static CUstream blocking_stream(void)
-{
-    CUstream stream = NULL;
-
-    OK(cuStreamCreate(&stream, CU_STREAM_DEFAULT));
-    return stream;
-}
-
-static CUresult ask_flags(CUstream stream)
-{
-    unsigned flags;
-
-    return cuStreamGetFlags(stream, &flags);
-}
-
-static CUresult ask_id(CUstream stream)
-{
-    unsigned long long id;
-
-    return cuStreamGetId(stream, &id);
-}
-
-static CUresult ask_context(CUstream stream)
-{
-    CUcontext its;
-
-    return cuStreamGetCtx(stream, &its);
-}
-
-static CUresult ask_contexts(CUstream stream)
-{
-    typedef CUresult get_contexts_fn(CUstream, CUcontext *, CUgreenCtx *);
-    get_contexts_fn *get = (get_contexts_fn *)driver_lookup("cuStreamGetCtx", 12050, 0);
-    CUgreenCtx green;
-    CUcontext its;
-
-    return get ? get(stream, &its, &green) : ask_context(stream);
-}
-
-/* What the library must not ask while others may capture (core/gpu/driver.h). */
-Test(capture, questions_about_streams_beside_one)
-{
-    CUresult (*const asks[])(CUstream) = {ask_context, ask_contexts, ask_flags, ask_id};
-    CUstream stream = blocking_stream(), beside = blocking_stream();
-    CUdeviceptr target = filled(WORDS * 4, 0);
-    const CUstream of[] = {beside, CU_STREAM_PER_THREAD, stream, CU_STREAM_LEGACY};
-
-    for (int i = 0; i < 3 * 4 * 4; i++) {
-        const int mode = i / 16, ask = i / 4 % 4, which = i % 4;
-        const CUresult refused = which == 3              ? CUDA_ERROR_STREAM_CAPTURE_IMPLICIT
-                                 : which == 2 && ask > 1 ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
-                                                         : CUDA_SUCCESS;
-
-        begin(stream, modes[mode], target, 1);
-        cr_assert_eq(asks[ask](of[which]), refused, "question %d, stream %d, %s", ask, which,
-                     mode_names[mode]);
-        CHECK(refused ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : CUDA_SUCCESS, end(stream));
-    }
-}
 
 /* Of blocking streams, which the legacy default stream waits for. */
 Test(capture, one_that_is_begun_beside_another_leaves_it_alone)
@@ -573,7 +503,7 @@ Test(capture, one_that_is_begun_beside_another_leaves_it_alone)
         begin(stream, modes[m], target, 70 + m);
         CHECK(CUDA_ERROR_ILLEGAL_STATE, cuStreamBeginCapture(stream, modes[m]));
         begin(beside, modes[m], other, 80 + m);
-        OK(end(beside));
+        OK(capture_result(beside));
         end_and_run(stream, target, 70 + m);
     }
 }
@@ -596,7 +526,7 @@ Test(capture, a_context_event_breaks_a_capture)
         OK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
         begin(stream, modes[m], target, 1);
         CHECK(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, record(context, event));
-        CHECK(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, end(stream));
+        CHECK(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, capture_result(stream));
         OK(cuEventDestroy(event));
     }
 }
@@ -648,102 +578,10 @@ Test(capture, event_queries_and_records_beside_a_capture)
     OK(cuEventSynchronize(event));
     begin(stream, CU_STREAM_CAPTURE_MODE_GLOBAL, target, 1);
     CHECK(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, cuEventQuery(event));
-    probe("event_query_in_global_capture_then_end", "%s", result_name(end(stream)));
+    probe("event_query_in_global_capture_then_end", "%s", result_name(capture_result(stream)));
     begin(stream, CU_STREAM_CAPTURE_MODE_RELAXED, target, 32);
     OK(cuEventRecord(event, beside));
     end_and_run(stream, target, 32);
-}
-
-static CUevent passed;
-static CUstream other_stream;
-
-static CUresult query_event(void)
-{
-    return cuEventQuery(passed);
-}
-
-static CUresult query_stream(void)
-{
-    return cuStreamQuery(other_stream);
-}
-
-static CUresult wait_for_event(void)
-{
-    return cuStreamWaitEvent(other_stream, passed, 0);
-}
-
-static CUresult ask_for_memory_left(void)
-{
-    return cuMemGetInfo(&(size_t){0}, &(size_t){0});
-}
-
-static CUresult register_host(void)
-{
-    static char pages[8192] __attribute__((aligned(4096)));
-    CUresult r = cuMemHostRegister(pages, 4096, 0);
-
-    return r ? r : cuMemHostUnregister(pages);
-}
-
-struct asked {
-    CUresult (*ask)(void);
-    bool relaxed;
-    CUresult result;
-};
-
-static void *ask_in_mode(void *arg)
-{
-    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-    struct asked *asked = arg;
-
-    cuCtxSetCurrent(context);
-    if (asked->relaxed)
-        cuThreadExchangeStreamCaptureMode(&mode);
-    asked->result = asked->ask();
-    if (asked->relaxed)
-        cuThreadExchangeStreamCaptureMode(&mode);
-    return NULL;
-}
-
-/* A thread whose own mode is relaxed breaks no capture by asking; in any other mode these calls are
- * like an allocation, or always pass. */
-Test(capture, what_may_be_asked_in_which_mode)
-{
-    static const struct {
-        CUresult (*ask)(void);
-        bool always;
-    } calls[] = {{query_event, false},
-                 {query_stream, false},
-                 {register_host, false},
-                 {wait_for_event, true},
-                 {ask_for_memory_left, true}};
-    CUstream stream = new_stream();
-    CUdeviceptr target = 0;
-    pthread_t thread;
-
-    other_stream = new_stream();
-    target = filled(WORDS * 4, 0);
-    OK(cuEventCreate(&passed, CU_EVENT_DISABLE_TIMING));
-    OK(cuEventRecord(passed, other_stream));
-    OK(cuCtxSynchronize());
-    for (int i = 0; i < 5 * 3 * 4; i++) {
-        const int call = i / 12, mode = i / 4 % 3;
-        struct asked asked = {calls[call].ask, i & 1, CUDA_SUCCESS};
-        const bool other = i & 2, passes = calls[call].always || asked.relaxed || mode == 2 ||
-                                           (mode == 1 && other);
-
-        begin(stream, modes[mode], target, 1);
-        if (other) {
-            cr_assert_eq(pthread_create(&thread, NULL, ask_in_mode, &asked), 0);
-            pthread_join(thread, NULL);
-        } else {
-            ask_in_mode(&asked);
-        }
-        cr_assert_eq(asked.result, passes ? CUDA_SUCCESS : CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
-                     "call %d, %s, other thread %d, relaxed %d: %s", call, mode_names[mode], other,
-                     asked.relaxed, result_name(asked.result));
-        CHECK(passes ? CUDA_SUCCESS : CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, end(stream));
-    }
 }
 
 /* In another thread: the end of its capture is refused, and memory is used. */
@@ -776,7 +614,7 @@ Test(capture, one_whose_end_is_refused_has_ended)
     cr_assert_eq(pthread_create(&thread, NULL, end_and_use_memory, &refused), 0);
     pthread_join(thread, NULL);
     cr_assert_eq(refused, CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD, "%s", result_name(refused));
-    CHECK(CUDA_ERROR_ILLEGAL_STATE, end(capturing));
+    CHECK(CUDA_ERROR_ILLEGAL_STATE, capture_result(capturing));
     begin(capturing, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, target, 8);
     end_and_run(capturing, target, 8);
 }

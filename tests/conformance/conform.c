@@ -119,6 +119,24 @@ CUstream new_stream(void)
     return stream;
 }
 
+CUstream blocking_stream(void)
+{
+    CUstream stream = NULL;
+
+    OK(cuStreamCreate(&stream, CU_STREAM_DEFAULT));
+    return stream;
+}
+
+CUresult capture_result(CUstream stream)
+{
+    CUgraph graph = NULL;
+    CUresult r = cuStreamEndCapture(stream, &graph);
+
+    if (graph)
+        OK(cuGraphDestroy(graph));
+    return r;
+}
+
 CUevent new_event(void)
 {
     CUevent event = NULL;

@@ -87,8 +87,13 @@ void access_set(CUdeviceptr ptr, size_t size, CUmemAccess_flags flags);
 /* As much physical memory of the device, made and released: what the driver says to it. */
 CUresult physical_memory(size_t size);
 
-/* A non-blocking stream of the current context. Fails the test where there is none. */
+/* A non-blocking stream of the current context, and one that waits for the legacy default stream.
+ * They fail the test where there is none. */
 CUstream new_stream(void);
+CUstream blocking_stream(void);
+
+/* Ends a capture that may have been invalidated, and says how it went. */
+CUresult capture_result(CUstream stream);
 
 /* An event without timing; a pool of the program's own of device 0. They fail the test likewise. */
 CUevent new_event(void);

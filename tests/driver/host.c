@@ -119,6 +119,9 @@ CUresult sd_mem_host_unregister(void *ptr)
 
     if (result && result != CUDA_ERROR_INVALID_CONTEXT) /* it needs none (measured on an H100) */
         return result;
+    result = sd_capture_forbids();
+    if (result)
+        return result;
     if (host_find(ptr, true, &block))
         return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
     return host_end(block);
