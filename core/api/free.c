@@ -100,12 +100,15 @@ gs_status gs_core_free(struct gs_core *core, CUdeviceptr address)
 }
 
 /* The work of another context's stream is not behind the owning context's events, and so is waited
- * for. */
+ * for: by an event where one can be recorded, so that captures begin meanwhile. */
 __attribute__((noinline)) static gs_status free_elsewhere(struct gs_core *core, CUdeviceptr address,
-                                                          CUcontext context)
+                                                          struct gs_context *context)
 {
-    const gs_status status = gs_fences_synchronize(&core->fences, context);
+    struct gs_fence fence;
+    gs_status status = gs_fence_mark(&context->arenas[0]->events, &fence);
 
+    status = status == GS_OK ? gs_fence_wait(&fence, UINT64_MAX)
+                             : gs_fences_synchronize(&core->fences, context->handle);
     return status == GS_OK ? gs_core_free(core, address) : status;
 }
 
@@ -132,5 +135,5 @@ gs_status gs_core_free_async(struct gs_core *core, CUdeviceptr address, CUstream
         return GS_OK;
     }
     gs_latch_release(&arena->lock);
-    return free_elsewhere(core, address, context->handle);
+    return free_elsewhere(core, address, context);
 }

@@ -25,12 +25,14 @@ void gs_core_sync_memops_due(struct gs_core *core)
     gs_status status = GS_OK, one;
     CUcontext handle;
 
-    if (gs_core_capturing(core) || !__atomic_load_n(&core->programs.memops_due, __ATOMIC_SEQ_CST) ||
-        !__atomic_exchange_n(&core->programs.memops_due, false, __ATOMIC_SEQ_CST))
+    if (!__atomic_load_n(&core->programs.memops_due, __ATOMIC_SEQ_CST) ||
+        !gs_fences_wait_begins(&core->fences))
         return;
-    while ((context = gs_context_next(core, context, &handle)))
-        if ((one = synchronise(core, handle)) != GS_OK)
-            status = one;
+    if (__atomic_exchange_n(&core->programs.memops_due, false, __ATOMIC_SEQ_CST))
+        while ((context = gs_context_next(core, context, &handle)))
+            if ((one = synchronise(core, handle)) != GS_OK)
+                status = one;
+    gs_fences_wait_ends(&core->fences);
     if (status != GS_OK)
         gs_log_line(
             &core->options.log, GS_LOG_WARNING,
@@ -62,11 +64,12 @@ gs_status gs_core_sync_memops(struct gs_core *core, CUdeviceptr address, bool on
     if (status == GS_OK && on && info.context) {
         if (!core->driver.ctx_get_flags || !core->driver.ctx_set_flags) {
             status = GS_NOT_OFFERED;
-        } else if (gs_core_capturing(core)) { /* one of a blocking stream would be broken by it */
+        } else if (gs_fences_wait_begins(&core->fences)) {
+            status = synchronise(core, info.context);
+            gs_fences_wait_ends(&core->fences);
+        } else { /* a capture of a blocking stream would be broken by it */
             __atomic_store_n(&core->programs.memops_due, true, __ATOMIC_SEQ_CST);
             gs_core_sync_memops_due(core); /* the last may just have ended */
-        } else {
-            status = synchronise(core, info.context);
         }
     }
     if (status == GS_OK)

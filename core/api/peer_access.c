@@ -163,12 +163,12 @@ bool gs_core_within(struct gs_core *core, struct gs_access_range range)
     return check(core, range, -1, FAR_GIVEN) == GS_OK;
 }
 
-/* A capture of another stream refuses a wait and is broken by it, but neither by a synchronous copy
- * (measured on an H200): the thread's mode is RELAXED meanwhile. */
+/* A capture of another stream, one that begins meanwhile too, refuses a wait and is broken by it,
+ * but neither by a synchronous copy (measured on an H200): the thread's mode is RELAXED then. */
 static CUresult wait_beside_captures(struct gs_core *core, CUstream stream)
 {
     CUstreamCaptureMode mode;
-    bool relaxed = gs_core_capturing(core) && gs_fences_relax(&core->fences, &mode);
+    bool relaxed = gs_fences_relax(&core->fences, &mode);
     CUresult result = core->driver.stream_synchronize(stream);
 
     if (relaxed)

@@ -9,12 +9,13 @@
  * from an exit handler.
  *
  * That is of a call by itself. While a cuMemFree of the driver's own memory (managed memory, say)
- * waits for a host function, other threads' calls that submit something wait with it (measured on
- * an H200): of those below event_record and ctx_record_event, as launches, copies and the begin of
- * a capture; not stream_wait_event, mem_get_info and mem_create. The first two are made with an
- * arena's lock held, or single-stream mode's, and then whoever wants that lock waits as long. The
- * host function ends it. It must not need a call in another thread that would pass natively and
- * needs the lock here: cuMemAllocAsync, cuMemFreeAsync, cuMemGetInfo, cuStreamWaitEvent.
+ * waits for a host function, other threads' calls that submit something to its context wait with it
+ * (measured on an H200): of those below event_record and ctx_record_event, as launches, copies and
+ * the begin of a capture; not stream_wait_event, mem_get_info and mem_create. The first two are
+ * made with an arena's lock held, or single-stream mode's, and then whoever wants that lock waits
+ * as long. The host function ends it. It must not need a call in another thread that would pass
+ * natively and needs the lock here: cuMemAllocAsync, cuMemFreeAsync, cuMemGetInfo,
+ * cuStreamWaitEvent.
  *
  * Pre-conditions, stated once:
  *   mem_create, mem_release, mem_address_reserve, mem_address_free, mem_map, mem_set_access,
@@ -59,7 +60,9 @@
  *                                 of the legacy default stream: no capture is open. Beside one of
  *                                 a stream that is blocking (flags 0) it fails with
  *                                 STREAM_CAPTURE_IMPLICIT and breaks it, in every mode; of other
- *                                 streams, those that capture too, it passes (measured).
+ *                                 streams, those that capture too, it passes (measured). The one
+ *                                 exception is a call of the program's about that very stream, in a
+ *                                 green context, which breaks it natively as well.
  *   stream_synchronize            waits for the GPU: no lock held, the stream does not capture.
  *   ctx_synchronize               waits for the GPU: no lock held, no capture open.
  *

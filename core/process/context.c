@@ -124,36 +124,43 @@ struct gs_context *gs_context_find_locked(struct gs_core *core, CUcontext handle
     return context;
 }
 
-/* By the legacy default stream, of drivers before 12.9. To ask about it breaks captures, so nobody
- * is told while one is open. */
-static CUcontext primary_of_green(struct gs_core *core)
+/* Whether the current context is a green one, by the legacy default stream: of drivers before 12.9.
+ * GS_CAPTURING: to ask about it would break a capture. */
+static gs_status is_green(struct gs_core *core, bool *ret)
 {
-    CUcontext primary = NULL;
     CUgreenCtx green = NULL;
+    CUcontext its;
 
-    if (!core->driver.stream_get_contexts || !gs_fences_wait_begins(&core->fences))
-        return NULL;
-    if (core->driver.stream_get_contexts(NULL, &primary, &green) != CUDA_SUCCESS || !green)
-        primary = NULL;
+    if (!gs_fences_wait_begins(&core->fences))
+        return GS_CAPTURING;
+    *ret = core->driver.stream_get_contexts(NULL, &its, &green) == CUDA_SUCCESS && green;
     gs_fences_wait_ends(&core->fences);
-    return primary;
+    return GS_OK;
 }
 
 /* The owner of the current context's memory, which has the handle. Only a green one has an id of
- * those. */
-static CUcontext owner_of_current(struct gs_core *core, CUcontext handle)
+ * those. GS_CAPTURING: it is not known while a capture is open, and the handle says nothing. */
+static gs_status owner_of_current(struct gs_core *core, CUcontext handle, CUcontext *ret)
 {
     const struct gs_driver *driver = &core->driver;
-    CUcontext primary = NULL;
+    gs_status status = GS_OK;
     unsigned long long id;
+    CUcontext primary;
     CUdevice device;
+    bool green = true;
 
+    *ret = handle;
+    if (driver->green_get_id ? driver->green_get_id(NULL, &id) != CUDA_SUCCESS
+                             : !driver->stream_get_contexts)
+        return GS_OK;
+    if (driver->ctx_get_device(&device) != CUDA_SUCCESS ||
+        !(primary = gs_core_primary(core, device)) || primary == handle)
+        return GS_OK;
     if (!driver->green_get_id)
-        primary = primary_of_green(core);
-    else if (driver->green_get_id(NULL, &id) == CUDA_SUCCESS &&
-             driver->ctx_get_device(&device) == CUDA_SUCCESS)
-        primary = gs_core_primary(core, device);
-    return primary ? primary : handle;
+        status = is_green(core, &green);
+    if (status == GS_OK && green)
+        *ret = primary;
+    return status;
 }
 
 CUcontext gs_context_owner(struct gs_core *core, CUcontext handle)
@@ -162,7 +169,7 @@ CUcontext gs_context_owner(struct gs_core *core, CUcontext handle)
 
     if (core->driver.ctx_push_current(handle) != CUDA_SUCCESS)
         return handle;
-    owner = owner_of_current(core, handle);
+    owner_of_current(core, handle, &owner);
     core->driver.ctx_pop_current(&popped);
     return owner;
 }
@@ -268,8 +275,9 @@ static gs_status look_up(struct gs_core *core, CUcontext handle, bool probe,
             status = gs_core_in_context(core);
             if (status == GS_OK)
                 status = core->driver.ctx_get_device(&ordinal);
+            if (status == GS_OK)
+                status = owner_of_current(core, handle, &owner);
             if (status == GS_OK) {
-                owner = owner_of_current(core, handle);
                 if (!core->probed && !gs_fences_probe(&core->fences, owner))
                     core->driver.ctx_record_event = NULL;
                 core->probed = true;

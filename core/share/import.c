@@ -191,9 +191,9 @@ void gs_import_abandon(struct gs_share *share, struct gs_import *import)
 
 /* ---- Memory of the host ---------------------------------------------------------------------- */
 
-/* `flags` beside those that all have. The address that devices know it by is the host's, as
- * everywhere where the library runs; where it is another one nothing is registered. */
-gs_status gs_host_register(struct gs_share *share, void *memory, size_t size, bool read_only)
+/* The address that devices know it by is the host's, as everywhere where the library runs; where it
+ * is another one nothing is registered. */
+static gs_status host_register(struct gs_share *share, void *memory, size_t size, bool read_only)
 {
     const struct gs_driver *driver = share->driver;
     CUdeviceptr address = 0;
@@ -214,15 +214,31 @@ gs_status gs_host_register(struct gs_share *share, void *memory, size_t size, bo
     return status == GS_OK ? GS_NOT_OFFERED : status;
 }
 
+gs_status gs_host_register(struct gs_share *share, void *memory, size_t size, bool read_only)
+{
+    CUstreamCaptureMode mode;
+    bool relaxed = gs_fences_relax(share->fences, &mode);
+    gs_status status = host_register(share, memory, size, read_only);
+
+    if (relaxed)
+        gs_fences_restore(share->fences, mode);
+    return status;
+}
+
 /* The context's end ends a registration (NULL: it has). False: the driver knows it still. */
 bool gs_host_unregister(struct gs_share *share, CUcontext context, void *memory)
 {
+    CUstreamCaptureMode mode;
     CUcontext popped;
     CUresult result;
+    bool relaxed;
 
     if (!context || share->driver->ctx_push_current(context) != CUDA_SUCCESS)
         return true;
+    relaxed = gs_fences_relax(share->fences, &mode);
     result = share->driver->mem_host_unregister(memory);
+    if (relaxed)
+        gs_fences_restore(share->fences, mode);
     share->driver->ctx_pop_current(&popped);
     if (result == CUDA_SUCCESS)
         return true;

@@ -339,6 +339,31 @@ Test(external, memory_of_the_programs_own_is_attached_where_it_is)
     cr_assert_eq(__atomic_load_n(&deleted, __ATOMIC_SEQ_CST), 2);
 }
 
+/* To register is what a capture of this thread is broken by, and so is the end of it, which comes
+ * when the GPU is done. */
+Test(external, a_capture_is_left_whole)
+{
+    CUstream stream = new_stream();
+    struct gpushim_external external;
+    uint64_t before, within;
+    CUgraph graph;
+
+    find_functions();
+    external = external_of(memfd_new(), true);
+    cr_assert_eq(attach(&external, &before), 0);
+    OK(launch_spin_fill(NULL, before, 5, WORDS, 20 * MILLISECOND));
+    cr_assert_eq(detach(before, 0), EBUSY);
+    OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    external.fd = memfd_new();
+    cr_assert_eq(attach(&external, &within), 0);
+    if (under_shim_with_events()) /* others wait for the context, and so until it ends */
+        cr_assert_eq(detach(before, LONG), 0);
+    cr_assert_eq(detach(within, 0), EBUSY);
+    OK(cuStreamEndCapture(stream, &graph));
+    cr_assert_eq(detach(within, LONG), 0);
+    OK(cuGraphDestroy(graph));
+}
+
 Test(external, it_ends_with_its_context)
 {
     struct gpushim_external external;

@@ -420,20 +420,53 @@ Test(lifetime, without_context_events_a_full_gpu_waits_for_what_was_freed_in_ord
 /* On a driver before 12.9, where the legacy default stream says it. */
 Test(lifetime, who_owns_a_contexts_memory_is_not_asked_beside_a_capture)
 {
-    CUstream stream;
+    CUstream stream, beside;
+    CUcontext context;
     CUgraph graph;
 
     fixture_start(&f);
     f.core->driver.green_get_id = NULL;
+    context = fixture_context_new();
     MUST(cuStreamCreate(&stream, CU_STREAM_DEFAULT));
+    MUST(cuStreamCreate(&beside, CU_STREAM_DEFAULT));
     MUST(gs_core_capture_begin(f.core, stream));
     MUST(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
-    MUST(gs_core_capture_begin(f.core, f.stream));
-    gs_core_capture_end(f.core, f.stream);
+    MUST(gs_core_capture_begin(f.core, beside));
+    gs_core_capture_end(f.core, beside);
     MUST(cuStreamEndCapture(stream, &graph));
     gs_core_capture_end(f.core, stream);
-    MUST(gs_core_capture_begin(f.core, f.stream));
-    gs_core_capture_end(f.core, f.stream);
+    MUST(gs_core_capture_begin(f.core, beside));
+    gs_core_capture_end(f.core, beside);
     MUST(cuGraphDestroy(graph));
-    MUST(cuStreamDestroy(stream));
+    fixture_context_end(&f, context);
+}
+
+/* There a green context whose owner cannot be asked for has none yet, and is the driver's. */
+Test(lifetime, a_green_context_that_is_first_used_beside_a_capture_is_known_after_it)
+{
+    struct gs_context *known;
+    CUdevResource processors;
+    CUdevResourceDesc description;
+    CUcontext handle;
+    CUgreenCtx green;
+    CUdeviceptr block;
+    CUgraph graph;
+
+    fixture_start(&f);
+    f.core->driver.green_get_id = NULL;
+    MUST(cuDeviceGetDevResource(0, &processors, CU_DEV_RESOURCE_TYPE_SM));
+    MUST(cuDevResourceGenerateDesc(&description, &processors, 1));
+    MUST(cuGreenCtxCreate(&green, description, 0, CU_GREEN_CTX_DEFAULT_STREAM));
+    MUST(cuCtxFromGreenCtx(&handle, green));
+    MUST(gs_core_capture_begin(f.core, f.stream));
+    MUST(cuStreamBeginCapture(f.stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    MUST(cuCtxSetCurrent(handle));
+    cr_assert_eq(gs_core_alloc(f.core, 4096, &block), GS_CAPTURING);
+    MUST(cuStreamEndCapture(f.stream, &graph));
+    gs_core_capture_end(f.core, f.stream);
+    MUST(gs_context_current(f.core, &known));
+    cr_assert_eq(known->handle, f.context);
+    MUST(cuCtxSetCurrent(f.context));
+    MUST(cuGreenCtxDestroy(green));
+    MUST(cuGraphDestroy(graph));
 }

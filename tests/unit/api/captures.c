@@ -1,0 +1,204 @@
+/* Captures that another thread begins, or ends, at the worst moment of a call of core. */
+#include <criterion/criterion.h>
+#include <pthread.h>
+#include <semaphore.h>
+
+#include "core/api/core.h"
+#include "core/api/memops.h"
+#include "core/api/peer_access.h"
+#include "core/base/clock.h"
+#include "tests/driver/softcuda.h"
+#include "tests/unit/fixture.h"
+
+FIXTURE_SUITE(captures)
+
+/* ---- One that is begun ----------------------------------------------------------------------- */
+
+#define MOMENT_NS (20 * MS) /* in which a begin that waits for nobody is done */
+
+static struct {
+    pthread_t thread;
+    unsigned flags; /* of its stream */
+    CUstreamCaptureMode mode;
+    sem_t starts, begun, may_end;
+    CUresult result;
+} other;
+
+static void *captures(void *arg)
+{
+    CUstream stream;
+    CUgraph graph;
+
+    (void)arg;
+    MUST(cuCtxSetCurrent(f.context));
+    MUST(cuStreamCreate(&stream, other.flags));
+    sem_post(&other.starts);
+    MUST(gs_core_capture_begin(f.core, stream));
+    MUST(cuStreamBeginCapture(stream, other.mode));
+    sem_post(&other.begun);
+    sem_wait(&other.may_end);
+    other.result = cuStreamEndCapture(stream, &graph);
+    gs_core_capture_end(f.core, stream);
+    return NULL;
+}
+
+static void begin_elsewhere(unsigned flags, CUstreamCaptureMode mode)
+{
+    other.flags = flags;
+    other.mode = mode;
+    sem_init(&other.starts, 0, 0);
+    sem_init(&other.begun, 0, 0);
+    sem_init(&other.may_end, 0, 0);
+    cr_assert_eq(pthread_create(&other.thread, NULL, captures, NULL), 0);
+    sem_wait(&other.starts);
+}
+
+static void must_be_whole(void)
+{
+    sem_post(&other.may_end);
+    pthread_join(other.thread, NULL);
+    cr_assert_eq(other.result, CUDA_SUCCESS, "the capture is broken: %d", (int)other.result);
+}
+
+static CUresult flags_at_a_begin(unsigned flags)
+{
+    begin_elsewhere(CU_STREAM_DEFAULT, CU_STREAM_CAPTURE_MODE_RELAXED);
+    gs_rest_ns(MOMENT_NS);
+    return cuCtxSetFlags(flags);
+}
+
+Test(captures, of_a_blocking_stream_begin_behind_sync_memops, .timeout = 60)
+{
+    fixture_start(&f);
+    fixture_driver(&f)->ctx_set_flags = flags_at_a_begin;
+    MUST(gs_core_sync_memops(f.core, must_alloc(&f, 4096), true));
+    must_be_whole();
+}
+
+Test(captures, of_a_blocking_stream_begin_behind_sync_memops_that_waited_for_one, .timeout = 60)
+{
+    CUdeviceptr block;
+    CUgraph graph;
+
+    fixture_start(&f);
+    fixture_driver(&f)->ctx_set_flags = flags_at_a_begin;
+    block = must_alloc(&f, 4096);
+    MUST(gs_core_capture_begin(f.core, f.stream));
+    MUST(cuStreamBeginCapture(f.stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    MUST(gs_core_sync_memops(f.core, block, true));
+    MUST(cuStreamEndCapture(f.stream, &graph));
+    gs_core_capture_end(f.core, f.stream);
+    must_be_whole();
+}
+
+static CUresult synchronise_at_a_begin(CUstream stream)
+{
+    begin_elsewhere(CU_STREAM_NON_BLOCKING, CU_STREAM_CAPTURE_MODE_GLOBAL);
+    sem_wait(&other.begun);
+    return cuStreamSynchronize(stream);
+}
+
+Test(captures, in_global_mode_begin_within_a_copy_between_devices, .timeout = 60)
+{
+    fixture_start(&f);
+    fixture_driver(&f)->stream_synchronize = synchronise_at_a_begin;
+    MUST(gs_core_owner_enter(f.core, must_alloc(&f, 4096), f.stream));
+    gs_core_owner_leave(f.core);
+    must_be_whole();
+}
+
+/* ---- One that begins while a free waits ------------------------------------------------------ */
+
+static sem_t waits;
+static CUdeviceptr freed;
+
+static CUresult record_seen(CUcontext context, CUevent event)
+{
+    const CUresult result = cuCtxRecordEvent(context, event);
+
+    sem_post(&waits);
+    return result;
+}
+
+static CUresult synchronise_seen(void)
+{
+    sem_post(&waits);
+    return cuCtxSynchronize();
+}
+
+/* In a stream of another context, where a fill stands still. */
+static void *frees_elsewhere(void *arg)
+{
+    CUcontext context = fixture_context_new();
+    CUdeviceptr target;
+    CUstream stream;
+
+    (void)arg;
+    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    MUST(cuMemAlloc(&target, 4096));
+    softcuda_hold(1);
+    MUST(cuMemsetD32Async(target, 1, 1024, stream));
+    MUST(gs_core_free_async(f.core, freed, stream));
+    MUST(cuMemFree(target));
+    fixture_context_end(&f, context);
+    return NULL;
+}
+
+Test(captures, begin_while_a_free_waits_for_another_contexts_work, .timeout = 60)
+{
+    pthread_t thread;
+    CUgraph graph;
+
+    if (fixture_is_old())
+        cr_skip_test("there such a free holds up begins of captures");
+    sem_init(&waits, 0, 0);
+    fixture_start(&f);
+    freed = must_alloc(&f, 4096);
+    fixture_driver(&f)->ctx_record_event = record_seen;
+    fixture_driver(&f)->ctx_synchronize = synchronise_seen;
+    cr_assert_eq(pthread_create(&thread, NULL, frees_elsewhere, NULL), 0);
+    sem_wait(&waits);
+    MUST(gs_core_capture_begin(f.core, f.stream));
+    MUST(cuStreamBeginCapture(f.stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    MUST(cuStreamEndCapture(f.stream, &graph));
+    gs_core_capture_end(f.core, f.stream);
+    softcuda_hold(0);
+    pthread_join(thread, NULL);
+}
+
+/* ---- One that ends --------------------------------------------------------------------------- */
+
+static bool ends; /* when it was seen */
+
+bool __real_gs_fences_wait_begins(struct gs_fences *fences);
+bool __wrap_gs_fences_wait_begins(struct gs_fences *fences);
+
+bool __wrap_gs_fences_wait_begins(struct gs_fences *fences)
+{
+    const bool none = __real_gs_fences_wait_begins(fences);
+    CUgraph graph;
+
+    if (none || !ends)
+        return none;
+    ends = false;
+    MUST(cuStreamEndCapture(f.stream, &graph));
+    gs_core_capture_end(f.core, f.stream);
+    MUST(cuGraphDestroy(graph));
+    return none;
+}
+
+Test(captures, that_end_meanwhile_leave_sync_memops_set, .timeout = 60)
+{
+    unsigned flags = 0;
+    CUdeviceptr block;
+
+    fixture_start(&f);
+    block = must_alloc(&f, 4096);
+    MUST(gs_core_capture_begin(f.core, f.stream));
+    MUST(cuStreamBeginCapture(f.stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    ends = true;
+    MUST(gs_core_sync_memops(f.core, block, true));
+    cr_assert_not(ends, "the moment did not come");
+    MUST(cuCtxGetFlags(&flags));
+    cr_assert(flags & CU_CTX_SYNC_MEMOPS);
+}
