@@ -104,11 +104,11 @@ gs_status gs_core_free(struct gs_core *core, CUdeviceptr address)
 __attribute__((noinline)) static gs_status free_elsewhere(struct gs_core *core, CUdeviceptr address,
                                                           struct gs_context *context)
 {
-    struct gs_fence fence;
-    gs_status status = gs_fence_mark(&context->arenas[0]->events, &fence);
+    const CUcontext handle = context->handle;
+    gs_status status = gs_context_await_work(context, UINT64_MAX);
 
-    status = status == GS_OK ? gs_fence_wait(&fence, UINT64_MAX)
-                             : gs_fences_synchronize(&core->fences, context->handle);
+    if (status != GS_OK)
+        status = gs_fences_synchronize(&core->fences, handle);
     return status == GS_OK ? gs_core_free(core, address) : status;
 }
 

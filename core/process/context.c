@@ -546,6 +546,18 @@ gs_status gs_context_lock_around(struct gs_core *core, CUdeviceptr address,
     return GS_INVALID;
 }
 
+gs_status gs_context_await_work(struct gs_context *context, uint64_t until_ns)
+{
+    struct gs_arena *arena = context->arenas[0];
+    struct gs_fence fence = {0};
+    gs_status status;
+
+    gs_latch_take(&arena->lock);
+    status = arena->dead || arena->leaving ? GS_OK : gs_fence_mark(&arena->events, &fence);
+    gs_latch_release(&arena->lock);
+    return status == GS_OK ? gs_fence_wait(&fence, until_ns) : status;
+}
+
 CUcontext gs_context_of_device(struct gs_core *core, CUdevice ordinal)
 {
     CUcontext handle = NULL;

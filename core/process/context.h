@@ -206,6 +206,9 @@ void gs_contexts_alive(struct gs_core *core, struct gs_contexts *ret_contexts);
 
 /* A context of the device that is not about to go; NULL: there is none. */
 CUcontext gs_context_of_device(struct gs_core *core, CUdevice ordinal);
+/* Waits, until `until_ns` at most, for all that was submitted to a context; captures begin
+ * meanwhile. GS_OK where it has ended or is about to; else as gs_fence_mark and gs_fence_wait. */
+gs_status gs_context_await_work(struct gs_context *context, uint64_t until_ns);
 /* The device of a context; false: the driver will say what is wrong with that. */
 bool gs_context_device(struct gs_core *core, CUcontext handle, CUdevice *ret_device);
 /* What the driver has free of it, and in all; false: it cannot be asked there (NULL: nowhere). */

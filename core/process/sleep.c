@@ -97,19 +97,6 @@ void gs_core_sleep_took(const struct gs_core *core, char *ret_text, size_t size)
 
 /* ---- Waiting --------------------------------------------------------------------------------- */
 
-/* All that was submitted to one. */
-static gs_status await_context(struct gs_context *context, uint64_t until_ns)
-{
-    struct gs_arena *arena = context->arenas[0];
-    struct gs_fence fence = {0};
-    gs_status status;
-
-    gs_latch_take(&arena->lock);
-    status = arena->dead || arena->leaving ? GS_OK : gs_fence_mark(&arena->events, &fence);
-    gs_latch_release(&arena->lock);
-    return status == GS_OK ? gs_fence_wait(&fence, until_ns) : status;
-}
-
 static bool refuse_capture(struct gs_core *core, struct gs_sleep_why *why)
 {
     uint64_t stream;
@@ -140,7 +127,7 @@ bool gs_core_await_work(struct gs_core *core, uint64_t until_ns, struct gs_sleep
     CUcontext handle;
 
     while ((context = gs_context_next(core, context, &handle))) {
-        const gs_status status = await_context(context, until_ns);
+        const gs_status status = gs_context_await_work(context, until_ns);
         if (status == GS_CAPTURING)
             return refuse_capture(core, why);
         if (status == (gs_status)CUDA_ERROR_NOT_READY)
