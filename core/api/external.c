@@ -36,10 +36,14 @@ gs_status gs_core_attach(struct gs_core *core, const struct gs_external_memory *
     CUcontext primary, popped;
     CUdevice current;
     gs_status status;
+    bool turn;
 
     if (core->driver.ctx_get_device(&current) == CUDA_SUCCESS && current == device)
         return attach_here(core, memory, owner, ret_address, ret_context);
+    turn = gs_core_primary_turn(core, device);
     primary = gs_is_device(device) ? gs_core_primary(core, device) : NULL;
+    if (turn)
+        gs_core_primary_turn_end(core, device);
     if (!primary || core->driver.ctx_push_current(primary) != CUDA_SUCCESS)
         return GS_NO_CONTEXT;
     status = attach_here(core, memory, owner, ret_address, ret_context);

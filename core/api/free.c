@@ -33,7 +33,8 @@ pass_waiting(struct gs_core *core, struct gs_arena *arena, struct gs_block *bloc
     gs_status status;
 
     gs_arena_unlive_locked(arena, block);
-    gs_arena_take_open_locked(arena, &freed);
+    if (!gs_arena_take_open_locked(arena, &freed))
+        arena->epochs.aside++;
     gs_block_list_push(&freed, block);
     gs_latch_release(&arena->lock);
     status = gs_fences_synchronize(&core->fences, arena->context);
@@ -79,18 +80,20 @@ static inline bool is_in_ended(struct gs_core *core)
            gs_core_in_context(core) == (gs_status)CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
 
-gs_status gs_core_free(struct gs_core *core, CUdeviceptr address)
+/* `id`: of the block that it has to be still; 0: any. */
+static inline gs_status free_block(struct gs_core *core, CUdeviceptr address, uint64_t id)
 {
     struct gs_block *block;
     struct gs_arena *arena;
-    gs_status status;
+    gs_status status = lock_live(core, address, &block);
 
-    if (is_in_ended(core))
-        return (gs_status)CUDA_ERROR_CONTEXT_IS_DESTROYED;
-    status = lock_live(core, address, &block);
     if (status != GS_OK)
         return status;
     arena = block->piece->arena;
+    if (id && block->id != id) {
+        gs_latch_release(&arena->lock);
+        return GS_NOT_LIVE;
+    }
     if (core->options.free_native || waits_locked(core, block))
         status = pass_waiting(core, arena, block);
     else
@@ -99,17 +102,24 @@ gs_status gs_core_free(struct gs_core *core, CUdeviceptr address)
     return status;
 }
 
+gs_status gs_core_free(struct gs_core *core, CUdeviceptr address)
+{
+    if (is_in_ended(core))
+        return (gs_status)CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    return free_block(core, address, 0);
+}
+
 /* The work of another context's stream is not behind the owning context's events, and so is waited
  * for: by an event where one can be recorded, so that captures begin meanwhile. */
 __attribute__((noinline)) static gs_status free_elsewhere(struct gs_core *core, CUdeviceptr address,
-                                                          struct gs_context *context)
+                                                          uint64_t id, struct gs_context *context)
 {
     const CUcontext handle = context->handle;
     gs_status status = gs_context_await_work(context, UINT64_MAX);
 
     if (status != GS_OK)
         status = gs_fences_synchronize(&core->fences, handle);
-    return status == GS_OK ? gs_core_free(core, address) : status;
+    return status == GS_OK ? free_block(core, address, id) : status;
 }
 
 gs_status gs_core_free_async(struct gs_core *core, CUdeviceptr address, CUstream stream)
@@ -118,7 +128,7 @@ gs_status gs_core_free_async(struct gs_core *core, CUdeviceptr address, CUstream
     struct gs_block *block;
     struct gs_arena *arena;
     gs_status status;
-    uint64_t key;
+    uint64_t key, id;
 
     if (!gs_map_find(&core->map, address))
         return GS_NOT_OURS;
@@ -134,6 +144,7 @@ gs_status gs_core_free_async(struct gs_core *core, CUdeviceptr address, CUstream
         gs_latch_release(&arena->lock);
         return GS_OK;
     }
+    id = block->id;
     gs_latch_release(&arena->lock);
-    return free_elsewhere(core, address, context);
+    return free_elsewhere(core, address, id, context);
 }

@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 
+#include "core/base/cancel.h"
 #include "core/base/clock.h"
 
 #define PAUSE_NS UINT64_C(20000) /* between two looks at who waits */
@@ -142,6 +143,7 @@ static gs_status register_and_end(struct gs_fences *fences)
 
 gs_status gs_fences_synchronize(struct gs_fences *fences, CUcontext context)
 {
+    GS_UNCANCELLED; /* or begins of captures would wait for good */
     const struct gs_driver *driver = fences->driver;
     gs_status status = driver->ctx_push_current(context);
     CUcontext popped;

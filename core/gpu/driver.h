@@ -56,8 +56,7 @@
  *   memcpy_dtoh_async, memcpy_htod_async, ctx_get_limit, ctx_set_limit
  *                                 of a process that falls asleep or wakes (core/process/sleep.h): a
  *                                 context is current, no capture is open, no lock held.
- *   stream_get_ctx, stream_get_contexts
- *                                 of the legacy default stream: no capture is open. Beside one of
+ *   stream_get_ctx                of the legacy default stream: no capture is open. Beside one of
  *                                 a stream that is blocking (flags 0) it fails with
  *                                 STREAM_CAPTURE_IMPLICIT and breaks it, in every mode; of other
  *                                 streams, those that capture too, it passes (measured). The one
@@ -73,10 +72,6 @@
 
 #include <cuda.h>
 
-#if CUDA_VERSION < 12090
-CUresult CUDAAPI cuGreenCtxGetId(CUgreenCtx, unsigned long long *);
-#endif
-
 /* OP(field, exact symbol, required) */
 #define GS_DRIVER_OPS(OP)                                           \
     OP(ctx_get_current, cuCtxGetCurrent, 1)                         \
@@ -87,7 +82,6 @@ CUresult CUDAAPI cuGreenCtxGetId(CUgreenCtx, unsigned long long *);
     OP(ctx_synchronize, cuCtxSynchronize, 1)                        \
     OP(ctx_record_event, cuCtxRecordEvent, 0)                       \
     OP(ctx_from_green, cuCtxFromGreenCtx, 0)                        \
-    OP(green_get_id, cuGreenCtxGetId, 0)                            \
     OP(ctx_get_api_version, cuCtxGetApiVersion, 1)                  \
     OP(primary_ctx_get_state, cuDevicePrimaryCtxGetState, 1)        \
     OP(primary_ctx_retain, cuDevicePrimaryCtxRetain, 1)             \
@@ -110,7 +104,6 @@ CUresult CUDAAPI cuGreenCtxGetId(CUgreenCtx, unsigned long long *);
     OP(stream_synchronize, cuStreamSynchronize, 1)                  \
     OP(stream_wait_event, cuStreamWaitEvent, 1)                     \
     OP(stream_get_ctx, cuStreamGetCtx, 1)                           \
-    OP(stream_get_contexts, cuStreamGetCtx_v2, 0)                   \
     OP(exchange_capture_mode, cuThreadExchangeStreamCaptureMode, 0) \
     OP(stream_is_capturing, cuStreamIsCapturing, 0)                 \
     OP(mem_get_info, cuMemGetInfo_v2, 0)                            \

@@ -124,54 +124,22 @@ struct gs_context *gs_context_find_locked(struct gs_core *core, CUcontext handle
     return context;
 }
 
-/* Whether the current context is a green one, by the legacy default stream: of drivers before 12.9.
- * GS_CAPTURING: to ask about it would break a capture. */
-static gs_status is_green(struct gs_core *core, bool *ret)
+/* The owner of the memory that is allocated under a handle. The contexts' lock is held. */
+static CUcontext owner_locked(const struct gs_core *core, CUcontext handle)
 {
-    CUgreenCtx green = NULL;
-    CUcontext its;
-
-    if (!gs_fences_wait_begins(&core->fences))
-        return GS_CAPTURING;
-    *ret = core->driver.stream_get_contexts(NULL, &its, &green) == CUDA_SUCCESS && green;
-    gs_fences_wait_ends(&core->fences);
-    return GS_OK;
-}
-
-/* The owner of the current context's memory, which has the handle. Only a green one has an id of
- * those. GS_CAPTURING: it is not known while a capture is open, and the handle says nothing. */
-static gs_status owner_of_current(struct gs_core *core, CUcontext handle, CUcontext *ret)
-{
-    const struct gs_driver *driver = &core->driver;
-    gs_status status = GS_OK;
-    unsigned long long id;
-    CUcontext primary;
-    CUdevice device;
-    bool green = true;
-
-    *ret = handle;
-    if (driver->green_get_id ? driver->green_get_id(NULL, &id) != CUDA_SUCCESS
-                             : !driver->stream_get_contexts)
-        return GS_OK;
-    if (driver->ctx_get_device(&device) != CUDA_SUCCESS ||
-        !(primary = gs_core_primary(core, device)) || primary == handle)
-        return GS_OK;
-    if (!driver->green_get_id)
-        status = is_green(core, &green);
-    if (status == GS_OK && green)
-        *ret = primary;
-    return status;
+    gs_lock_assert_held(&core->lock);
+    for (const struct gs_green *green = core->programs.greens; green; green = green->next)
+        if (green->handle == handle)
+            return green->primary;
+    return handle;
 }
 
 CUcontext gs_context_owner(struct gs_core *core, CUcontext handle)
 {
-    CUcontext owner, popped;
-
-    if (core->driver.ctx_push_current(handle) != CUDA_SUCCESS)
-        return handle;
-    owner_of_current(core, handle, &owner);
-    core->driver.ctx_pop_current(&popped);
-    return owner;
+    gs_lock_take(&core->lock);
+    handle = owner_locked(core, handle);
+    gs_lock_release(&core->lock);
+    return handle;
 }
 
 #define GOING_STEP_NS 50000
@@ -275,9 +243,8 @@ static gs_status look_up(struct gs_core *core, CUcontext handle, bool probe,
             status = gs_core_in_context(core);
             if (status == GS_OK)
                 status = core->driver.ctx_get_device(&ordinal);
-            if (status == GS_OK)
-                status = owner_of_current(core, handle, &owner);
             if (status == GS_OK) {
+                owner = owner_locked(core, handle);
                 if (!core->probed && !gs_fences_probe(&core->fences, owner))
                     core->driver.ctx_record_event = NULL;
                 core->probed = true;

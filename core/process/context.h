@@ -75,11 +75,18 @@ struct gs_releases {
     uint64_t growths_begun, growths_ended;
 };
 
+/* A green context that is there. */
+struct gs_green {
+    struct gs_green *next;
+    CUcontext handle, primary; /* the owner of its memory */
+};
+
 /* What the program does by itself. */
 struct gs_programs {
     void (*unmapping)(uint64_t address, size_t size); /* its listener; atomic; may be NULL */
     struct gs_own *own; /* the memory that it maps; NULL: not followed */
-    bool memops_due;    /* atomic: core/api/memops.c */
+    struct gs_green *greens;
+    bool memops_due; /* atomic: core/api/memops.c */
 };
 
 /* Contexts that are gone. */

@@ -160,13 +160,6 @@ void gs_contexts_alive(struct gs_core *core, struct gs_contexts *ret_contexts)
     ret_contexts->count = count;
 }
 
-void gs_core_green_gone(struct gs_core *core, CUcontext handle)
-{
-    __atomic_store_n(&core->gone.ever, true, __ATOMIC_RELAXED);
-    if (handle)
-        gs_fences_capture_context_gone(&core->fences, handle);
-}
-
 void gs_core_context_gone(struct gs_core *core, CUcontext handle, struct gs_context *context)
 {
     struct gs_arena *arena;

@@ -2,6 +2,8 @@
  * (core/process/process.h). */
 #include "core/process/context.h"
 
+#include <stdlib.h>
+
 #define TURN_STEP_NS 50000
 
 static _Thread_local char self; /* its address is this thread's name */
@@ -23,6 +25,41 @@ CUdevice gs_core_green_device(struct gs_core *core, CUgreenCtx green, CUcontext 
         !gs_context_device(core, *ret_handle, &device))
         return -1;
     return device;
+}
+
+struct gs_green *gs_core_green_new(void)
+{
+    return calloc(1, sizeof(struct gs_green));
+}
+
+void gs_core_green_made(struct gs_core *core, struct gs_green *note, CUgreenCtx green,
+                        CUdevice device)
+{
+    if (!green || !core->driver.ctx_from_green ||
+        core->driver.ctx_from_green(&note->handle, green) != CUDA_SUCCESS ||
+        !(note->primary = gs_core_primary(core, device))) { /* it keeps that active */
+        free(note);
+        return;
+    }
+    gs_lock_take(&core->lock);
+    note->next = core->programs.greens;
+    core->programs.greens = note;
+    gs_lock_release(&core->lock);
+}
+
+void gs_core_green_gone(struct gs_core *core, CUcontext handle)
+{
+    struct gs_green **at = &core->programs.greens, *gone;
+
+    __atomic_store_n(&core->gone.ever, true, __ATOMIC_RELAXED);
+    gs_fences_capture_context_gone(&core->fences, handle);
+    gs_lock_take(&core->lock);
+    while (*at && (*at)->handle != handle)
+        at = &(*at)->next;
+    if ((gone = *at))
+        *at = gone->next;
+    gs_lock_release(&core->lock);
+    free(gone);
 }
 
 bool gs_core_primary_turn(struct gs_core *core, CUdevice device)

@@ -161,6 +161,11 @@ CUcontext gs_core_primary(struct gs_core *core, CUdevice device);
 bool gs_core_primary_active(struct gs_core *core, CUdevice device);
 /* The device whose primary context a green one is part of, and its handle; -1 where it is none. */
 CUdevice gs_core_green_device(struct gs_core *core, CUgreenCtx green, CUcontext *ret_handle);
+/* A green context's memory is its primary one's: a note of that is made before the driver makes one
+ * (NULL: no host memory), and core's from then on that it has, or has not (`green` NULL). */
+struct gs_green *gs_core_green_new(void);
+void gs_core_green_made(struct gs_core *core, struct gs_green *note, CUgreenCtx green,
+                        CUdevice device);
 /* The driver has destroyed it, its streams and their captures. */
 void gs_core_green_gone(struct gs_core *core, CUcontext handle);
 

@@ -32,9 +32,11 @@ static void wait_for_all_locked(struct gs_arena *arena, const struct gs_patience
         continue;
 }
 
+#define ASIDE_STEP_NS 50000
+
 /* While a capture is open, or on a driver without cuCtxRecordEvent, no event can be recorded behind
- * what is freed. What cuMemFree freed is waited for as that call does natively. The lock is held,
- * and let go meanwhile. */
+ * what is freed. What cuMemFree freed is waited for as that call does natively, also where another
+ * thread is at that. The lock is held, and let go meanwhile. */
 static void wait_without_events_locked(struct gs_core *core, struct gs_arena *arena)
 {
     const CUcontext context = arena->context;
@@ -42,6 +44,11 @@ static void wait_without_events_locked(struct gs_core *core, struct gs_arena *ar
     gs_status status;
 
     gs_latch_assert_held(&arena->lock);
+    while (arena->epochs.aside > 0) {
+        gs_latch_release(&arena->lock);
+        gs_rest_ns(ASIDE_STEP_NS);
+        gs_latch_take(&arena->lock);
+    }
     if ((core->driver.ctx_record_event && !gs_fences_capturing(&core->fences)) ||
         !gs_arena_take_open_locked(arena, &freed))
         return;

@@ -64,8 +64,20 @@ GS_HOOK CUresult CUDAAPI cuGreenCtxCreate(CUgreenCtx *phCtx, CUdevResourceDesc d
                                           unsigned int flags)
 {
     GS_AT_GATE(cuGreenCtxCreate);
-    return GS_NOTED(GS_WITH_ROOM(dev, 0, gs_real.cuGreenCtxCreate(phCtx, desc, dev, flags)),
-                    gs_single_drain(gs_single, "a green context"));
+    struct gs_green *note;
+    CUresult result;
+
+    if (!gs_state_enter())
+        return gs_real.cuGreenCtxCreate(phCtx, desc, dev, flags);
+    GS_KEEP_CALLER;
+    note = gs_core_green_new();
+    if (!note)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    result = GS_WITH_ROOM(dev, 0, gs_real.cuGreenCtxCreate(phCtx, desc, dev, flags));
+    gs_core_green_made(gs_core, note, result == CUDA_SUCCESS ? *phCtx : NULL, dev);
+    if (result == CUDA_SUCCESS)
+        gs_single_drain(gs_single, "a green context");
+    return result;
 }
 
 #define ATTRIBUTES_MOST 64

@@ -166,6 +166,57 @@ Test(captures, begin_while_a_free_waits_for_another_contexts_work, .timeout = 60
     pthread_join(thread, NULL);
 }
 
+/* ---- One that is open ------------------------------------------------------------------------ */
+
+static CUresult unregister_seen(void *page)
+{
+    sem_post(&waits);
+    return cuMemHostUnregister(page);
+}
+
+static void *allocates_half(void *arg)
+{
+    CUdeviceptr block;
+
+    MUST(cuCtxSetCurrent(f.context));
+    MUST(gs_core_alloc(f.core, *(const size_t *)arg, &block));
+    MUST(gs_core_free(f.core, block));
+    return NULL;
+}
+
+/* The driver has waited in the free. */
+Test(captures, what_was_freed_before_one_is_waited_for_by_two_threads, .timeout = 60)
+{
+    CUdeviceptr first, second;
+    pthread_t threads[2];
+    size_t left, total, half;
+    CUgraph graph;
+
+    sem_init(&waits, 0, 0);
+    fixture_start(&f);
+    MUST(cuMemGetInfo(&left, &total));
+    half = left / 8 * 3;
+    first = must_alloc(&f, half);
+    second = must_alloc(&f, half);
+    MUST(gs_core_capture_begin(f.core, f.stream));
+    MUST(cuStreamBeginCapture(f.stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    softcuda_hold(1);
+    MUST(cuMemsetD32Async(first, 1, 1024, CU_STREAM_PER_THREAD));
+    MUST(gs_core_free(f.core, first));
+    MUST(gs_core_free(f.core, second));
+    fixture_driver(&f)->mem_host_unregister = unregister_seen;
+    cr_assert_eq(pthread_create(&threads[0], NULL, allocates_half, &half), 0);
+    sem_wait(&waits);
+    cr_assert_eq(pthread_create(&threads[1], NULL, allocates_half, &half), 0);
+    gs_rest_ns(5 * MOMENT_NS);
+    softcuda_hold(0);
+    for (int i = 0; i < 2; i++)
+        pthread_join(threads[i], NULL);
+    MUST(cuStreamEndCapture(f.stream, &graph));
+    gs_core_capture_end(f.core, f.stream);
+    MUST(cuGraphDestroy(graph));
+}
+
 /* ---- One that ends --------------------------------------------------------------------------- */
 
 static bool ends; /* when it was seen */

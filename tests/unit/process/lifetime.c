@@ -1,6 +1,9 @@
 /* Contexts that end, drivers that cannot, calls that fail: nothing is lost or used too early. */
 #include <criterion/criterion.h>
 
+#include <pthread.h>
+#include <semaphore.h>
+
 #include "core/process/context.h"
 #include "core/process/reclaim.h"
 #include "tests/check.h"
@@ -417,56 +420,89 @@ Test(lifetime, without_context_events_a_full_gpu_waits_for_what_was_freed_in_ord
     softcuda_without("");
 }
 
-/* On a driver before 12.9, where the legacy default stream says it. */
-Test(lifetime, who_owns_a_contexts_memory_is_not_asked_beside_a_capture)
-{
-    CUstream stream, beside;
-    CUcontext context;
-    CUgraph graph;
-
-    fixture_start(&f);
-    f.core->driver.green_get_id = NULL;
-    context = fixture_context_new();
-    MUST(cuStreamCreate(&stream, CU_STREAM_DEFAULT));
-    MUST(cuStreamCreate(&beside, CU_STREAM_DEFAULT));
-    MUST(gs_core_capture_begin(f.core, stream));
-    MUST(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
-    MUST(gs_core_capture_begin(f.core, beside));
-    gs_core_capture_end(f.core, beside);
-    MUST(cuStreamEndCapture(stream, &graph));
-    gs_core_capture_end(f.core, stream);
-    MUST(gs_core_capture_begin(f.core, beside));
-    gs_core_capture_end(f.core, beside);
-    MUST(cuGraphDestroy(graph));
-    fixture_context_end(&f, context);
-}
-
-/* There a green context whose owner cannot be asked for has none yet, and is the driver's. */
-Test(lifetime, a_green_context_that_is_first_used_beside_a_capture_is_known_after_it)
+/* Beside a capture as well, when the driver could not be asked. */
+Test(lifetime, a_green_contexts_memory_is_its_primary_ones_until_it_ends)
 {
     struct gs_context *known;
     CUdevResource processors;
     CUdevResourceDesc description;
     CUcontext handle;
     CUgreenCtx green;
-    CUdeviceptr block;
     CUgraph graph;
 
     fixture_start(&f);
-    f.core->driver.green_get_id = NULL;
     MUST(cuDeviceGetDevResource(0, &processors, CU_DEV_RESOURCE_TYPE_SM));
     MUST(cuDevResourceGenerateDesc(&description, &processors, 1));
     MUST(cuGreenCtxCreate(&green, description, 0, CU_GREEN_CTX_DEFAULT_STREAM));
+    gs_core_green_made(f.core, gs_core_green_new(), green, 0);
     MUST(cuCtxFromGreenCtx(&handle, green));
     MUST(gs_core_capture_begin(f.core, f.stream));
     MUST(cuStreamBeginCapture(f.stream, CU_STREAM_CAPTURE_MODE_RELAXED));
     MUST(cuCtxSetCurrent(handle));
-    cr_assert_eq(gs_core_alloc(f.core, 4096, &block), GS_CAPTURING);
-    MUST(cuStreamEndCapture(f.stream, &graph));
-    gs_core_capture_end(f.core, f.stream);
     MUST(gs_context_current(f.core, &known));
     cr_assert_eq(known->handle, f.context);
+    cr_assert_eq(gs_context_owner(f.core, handle), f.context);
+    MUST(cuStreamEndCapture(f.stream, &graph));
+    gs_core_capture_end(f.core, f.stream);
+    MUST(cuGraphDestroy(graph));
     MUST(cuCtxSetCurrent(f.context));
     MUST(cuGreenCtxDestroy(green));
-    MUST(cuGraphDestroy(graph));
+    gs_core_green_gone(f.core, handle);
+    cr_assert_eq(gs_context_owner(f.core, handle), handle, "it may be another context's");
+}
+
+/* ---- Frees in another context's stream ---- */
+
+static sem_t waits;
+static CUdeviceptr freed;
+
+static CUresult record_seen(CUcontext context, CUevent event)
+{
+    const CUresult result = cuCtxRecordEvent(context, event);
+
+    sem_post(&waits);
+    return result;
+}
+
+static CUresult synchronise_seen(void)
+{
+    sem_post(&waits);
+    return cuCtxSynchronize();
+}
+
+static void *frees_elsewhere(void *arg)
+{
+    CUcontext context = fixture_context_new();
+    CUdeviceptr target;
+    CUstream stream;
+
+    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    MUST(cuMemAlloc(&target, 4096));
+    fixture_spin_fill(&f, stream, target, 1, 1, 200 * MS);
+    *(gs_status *)arg = gs_core_free_async(f.core, freed, stream);
+    MUST(cuMemFree(target));
+    fixture_context_end(&f, context);
+    return NULL;
+}
+
+/* It is the later free that finds nothing, and what is at the address since stays. */
+Test(lifetime, a_block_that_another_thread_frees_meanwhile_is_freed_once)
+{
+    gs_status status = GS_OK;
+    CUdeviceptr again;
+    pthread_t thread;
+
+    sem_init(&waits, 0, 0);
+    fixture_start(&f);
+    freed = must_alloc(&f, 4 * MIB);
+    f.core->driver.ctx_record_event = f.core->driver.ctx_record_event ? record_seen : NULL;
+    f.core->driver.ctx_synchronize = synchronise_seen;
+    cr_assert_eq(pthread_create(&thread, NULL, frees_elsewhere, &status), 0);
+    sem_wait(&waits);
+    MUST(gs_core_free(f.core, freed));
+    again = must_alloc(&f, 4 * MIB);
+    cr_assert_eq(again, freed);
+    pthread_join(thread, NULL);
+    cr_assert_eq(status, GS_NOT_LIVE);
+    MUST(gs_core_free(f.core, again));
 }
