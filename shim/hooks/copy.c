@@ -29,7 +29,8 @@ __attribute__((noinline)) static CUresult around(enum gs_way way, CUdeviceptr ds
         return gs_real.cuMemcpyPeerAsync(dst, gs_core_copy_context(gs_core, dst), src,
                                          gs_core_copy_context(gs_core, src), bytes, stream);
     }
-    result = GS_WAY_IN_OWNER(gs_ours(dst) ? dst : src, stream, gs_real.cuMemcpy(dst, src, bytes));
+    result =
+        GS_WAY_IN_OWNER(gs_ours(dst) ? dst : src, stream, gs_real.cuMemcpy_ptds(dst, src, bytes));
     /* The other side may be device memory that the owner does not reach. */
     return result == CUDA_ERROR_INVALID_VALUE ? between_owners(dst, src, bytes) : result;
 }
@@ -40,7 +41,7 @@ __attribute__((noinline)) static CUresult around_in(enum gs_way way, CUdeviceptr
     if (way != GS_WAY_APART)
         return CUDA_ERROR_INVALID_VALUE;
     GS_KEEP_ERRNO;
-    return GS_WAY_IN_OWNER(dst, stream, gs_real.cuMemcpyHtoD_v2(dst, src, bytes));
+    return GS_WAY_IN_OWNER(dst, stream, gs_real.cuMemcpyHtoD_v2_ptds(dst, src, bytes));
 }
 
 __attribute__((noinline)) static CUresult around_out(enum gs_way way, void *dst, CUdeviceptr src,
@@ -49,7 +50,7 @@ __attribute__((noinline)) static CUresult around_out(enum gs_way way, void *dst,
     if (way != GS_WAY_APART)
         return CUDA_ERROR_INVALID_VALUE;
     GS_KEEP_ERRNO;
-    return GS_WAY_IN_OWNER(src, stream, gs_real.cuMemcpyDtoH_v2(dst, src, bytes));
+    return GS_WAY_IN_OWNER(src, stream, gs_real.cuMemcpyDtoH_v2_ptds(dst, src, bytes));
 }
 
 /* ---- The hooks ------------------------------------------------------------------------------ */

@@ -82,7 +82,7 @@ static CUresult around_3d(enum gs_way way, const CUDA_MEMCPY3D *copy, CUstream s
         return async ? gs_real.cuMemcpy3DPeerAsync(&peer, stream) : gs_real.cuMemcpy3DPeer(&peer);
     }
     return GS_WAY_IN_OWNER(gs_way_is_ours(to) ? to.address : from.address, stream,
-                           gs_real.cuMemcpy3D_v2(copy));
+                           gs_real.cuMemcpy3D_v2_ptds(copy));
 }
 
 static CUresult around_2d(enum gs_way way, const CUDA_MEMCPY2D *copy, CUstream stream, bool async)

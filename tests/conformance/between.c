@@ -35,6 +35,41 @@ Test(between, copies_may_name_any_context)
     }
 }
 
+static CUresult copy_rows(CUdeviceptr dst, const void *src)
+{
+    const CUDA_MEMCPY2D rows = {.srcMemoryType = CU_MEMORYTYPE_HOST,
+                                .srcHost = src,
+                                .srcPitch = 64,
+                                .dstMemoryType = CU_MEMORYTYPE_DEVICE,
+                                .dstDevice = dst,
+                                .dstPitch = 64,
+                                .WidthInBytes = 64,
+                                .Height = 2};
+
+    return cuMemcpy2D(&rows);
+}
+
+/* They are in the order of the current device's streams. */
+Test(between, a_copy_of_the_hosts_leaves_the_other_devices_captures_whole)
+{
+    uint32_t words[32] = {7};
+    CUstream stream;
+
+    two_devices(2 * MIB);
+    OK(cuCtxSetCurrent(second));
+    stream = blocking_stream();
+    OK(cuCtxSetCurrent(context));
+    for (int mode = 0; mode < 3; mode++) {
+        OK(cuStreamBeginCapture(stream, (CUstreamCaptureMode)mode));
+        OK(cuMemcpyHtoD(far, words, sizeof words));
+        OK(cuMemcpyDtoH(words, far, sizeof words));
+        OK(cuMemcpy(far, (CUdeviceptr)words, sizeof words));
+        OK(copy_rows(far, words));
+        CHECK(CUDA_SUCCESS, capture_result(stream));
+        cr_assert_eq(words[0], 7);
+    }
+}
+
 /* No two numbers of it are alike, so that none can stand for another. */
 static const CUDA_MEMCPY3D apart = {
     .srcMemoryType = CU_MEMORYTYPE_DEVICE,
