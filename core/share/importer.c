@@ -310,14 +310,6 @@ gs_status gs_share_open(struct gs_share *share, const unsigned char ipc_handle[G
         return GS_SAME_PROCESS;
     }
     gs_say_used(share);
-    status = gs_thread_start(share);
-    if (status == GS_UNREACHABLE)
-        gs_say_unreachable(share, "this process can have no thread more for it; raise its limits "
-                                  "(ulimit -u, ulimit -n)");
-    if (status != GS_OK) {
-        errno = saved;
-        return status;
-    }
     gs_lock_take(&share->importer.lock);
     status = open_locked(share, &read, ipc_handle, context, device, ret_address);
     gs_lock_release(&share->importer.lock);

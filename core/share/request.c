@@ -342,6 +342,20 @@ static void say_version(struct gs_share *share, const union gs_wire_message *mes
     gs_say_unreachable(share, reason);
 }
 
+/* It takes what comes when nobody waits for it, and starts while the exporter answers. Where it
+ * cannot be had what was asked for goes back by BYE: nothing else is held over the connection. */
+static gs_status start_thread(struct gs_share *share, struct gs_remote *remote)
+{
+    gs_status status = gs_thread_start(share);
+
+    if (status == GS_UNREACHABLE)
+        gs_say_unreachable(share, "this process can have no thread more for it; raise its limits "
+                                  "(ulimit -u, ulimit -n)");
+    if (status != GS_OK)
+        gs_remote_disconnect(share, remote);
+    return status;
+}
+
 /* One attempt; -1 where the connection was over before it could answer. */
 static int attempt(struct gs_share *share, struct gs_remote *remote, struct gs_request *request,
                    union gs_wire_message *ret_message, struct gs_wire_fds *ret_fds,
@@ -351,6 +365,9 @@ static int attempt(struct gs_share *share, struct gs_remote *remote, struct gs_r
     bool sent = error == 0;
 
     remote->conn.sent_ns = gs_now_ns();
+    *ret_status = start_thread(share, remote);
+    if (*ret_status != GS_OK)
+        return 0;
     if (sent && request->wants == GS_OPEN_WANTS && request->first == 0)
         gs_room_make(share, request->ipc_handle.size, &request->room);
     if (sent || error == -EPIPE || error == -ECONNRESET) /* a refusal may lie there */

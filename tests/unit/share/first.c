@@ -12,13 +12,17 @@
 #include "tests/system.h"
 
 static unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
-static bool refuses; /* pthread_create does */
+static bool refuses; /* pthread_create does; */
+static bool lingers; /* not before there is an answer */
 
 int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *),
                           void *arg)
 {
     if (!refuses)
         return __real_pthread_create(thread, attributes, run, arg);
+    if (lingers)
+        poll(&(struct pollfd){.fd = side.share->importer.remotes->conn.fd, .events = POLLIN}, 1,
+             -1);
     errno = ENOMEM; /* what it takes for a stack may be refused */
     return EAGAIN;
 }
@@ -46,6 +50,16 @@ Test(share_first, open_takes_a_thread)
     cr_assert_eq(side_open_fds(), fds);
     refuses = false;
     cr_assert_eq(gs_share_close(side.share, scene_open(ipc_handle)), GS_OK);
+    cr_assert(SIDE_WAIT(other_withdraws(&other)));
+}
+
+/* It is granted before that shows. */
+Test(share_first, open_without_a_thread_leaves_no_hold)
+{
+    CUdeviceptr address;
+
+    refuses = lingers = true;
+    cr_assert_eq(gs_share_open(side.share, ipc_handle, SIDE_CONTEXT, 0, &address), GS_UNREACHABLE);
     cr_assert(SIDE_WAIT(other_withdraws(&other)));
 }
 
