@@ -180,12 +180,12 @@ gs_status gs_core_open(struct gs_core *core, const unsigned char ipc_handle[GS_I
                                              : "no context of a GPU that takes part is current");
     if (status != GS_OK)
         return status;
+    gs_neighbour_join_soon(core);
     status = gs_share_open(core->share, ipc_handle, context->handle, context->ordinal, ret_address);
     if (status != GS_OK)
         return status;
     status = gs_peers_admit_import(core, *ret_address);
     if (status != GS_OK)
         gs_share_close(core->share, *ret_address);
-    gs_neighbour_join(core);
     return status;
 }

@@ -3,9 +3,10 @@
  * they only keep for later. How they speak is core/share/pressure.c's; here is who asks for how
  * much, and who gives how much, how often.
  *
- * A process can be asked once it has a trimmer, which puts its socket up, and once it shares
- * or opens memory: what it keeps of others' is asked for as well. Nobody is waited for longer than
- * a bound, and a process that does not answer is not waited for again until it does.
+ * A process can be asked once it has a trimmer, which puts its socket up, once it shares memory,
+ * and soon after it opened some: what it keeps of others' is asked for as well. Nobody is waited
+ * for longer than a bound, and a process that does not answer is not waited for again until it
+ * does.
  */
 #ifndef GS_CORE_PROCESS_NEIGHBOUR_H
 #define GS_CORE_PROCESS_NEIGHBOUR_H
@@ -41,10 +42,12 @@ struct gs_neighbour {
     int silent_pid;  /* and one of them; 0: not seen from here */
 };
 
-/* The trimmer begins, memory of another process was opened, or the program puts itself to sleep:
- * from now on others can ask.
- * Costs a socket the first time; where that cannot be had it may be tried again. */
+/* The trimmer begins, or the program puts itself to sleep: from now on others can ask. Costs a
+ * socket the first time; where that cannot be had it may be tried again. */
 void gs_neighbour_join(struct gs_core *core);
+/* Memory of another process is about to be opened: soon others can ask, and the open does not wait
+ * for that. */
+void gs_neighbour_join_soon(struct gs_core *core);
 /* The trimmer: gives what others ask for, as far as it is idle, and tells them. */
 void gs_neighbour_answer(struct gs_core *core);
 

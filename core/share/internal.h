@@ -81,6 +81,7 @@ struct gs_share_place {
     int spare_fd;        /* given up for a moment to refuse a caller when no other is left */
     bool spare_given;    /* a message has got it: another is to be had */
     uint64_t sweep_ns;   /* atomic: when to clear the directory; GS_NEVER */
+    uint64_t serve_ns;   /* atomic: when to put the socket up; GS_NEVER */
     uint64_t touch_ns;   /* when to say in the directory that this process lives */
     struct gs_fd notify; /* an inotify of the socket and its folder; none: none is left, say */
     uint64_t look_ns;    /* when it is looked whether the socket is there; GS_NEVER */
@@ -355,7 +356,10 @@ void gs_thread_wake_any(struct gs_share *share);
 /* Starts the share thread, and puts up the socket that importers connect to; where that has gone,
  * another. GS_NOT_OFFERED (logged once). */
 gs_status gs_socket_start(struct gs_share *share);
-/* The share thread: sees that the socket is there and clears the directory; when to come again. */
+/* Waits, shortly, where it is just being put up: who ends this process knows its name then. */
+void gs_socket_await(struct gs_share *share);
+/* The share thread: puts the socket up where that is due, sees that it is there and clears the
+ * directory; when to come again. */
 uint64_t gs_socket_tick(struct gs_share *share, uint64_t now);
 /* The share thread, which is awake: has the socket looked at soon. */
 void gs_socket_look(struct gs_share *share);

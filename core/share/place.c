@@ -1,7 +1,8 @@
 /*
- * When this process's socket is put up (socket.c says how): at the first export, the first open, or
- * as soon as there is enough memory to be asked for; and again wherever it can be when it has gone.
- * Folders go: /run/user/UID when its user logs out, one in /tmp when somebody clears that.
+ * When this process's socket is put up (socket.c says how): at the first export, soon after the
+ * first open, or as soon as there is enough memory to be asked for; and again wherever it can be
+ * when it has gone. Folders go: /run/user/UID when its user logs out, one in /tmp when somebody
+ * clears that.
  */
 #include "core/share/alive.h"
 #include "core/share/internal.h"
@@ -10,6 +11,8 @@
 #include <string.h>
 
 #define SWEEP_AFTER_NS (20 * GS_NS_PER_MS) /* the first importers are served before */
+#define SERVE_AFTER_NS GS_NS_PER_MS        /* an open has its answer by then */
+#define AWAIT_NS       (20 * GS_NS_PER_MS) /* what an exit waits at most */
 
 /* ---- Once ----------------------------------------------------------------------------------- */
 
@@ -47,7 +50,7 @@ gs_status gs_start_once(struct gs_share *share, enum gs_start *state,
     if (*state == GS_GIVEN_UP)
         status = GS_NOT_OFFERED;
     if (*state == GS_NOT_STARTED) {
-        __atomic_store_n(state, GS_STARTING, __ATOMIC_RELAXED);
+        __atomic_store_n(state, GS_STARTING, __ATOMIC_SEQ_CST); /* gs_share_at_exit looks */
         share->starter = gs_alive_own_thread();
         gs_lock_release(&share->lock);
         status = start(share);
@@ -82,10 +85,12 @@ static gs_status put_up(struct gs_share *share)
 {
     char reason[GS_REASON_SIZE];
     bool again = share->place.listener >= 0;
-    int directory = -1, error;
-    int listener = gs_directory_put_up(&share->options, share->name, share->options.is_broker,
-                                       &directory, reason);
+    int directory = -1, listener, error;
 
+    if (__atomic_load_n(&share->ending, __ATOMIC_SEQ_CST)) /* nobody would take it down */
+        return GS_NOT_OFFERED;
+    listener = gs_directory_put_up(&share->options, share->name, share->options.is_broker,
+                                   &directory, reason);
     if (listener < 0) {
         gs_say_not_exported(share, reason);
         return GS_NOT_OFFERED;
@@ -99,7 +104,7 @@ static gs_status put_up(struct gs_share *share)
         gs_say_not_exported(share, reason);
         return GS_NOT_OFFERED;
     }
-    if (again && __atomic_load_n(&share->ending, __ATOMIC_ACQUIRE)) /* nobody else takes it down */
+    if (__atomic_load_n(&share->ending, __ATOMIC_ACQUIRE)) /* it was waited for no longer */
         gs_directory_unlink(share->place.directory, share->name);
     else if (again)
         say_again(share);
@@ -127,6 +132,26 @@ gs_status gs_share_serve(struct gs_share *share)
     return gs_socket_start(share);
 }
 
+void gs_share_serve_soon(struct gs_share *share)
+{
+    if (__atomic_load_n(&share->socket_start, __ATOMIC_RELAXED) == GS_STARTED ||
+        __atomic_load_n(&share->place.serve_ns, __ATOMIC_RELAXED) != GS_NEVER)
+        return;
+    gs_lock_take(&share->importer.lock); /* as gs_thread_wake_any: who starts later sees it so */
+    __atomic_store_n(&share->place.serve_ns, gs_now_ns() + SERVE_AFTER_NS, __ATOMIC_RELEASE);
+    gs_thread_wake(share);
+    gs_lock_release(&share->importer.lock);
+}
+
+void gs_socket_await(struct gs_share *share)
+{
+    const uint64_t end = gs_now_ns() + AWAIT_NS;
+
+    while (__atomic_load_n(&share->socket_start, __ATOMIC_SEQ_CST) == GS_STARTING &&
+           gs_now_ns() < end)
+        gs_rest_ns(AWAIT_NS / 200);
+}
+
 /* ---- The share thread ----------------------------------------------------------------------- */
 
 /* Who exits while the share thread is at it sweeps as well: what that has begun ends with it. */
@@ -146,7 +171,19 @@ void gs_socket_look(struct gs_share *share)
         share->place.look_ns = gs_now_ns() + GS_LOOK_NS;
 }
 
-uint64_t gs_socket_tick(struct gs_share *share, uint64_t now)
+/* Where it cannot be had the next open tries again. */
+static uint64_t serve_tick(struct gs_share *share, uint64_t now)
+{
+    uint64_t due = __atomic_load_n(&share->place.serve_ns, __ATOMIC_ACQUIRE);
+
+    if (due > now)
+        return due;
+    gs_socket_start(share);
+    __atomic_store_n(&share->place.serve_ns, GS_NEVER, __ATOMIC_RELEASE);
+    return GS_NEVER;
+}
+
+static uint64_t stay_tick(struct gs_share *share, uint64_t now)
 {
     uint64_t due = __atomic_load_n(&share->place.sweep_ns, __ATOMIC_ACQUIRE);
 
@@ -172,4 +209,11 @@ uint64_t gs_socket_tick(struct gs_share *share, uint64_t now)
         share->place.look_ns = there ? GS_NEVER : gs_now_ns() + GS_LOOK_NS;
     }
     return due < share->place.look_ns ? due : share->place.look_ns;
+}
+
+uint64_t gs_socket_tick(struct gs_share *share, uint64_t now)
+{
+    uint64_t serve = serve_tick(share, now), stay = stay_tick(share, now);
+
+    return serve < stay ? serve : stay;
 }

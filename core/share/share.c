@@ -41,7 +41,7 @@ gs_status gs_share_create(const struct gs_driver *driver, struct gs_map *map,
     share->loop.run = gs_loop_run;
     share->spins = gs_loop_may_spin();
     share->exporter.grace_due_ns = share->limbo.due_ns = share->place.sweep_ns =
-        share->importer.look_ns = GS_NEVER;
+        share->place.serve_ns = share->importer.look_ns = GS_NEVER;
     share->link.fd = -1;
     share->loop.epoll = share->loop.wake = share->loop.woken = share->place.directory =
         share->place.listener = share->place.spare_fd = -1;
@@ -95,7 +95,8 @@ void gs_share_at_exit(struct gs_share *share)
     if (!share || share->pid != gs_alive_own_pid())
         return;
     gs_say_unopened(share);
-    __atomic_store_n(&share->ending, true, __ATOMIC_RELEASE);
+    __atomic_store_n(&share->ending, true, __ATOMIC_SEQ_CST); /* none is put up from now on */
+    gs_socket_await(share);
     directory = __atomic_load_n(&share->place.directory, __ATOMIC_ACQUIRE);
     if (directory >= 0) {
         gs_directory_unlink(directory, share->name);

@@ -218,8 +218,9 @@ gs_status gs_share_create(const struct gs_driver *driver, struct gs_map *map,
  */
 void gs_share_destroy(struct gs_share *share);
 
-/* Exit handler: removes this process's file from the runtime directory and nothing else. No
- * driver call, no lock. Safe in a forked child (it then does nothing). */
+/* Exit handler: removes this process's file from the runtime directory and nothing else; waits 20
+ * ms at most where that is just being put up. No driver call, no lock. Safe in a forked child (it
+ * then does nothing). */
 void gs_share_at_exit(struct gs_share *share);
 
 /* The process is about to fork: whoever it has opened memory of is told, soon. No lock, no wait.
@@ -304,6 +305,9 @@ bool gs_share_can(struct gs_share *share, char *ret_reason);
 /* Opens the socket: of a broker; of a process that others may ask for memory, whatever it shares.
  * GS_NOT_OFFERED: it cannot be had, or another broker has it (logged). */
 gs_status gs_share_serve(struct gs_share *share);
+/* The share thread does it, where there is one, in a millisecond: who is about to open memory does
+ * not wait for that. */
+void gs_share_serve_soon(struct gs_share *share);
 
 /*
  * Exports one block. The same export always writes the same handle; no descriptor is made yet. The

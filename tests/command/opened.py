@@ -17,8 +17,9 @@ BROKER = {**LONG, 'GPUSHIM_SHARE_STRATEGY': 'broker', 'GPUSHIM_SHARE_BROKER': GP
 
 
 def opened(folder, importer):
-    row, = (row for row in rows(folder, 'who') if row['pid'] == importer.pid)
-    return sorted((owner['pid'], owner['ended'], owner['blocks'], owner['bytes']) for owner in row['opened_from'])
+    """Nothing where it cannot be asked yet."""
+    return sorted((owner['pid'], owner['ended'], owner['blocks'], owner['bytes'])
+                  for row in rows(folder, 'who') if row['pid'] == importer.pid for owner in row['opened_from'])
 
 
 def figures(folder, importer):
@@ -100,6 +101,7 @@ def prove_at_a_broker(folder):
     owner.end()
     await_that(lambda: opened(folder, early) == [(owner.pid, True, 1, MIB)], 'who had it open knows whose it is')
     late.do(f'open {handle}')
+    await_that(lambda: opened(folder, late), 'it can be asked soon')
     row, = (row for row in rows(folder, 'who') if row['pid'] == late.pid)
     check([(entry['pid'], entry['own_pid'], entry['ended']) for entry in row['opened_from']] == [(None, None, True)],
           f'who opens it of the broker knows that its owner has ended: {row}')
@@ -120,6 +122,7 @@ def prove_another_namespace(folder):
     importer = Holder(folder, before=('nsenter', f'--pid=/proc/{first}/ns/pid', '--'), **NOW)
     handle, = shared(owner, 3 * MIB)
     importer.do(f'open {handle}')
+    await_that(lambda: any(row['opened_from'] for row in rows(folder, 'who')), 'it can be asked soon')
     found = [entry for row in rows(folder, 'who') for entry in row['opened_from']]
     check([(entry['pid'], entry['own_pid'], entry['bytes']) for entry in found] == [(None, 1, 3 * MIB)],
           f'it is the first there: {found}')

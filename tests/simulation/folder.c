@@ -252,6 +252,7 @@ int gs_directory_put_up(const struct gs_share_options *options, const char *name
         return -1;
     }
     enter(name, made, process->image);
+    gs_rest_ns(made->id % 4 * GS_NS_PER_MS); /* a folder may be slow */
     return listener;
 }
 

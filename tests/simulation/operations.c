@@ -13,6 +13,7 @@
 #define SHORT_NS     (50 * GS_NS_PER_MS)
 #define WAITS_NS     (2 * GS_NS_PER_S)   /* core/share/flush.c */
 #define LATE_NS      (20 * GS_NS_PER_MS) /* a call may take longer than its limit by this */
+#define EXIT_NS      (20 * GS_NS_PER_MS) /* core/share/place.c */
 #define DEVICE       0
 #define CHUNKS_FROM  (UINT64_C(1) << 44) /* the driver maps none of them there */
 
@@ -339,6 +340,8 @@ static void open_block(struct process *process, struct block *block, bool must)
 
     if (use)
         use->opening++;
+    if (process->index % 2) /* others may ask it for memory */
+        gs_share_serve_soon(process->share);
     status = gs_share_open(process->share, block->ipc_handle, program_context(process), DEVICE,
                            &address);
     if (use)
@@ -669,9 +672,12 @@ static void perform_alone(struct process *process, enum operation_kind kind, uns
     } else if (kind == OP_END) {
         end(process);
     } else {
+        uint64_t begun;
+
         externals_end(process);
+        begun = world.now_ns;
         gs_share_at_exit(process->share);
-        process->ends = ENDS_BY_EXIT;
+        process->ends = world.now_ns - begun < EXIT_NS ? ENDS_BY_EXIT : ENDS_LATE;
     }
     process->alone = false;
 }

@@ -423,7 +423,7 @@ void rule_ended(const struct process *process)
 {
     unsigned fds = 0, i;
 
-    if (folder_count(process->image) > 0)
+    if (folder_count(process->image) > 0 && process->ends != ENDS_LATE)
         sim_fail("nothing is left: process %u ended in order and left a name in the folder",
                  number_of(process->image));
     if (process->ends != ENDS_EMPTY)
@@ -519,6 +519,7 @@ static void as_exporter(const struct gs_share *share, struct nap *nap)
             "a descriptor is to be made ahead");
     at_most(nap, GS_NS_PER_S, share->place.listener >= 0 && share->place.look_ns != NEVER,
             "its socket may have gone");
+    at_most(nap, GS_NS_PER_MS, share->place.serve_ns != NEVER, "its socket is to be put up");
     at_most(nap, 20 * GS_NS_PER_MS, share->place.sweep_ns != NEVER,
             "its folder is not cleared yet");
 }

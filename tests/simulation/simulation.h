@@ -297,7 +297,8 @@ struct process {
     unsigned graceless;   /* threads for which the GPU is full: graces end */
     bool alone;           /* one of its threads wants no other beside it */
     bool lets_go;         /* what others share is unmapped, open or not (sleep.c) */
-    enum { ENDS_NOT, ENDS_BY_EXIT, ENDS_EMPTY } ends; /* in order; and has given all back */
+    /* In order; having waited for its share thread, which stood still; and has given all back. */
+    enum { ENDS_NOT, ENDS_BY_EXIT, ENDS_LATE, ENDS_EMPTY } ends;
     struct gs_fd event_file;   /* the file of events that it made (events.c), */
     struct image *event_image; /* and which of its programs did; NULL: none */
 };

@@ -1,5 +1,6 @@
 /* The first use of another process's memory: it takes the share thread, and what that takes can be
- * had or not. The program is linked with its own pthread_create. */
+ * had or not; and the socket for those who ask this process, which comes later. The program is
+ * linked with its own pthread_create. */
 #include <criterion/criterion.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -62,6 +63,76 @@ Test(share_first, open_without_a_thread_leaves_no_hold)
     cr_assert_eq(gs_share_open(side.share, ipc_handle, SIDE_CONTEXT, 0, &address), GS_UNREACHABLE);
     cr_assert(SIDE_WAIT(other_withdraws(&other)));
 }
+
+/* ---- The socket ------------------------------------------------------------------------------ */
+
+Test(share_first, socket_is_put_up_by_the_share_thread)
+{
+    int threads = side_threads();
+
+    gs_share_serve_soon(side.share);
+    cr_assert_eq(side_threads(), threads, "nothing is shared");
+    cr_assert_eq(side_dir_put_up(dir), 1);
+    scene_open(ipc_handle);
+    cr_assert(SIDE_WAIT(side_dir_put_up(dir) == 2));
+}
+
+Test(share_first, socket_comes_where_the_share_thread_sleeps)
+{
+    cr_assert_eq(gs_thread_start(side.share), GS_OK);
+    usleep(100000); /* what comes of that */
+    gs_share_serve_soon(side.share);
+    cr_assert(SIDE_WAIT(side_dir_put_up(dir) == 2));
+}
+
+static bool has_tried(void)
+{
+    return __atomic_load_n(&side.share->place.serve_ns, __ATOMIC_ACQUIRE) == GS_NEVER;
+}
+
+Test(share_first, socket_that_cannot_be_had_comes_with_the_next_open)
+{
+    char path[128];
+
+    snprintf(path, sizeof path, "%s/%s", dir, side.share->name);
+    cr_assert_eq(mkdir(path, 0700), 0);
+    gs_share_serve_soon(side.share);
+    scene_open(ipc_handle);
+    cr_assert(SIDE_WAIT(has_tried()));
+    cr_assert_eq(rmdir(path), 0);
+    cr_assert_eq(side_dir_put_up(dir), 1);
+    gs_share_serve_soon(side.share);
+    cr_assert(SIDE_WAIT(side_dir_put_up(dir) == 2));
+}
+
+/* Others may have it at once. */
+Test(share_first, handle_is_given_out_when_its_socket_is_there)
+{
+    struct gs_export *export;
+
+    chunk = side_chunk_new(&side, 2 * MIB);
+    gs_share_serve_soon(side.share);
+    cr_assert_eq(side_export(&side, &chunk, 0, 512, &export), GS_OK);
+    cr_assert_eq(side_dir_put_up(dir), 2);
+    cr_assert(side_gets_back(&side, export));
+}
+
+Test(share_first, process_at_its_end_puts_none_up)
+{
+    gs_share_at_exit(side.share);
+    cr_assert_eq(gs_share_serve(side.share), GS_NOT_OFFERED);
+    cr_assert_eq(side_dir_count(dir), 1);
+}
+
+/* Whoever is at it may have been killed. */
+Test(share_first, exit_does_not_wait_for_ever_for_a_socket)
+{
+    __atomic_store_n(&side.share->socket_start, GS_STARTING, __ATOMIC_SEQ_CST);
+    gs_share_at_exit(side.share);
+    __atomic_store_n(&side.share->socket_start, GS_NOT_STARTED, __ATOMIC_SEQ_CST);
+}
+
+/* ---- Opens, and what comes of them ----------------------------------------------------------- */
 
 static void open_in_vain(void)
 {
@@ -137,7 +208,8 @@ Test(share_first, close_at_the_process_end_asks_the_driver_nothing)
 int __real_epoll_ctl(int epoll, int op, int fd, struct epoll_event *event);
 int __wrap_epoll_ctl(int epoll, int op, int fd, struct epoll_event *event);
 
-static bool is_full; /* what the kernel watches for a user (fs.epoll.max_user_watches) */
+static bool is_ending; /* the process, as its socket is put up */
+static bool is_full;   /* what the kernel watches for a user (fs.epoll.max_user_watches) */
 
 static bool has_no_room_for(uint64_t watch)
 {
@@ -156,6 +228,8 @@ static void swap(int listener)
 
 int __wrap_epoll_ctl(int epoll, int op, int fd, struct epoll_event *event)
 {
+    if (is_ending && op == EPOLL_CTL_ADD && event->data.u64 >> 56 == GS_WATCH_LISTENER)
+        __atomic_store_n(&side.share->ending, true, __ATOMIC_SEQ_CST);
     if (is_full && op == EPOLL_CTL_ADD && has_no_room_for(event->data.u64)) {
         if (is_closing)
             swap(fd);
@@ -181,6 +255,13 @@ Test(share_first, a_socket_that_cannot_be_watched_is_not_closed_for_the_programs
     cr_assert_eq(errno, EAGAIN);
     cr_assert_eq(side_export(&side, &chunk, 0, 512, &export), GS_OK);
     cr_assert(side_gets_back(&side, export));
+}
+
+Test(share_first, socket_that_an_exit_did_not_wait_for_is_taken_down)
+{
+    is_ending = true;
+    cr_assert_eq(gs_share_serve(side.share), GS_OK);
+    cr_assert_eq(side_dir_count(dir), 1);
 }
 
 /* It was given up for a moment, and another socket, which came with one, was put up meanwhile. */
