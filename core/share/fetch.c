@@ -1,8 +1,9 @@
 /*
  * Importer: mapping what was granted. It is of pieces, of which the first came with the grant and
- * the others are asked for, some at a time (core/share/strip.c). Each is mapped behind the one
- * before it, and neither its descriptor nor its handle is kept: so memory of any number of pieces
- * takes no more descriptors than one message brings.
+ * the others are asked for, some at a time (core/share/strip.c). What came is mapped while the
+ * exporter makes descriptors of the next. Each is mapped behind the one before it, and neither its
+ * descriptor nor its handle is kept: so memory of any number of pieces takes no more descriptors
+ * than one message brings.
  */
 #include "core/share/discard.h"
 #include "core/share/memory.h"
@@ -52,42 +53,64 @@ static gs_status map_some(struct gs_share *share, const struct gs_remote *remote
     return GS_OK;
 }
 
-/* Those that did not come with the grant: each time the block is granted anew, with some more. */
-static gs_status map_rest(struct gs_share *share, struct gs_remote *remote,
-                          struct gs_request *request, struct gs_wire_grant *grant, CUdeviceptr base,
-                          size_t *mapped)
+void gs_pieces_map(struct gs_share *share, struct gs_remote *remote, struct gs_pieces *pieces)
 {
-    struct gs_wire_grant more = *grant;
-    struct gs_wire_fds fds;
-    gs_status status = GS_OK;
+    if (pieces->fds->count == 0)
+        return;
+    pieces->status =
+        map_some(share, remote, pieces->batch, pieces->fds, pieces->base, &pieces->mapped);
+    gs_fds_done(pieces->fds, pieces->status == GS_OK);
+}
 
-    while (status == GS_OK && *mapped < grant->chunk_size) {
-        request->first += more.batch.count;
-        request->left = grant->chunk_size - *mapped;
+static size_t bytes_of(const struct gs_wire_batch *batch)
+{
+    size_t bytes = 0;
+
+    for (unsigned i = 0; i < batch->count; i++)
+        bytes += batch->sizes[i];
+    return bytes;
+}
+
+/* Those that came with the grant, and the others: each time the block is granted anew, with some
+ * more, and meanwhile those that came before are mapped. */
+static gs_status map_each(struct gs_share *share, struct gs_remote *remote,
+                          struct gs_request *request, struct gs_wire_grant *grant,
+                          struct gs_pieces *pieces)
+{
+    struct gs_wire_grant more;
+    struct gs_wire_fds fds;
+
+    request->pieces = pieces;
+    request->left = grant->chunk_size;
+    while ((request->left -= bytes_of(&grant->batch)) > 0) {
+        gs_status status;
+
+        request->first += grant->batch.count;
         remote->conn.owed++; /* a RECALL of what was granted before may come */
         status = gs_remote_request(share, remote, request, &more, &fds);
         if (status != GS_OK)
             return status;
         grant->head.request = more.head.request;
-        status = map_some(share, remote, &more.batch, &fds, base, mapped);
-        gs_fds_done(&fds, status == GS_OK);
+        grant->batch = more.batch;
+        *pieces->fds = fds;
+        if (pieces->status != GS_OK)
+            return pieces->status;
     }
-    return status;
+    gs_pieces_map(share, remote, pieces);
+    return pieces->status;
 }
 
 /* One behind the other. On failure nothing is mapped there. */
 static gs_status map_all(struct gs_share *share, struct gs_remote *remote,
                          struct gs_request *request, struct gs_wire_grant *grant,
-                         const struct gs_wire_fds *fds, CUdeviceptr base)
+                         struct gs_wire_fds *fds, CUdeviceptr base)
 {
-    size_t mapped = 0;
-    gs_status status;
+    struct gs_pieces pieces = {.batch = &grant->batch, .fds = fds, .base = base};
+    gs_status status = remote ? map_each(share, remote, request, grant, &pieces)
+                              : map_some(share, NULL, &grant->batch, fds, base, &pieces.mapped);
 
-    status = map_some(share, remote, &grant->batch, fds, base, &mapped);
-    if (status == GS_OK && remote)
-        status = map_rest(share, remote, request, grant, base, &mapped);
-    if (status != GS_OK && mapped > 0)
-        share->driver->mem_unmap(base, mapped);
+    if (status != GS_OK && pieces.mapped > 0)
+        share->driver->mem_unmap(base, pieces.mapped);
     return status;
 }
 
@@ -115,7 +138,7 @@ static gs_status give_again(struct gs_share *share, struct gs_import *import)
 
 gs_status gs_import_map_again(struct gs_share *share, struct gs_remote *remote,
                               struct gs_request *request, struct gs_wire_grant *grant,
-                              const struct gs_wire_fds *fds, struct gs_import *import)
+                              struct gs_wire_fds *fds, struct gs_import *import)
 {
     gs_status status;
 
@@ -136,8 +159,7 @@ gs_status gs_import_map_again(struct gs_share *share, struct gs_remote *remote,
 
 gs_status gs_import_map(struct gs_share *share, struct gs_remote *remote,
                         struct gs_request *request, struct gs_wire_grant *grant,
-                        const struct gs_wire_fds *fds, CUdevice device,
-                        struct gs_import **ret_import)
+                        struct gs_wire_fds *fds, CUdevice device, struct gs_import **ret_import)
 {
     struct gs_import *import;
     gs_status status;

@@ -198,14 +198,26 @@ uint64_t gs_fork_tick_locked(struct gs_share *share, uint64_t now);
 /* Frees a remote that nothing refers to any more. */
 void gs_remote_reap_locked(struct gs_share *share, struct gs_remote *remote);
 
+/* fetch.c: what came of a grant's pieces and is not mapped yet. */
+struct gs_pieces {
+    const struct gs_wire_batch *batch;
+    struct gs_wire_fds *fds; /* none: it is */
+    CUdeviceptr base;
+    size_t mapped; /* bytes, from the base on */
+    gs_status status;
+};
+/* Maps it, where it is not; the descriptors are closed. */
+void gs_pieces_map(struct gs_share *share, struct gs_remote *remote, struct gs_pieces *pieces);
+
 /* request.c */
 /* What is asked for. */
 struct gs_request {
     struct gs_ipc_handle ipc_handle;
     unsigned char bytes[GS_IPC_HANDLE_SIZE]; /* the same as it came */
     enum gs_open_wants wants;
-    uint32_t first;      /* the pieces from this one on, which are, of all the chunk, */
-    uint64_t left;       /* so many bytes; 0 with the first: whatever there are */
+    uint32_t first;           /* the pieces from this one on, which are, of all the chunk, */
+    uint64_t left;            /* so many bytes; 0 with the first: whatever there are */
+    struct gs_pieces *pieces; /* to be mapped while the answer is waited for; NULL: none */
     struct gs_room room; /* where it has none it may have some afterwards, also without success */
 };
 /* Asks for one block, or anew for one that it has; with success one reference is this process's,
@@ -232,13 +244,12 @@ void gs_owner_note_locked(struct gs_remote *remote);
  * no exporter, who would be named in the log. The grant is that of the last pieces afterwards. */
 gs_status gs_import_map(struct gs_share *share, struct gs_remote *remote,
                         struct gs_request *request, struct gs_wire_grant *grant,
-                        const struct gs_wire_fds *fds, CUdevice device,
-                        struct gs_import **ret_import);
+                        struct gs_wire_fds *fds, CUdevice device, struct gs_import **ret_import);
 
 /* What is away is mapped where it was, by what it was granted anew. */
 gs_status gs_import_map_again(struct gs_share *share, struct gs_remote *remote,
                               struct gs_request *request, struct gs_wire_grant *grant,
-                              const struct gs_wire_fds *fds, struct gs_import *import);
+                              struct gs_wire_fds *fds, struct gs_import *import);
 
 /* import.c */
 struct gs_import *gs_import_find(struct gs_remote *remote, uint64_t chunk_id);

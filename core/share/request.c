@@ -196,6 +196,7 @@ void gs_fds_done(struct gs_wire_fds *fds, bool used)
     }
     for (unsigned i = 0; i < fds->count; i++)
         gs_fd_drop(fds->fd[i]);
+    fds->count = 0;
 }
 
 /* What is no answer to the last request. */
@@ -370,6 +371,8 @@ static int attempt(struct gs_share *share, struct gs_remote *remote, struct gs_r
         return 0;
     if (sent && request->wants == GS_OPEN_WANTS && request->first == 0)
         gs_room_make(share, request->ipc_handle.size, &request->room);
+    if (sent && request->pieces)
+        gs_pieces_map(share, remote, request->pieces);
     if (sent || error == -EPIPE || error == -ECONNRESET) /* a refusal may lie there */
         error = await_answer(share, remote, ret_message, ret_fds);
     if (error == -ETIMEDOUT) {

@@ -16,7 +16,7 @@ enum asked {
     ASKED
 };
 
-enum manner { SAYS, IS_LATE, SAYS_ONCE, RECALLS, IS_SILENT, HANGS_UP };
+enum manner { SAYS, IS_LATE, IS_FULL, SAYS_ONCE, RECALLS, IS_SILENT, HANGS_UP };
 
 /* What is added to a field of the answer that would do. */
 struct change {
@@ -52,6 +52,8 @@ static const struct lie honest = {"nothing", BLOCK, .gives_back = true}, lies[] 
     {"a place that overflows", BLOCK, {CHANGE(grant.offset, -9)}},
     {"another size", BLOCK, {CHANGE(grant.size, -1)}},
     {"no descriptor", BLOCK, .fds = -1, .gives_back = true},
+    {"a first piece of other memory", STRIP, .large = true, .gives_back = true},
+    {"a first piece of no memory", STRIP, .no_memory = true, .gives_back = true},
     {"a descriptor of no memory", BLOCK, .no_memory = true, .gives_back = true},
     {"garbage", BLOCK, {CHANGE(head.magic, 1)}},
     {"silence", BLOCK, .manner = IS_SILENT},
@@ -160,7 +162,9 @@ static bool answers(int fd, const struct lie *lie, const struct gs_wire_open *op
     }
     if (lie->manner == IS_LATE && read(late[0], &go, 1) != 1)
         _exit(1);
-    if (lie->manner == RECALLS) {
+    if (lie->manner == IS_FULL && open->head.request < 3) {
+        say(fd, MESSAGE(REFUSE, open->head.request, .refuse = {.reason = GS_REFUSED_FLIGHT}));
+    } else if (lie->manner == RECALLS) {
         say_of_block(fd, GS_WIRE_RECALL, 0, 5);
         say(fd, MESSAGE(REFUSE, open->head.request, .refuse = {.reason = GS_REFUSED_HANDLE}));
     } else if (lie->manner < RECALLS && (lie->manner != SAYS_ONCE || open->first == 1)) {
@@ -249,6 +253,44 @@ Test(share_hostile, an_exporter_that_lies_is_refused_and_nothing_is_left)
     for (size_t i = 0; i < sizeof lies / sizeof *lies; i++)
         beside_a_liar(&lies[i], instance++);
     cr_assert_not_null(strstr(side_logged(), "has another version of this library"));
+}
+
+static void opens_the_pieces_of(const struct lie *lie, unsigned char instance,
+                                CUresult (*map)(CUdeviceptr, size_t, size_t,
+                                                CUmemGenericAllocationHandle, unsigned long long))
+{
+    unsigned char asked[GS_IPC_HANDLE_SIZE];
+    struct player player;
+    struct side victim;
+    CUdeviceptr opened;
+
+    ipc_handle_by_hand(instance, 5, sizes[FETCHED], asked);
+    player_start_for(&player, dir, asked, liar, (void *)lie);
+    side_start(&victim, &options);
+    victim.driver.mem_map = map;
+    cr_assert_eq(gs_share_open(victim.share, asked, SIDE_CONTEXT, 0, &opened), GS_OK);
+    side_stop(&victim);
+    player_wait(&player);
+}
+
+static CUresult map_aloud(CUdeviceptr address, size_t size, size_t offset,
+                          CUmemGenericAllocationHandle handle, unsigned long long flags)
+{
+    cr_assert_eq(write(late[1], "", 1), 1);
+    return side.driver.mem_map(address, size, offset, handle, flags);
+}
+
+/* The exporter has no more of them until it hears that these are. */
+Test(share_hostile, pieces_that_came_are_mapped_before_the_next_ones_come)
+{
+    cr_assert_eq(pipe2(late, O_CLOEXEC), 0);
+    opens_the_pieces_of(&(struct lie){NULL, FETCHED, .manner = IS_LATE}, 0x60, map_aloud);
+}
+
+/* It has none for the moment. */
+Test(share_hostile, pieces_that_are_asked_for_again_come_behind_those_that_are_mapped)
+{
+    opens_the_pieces_of(&(struct lie){NULL, FETCHED, .manner = IS_FULL}, 0x61, side.driver.mem_map);
 }
 
 /* An honest exporter by hand. Exit status 43 where it heard of a fork before it was asked for
