@@ -147,14 +147,17 @@ static inline uint32_t gs_export_pieces(const struct gs_export *export)
 {
     return export->source.strip ? export->source.strip->pieces : 1;
 }
+/* So many pieces at once: the importer maps them while descriptors of the next ones are made. */
+#define GS_BATCH 8
+
 /* Descriptors of some pieces on their way: the program may close them at any moment. */
 struct gs_batch {
     uint32_t first;
     struct gs_wire_fds fds;
-    struct gs_fd is[GS_PIECES_MAX];
-    bool fresh[GS_PIECES_MAX];
+    struct gs_fd is[GS_BATCH];
+    bool fresh[GS_BATCH];
 };
-/* From the `first` piece on, as many as there are to be had and one message brings, one at least;
+/* From the `first` piece on, as many as there are to be had and go at once, one at least;
  * the export is pinned. Or why there is none, and the driver's error where it is that. */
 enum gs_wire_reason gs_batch_make(struct gs_share *share, struct gs_client *client,
                                   const struct gs_export *export, uint32_t first,

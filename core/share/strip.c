@@ -79,8 +79,8 @@ enum gs_wire_reason gs_batch_make(struct gs_share *share, struct gs_client *clie
 {
     const uint32_t left = gs_export_pieces(export) - first;
     const unsigned most = !gs_user_is_own(client->uid) ? 1 /* quota.c says why */
-                          : left < GS_PIECES_MAX       ? left
-                                                       : GS_PIECES_MAX;
+                          : left < GS_BATCH            ? left
+                                                       : GS_BATCH;
     CUresult result;
 
     ret_batch->first = first;

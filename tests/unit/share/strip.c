@@ -8,7 +8,7 @@
 #include "tests/system.h"
 
 #define PIECE  (2 * MIB)
-#define PIECES 40 /* more than one message brings */
+#define PIECES 12 /* more than one message brings */
 
 /* ---- The exporter's memory ------------------------------------------------------------------- */
 
@@ -126,7 +126,7 @@ static bool is_refused(int fd, enum gs_wire_reason reason)
 /* With `want_fd` its first pieces come with it. */
 static void ask_for_it(int fd, bool want_fd)
 {
-    const unsigned came = want_fd ? GS_PIECES_MAX : 0;
+    const unsigned came = want_fd ? GS_BATCH : 0;
     union gs_wire_message message = message_fetch(export, 1, 0);
     unsigned fds;
 
@@ -159,12 +159,12 @@ Test(share_strip, its_pieces_come_some_at_a_time)
     int fd = open_by_hand(), fds = side_open_fds();
 
     cr_assert_eq(fetch(fd, 0, &message), GS_WIRE_GRANT);
-    cr_assert_eq(message.grant.batch.count, GS_PIECES_MAX);
-    cr_assert_eq(message.grant.batch.sizes[GS_PIECES_MAX - 1], PIECE);
-    cr_assert_eq(fetch(fd, GS_PIECES_MAX, &message), GS_WIRE_GRANT);
-    cr_assert_eq(message.grant.batch.first, GS_PIECES_MAX);
-    cr_assert_eq(message.grant.batch.count, PIECES - GS_PIECES_MAX);
-    cr_assert_eq(message.grant.batch.sizes[PIECES - GS_PIECES_MAX], 0);
+    cr_assert_eq(message.grant.batch.count, GS_BATCH);
+    cr_assert_eq(message.grant.batch.sizes[GS_BATCH - 1], PIECE);
+    cr_assert_eq(fetch(fd, GS_BATCH, &message), GS_WIRE_GRANT);
+    cr_assert_eq(message.grant.batch.first, GS_BATCH);
+    cr_assert_eq(message.grant.batch.count, PIECES - GS_BATCH);
+    cr_assert_eq(message.grant.batch.sizes[PIECES - GS_BATCH], 0);
     cr_assert(SIDE_WAIT(side_open_fds() == fds), "the exporter keeps descriptors");
     cr_assert_eq(memdriver_alive(), 2 * PIECES + 1, "the exporter keeps handles");
     ask_for_it(fd, true);
@@ -357,7 +357,7 @@ Test(share_strip, an_exporter_with_few_descriptors_gives_few)
     low = (struct rlimit){(rlim_t)next + 6, limit.rlim_max};
     cr_assert(SIDE_WAIT(gets_pieces(fd, &low, &limit, &message)));
     /* What other threads had open when the limit was reckoned may be closed by now. */
-    cr_assert(message.grant.batch.count > 0 && message.grant.batch.count < 12, "%u",
+    cr_assert(message.grant.batch.count > 0 && message.grant.batch.count < GS_BATCH, "%u",
               message.grant.batch.count);
     memdriver_fail_export(CUDA_ERROR_OPERATING_SYSTEM);
     cr_assert(is_refused(fd, GS_REFUSED_FDS));
