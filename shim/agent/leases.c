@@ -308,7 +308,6 @@ static void take_record(struct leases *leases, const struct record *record)
     struct lease lease = {.key = record->key, .block = record->block, .broker = record->process};
     struct lease *there = leases_find(leases, record->key.machine, record->key.lease);
 
-    leases->known |= same && record->kind == LEASES_KNOWN;
     if (record->kind == LEASES_ASKED || (same && record->kind < ADDED))
         take_note(leases, record->kind, record->key.machine, record->exporter);
     if (same && record->kind == UNNOTED)
@@ -326,6 +325,7 @@ bool leases_open(struct leases *leases, int folder, const unsigned char boot[GS_
                  char ret_reason[LEASES_REASON])
 {
     static const unsigned char whole[GS_MACHINE_SIZE];
+    struct leases_note *note, *next_note;
     struct record record;
     struct stat info;
     char lock[sizeof leases->name + 8];
@@ -352,6 +352,9 @@ bool leases_open(struct leases *leases, int folder, const unsigned char boot[GS_
     }
     if (file >= 0)
         close(file);
+    HASH_ITER(hh, leases->notes, note, next_note) {
+        leases->known |= note->key.mark == LEASES_KNOWN;
+    }
     if (!leases_noted(leases, LEASES_ID, whole, leases->id) &&
         gs_random(leases->id, sizeof leases->id))
         take_note(leases, LEASES_ID, whole, leases->id);

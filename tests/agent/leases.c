@@ -153,6 +153,23 @@ Test(agent_leases, no_machine_has_all_the_room)
     cr_assert(leases_has_room(&leases, other));
 }
 
+static void fill_and_forget(struct leases *leases)
+{
+    fill(leases);
+    leases_unnote(leases, LEASES_KNOWN, here);
+}
+
+Test(agent_leases, what_was_known_once_may_be_no_more)
+{
+    static struct leases leases;
+    char reason[LEASES_REASON];
+
+    set_up();
+    in_process(fill_and_forget);
+    cr_assert(leases_open(&leases, folder, boot, reason), "%s", reason);
+    cr_assert_not(leases.known);
+}
+
 Test(agent_leases, another_boot_ends_them_but_not_whom_was_asked)
 {
     const unsigned char next[GS_BOOT_BYTES] = {10};
