@@ -33,8 +33,7 @@ pass_waiting(struct gs_core *core, struct gs_arena *arena, struct gs_block *bloc
     gs_status status;
 
     gs_arena_unlive_locked(arena, block);
-    if (!gs_arena_take_open_locked(arena, &freed))
-        arena->epochs.aside++;
+    gs_arena_take_open_locked(arena, &freed);
     gs_block_list_push(&freed, block);
     gs_latch_release(&arena->lock);
     status = gs_fences_synchronize(&core->fences, arena->context);

@@ -184,11 +184,13 @@ CUresult gs_core_owner_enter(struct gs_core *core, CUdeviceptr address, CUstream
     return result ? result : core->driver.ctx_push_current(owner);
 }
 
-void gs_core_owner_leave(struct gs_core *core)
+CUresult gs_core_owner_leave(struct gs_core *core, CUresult copied)
 {
+    CUresult result = copied ? copied : wait_beside_captures(core, CU_STREAM_PER_THREAD);
     CUcontext popped;
 
     core->driver.ctx_pop_current(&popped);
+    return result;
 }
 
 bool gs_core_overlaps(struct gs_core *core, CUdeviceptr address, size_t size)

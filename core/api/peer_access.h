@@ -51,7 +51,8 @@ bool gs_core_within(struct gs_core *core, struct gs_access_range range);
 /* Waits for the stream's work, as the copy itself would, and makes the owner of the memory at an
  * address current, for a copy that is not made from here. Otherwise what the copy is answered. */
 CUresult gs_core_owner_enter(struct gs_core *core, CUdeviceptr address, CUstream stream);
-void gs_core_owner_leave(struct gs_core *core);
+/* Waits for the copy in the owner's per-thread stream, where it went well. What it is answered. */
+CUresult gs_core_owner_leave(struct gs_core *core, CUresult copied);
 
 /* Whether any byte of the range belongs to a piece or an import. */
 bool gs_core_overlaps(struct gs_core *core, CUdeviceptr address, size_t size);

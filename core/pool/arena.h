@@ -110,10 +110,10 @@ struct gs_arena_epochs {
     size_t limit;                     /* bytes at which it closes, */
     unsigned blocks;                  /* or blocks */
     bool plain;                       /* the open one has something of cuMemFree */
-    unsigned aside;                   /* threads that have taken what was open, and wait */
     unsigned polls;                   /* times a stream could have looked at the oldest */
     struct gs_epoch *oldest, *newest; /* closed ones */
     struct gs_epoch *spare;
+    unsigned aside, waited;  /* allocations that have what was open, and wait; that had it */
     struct gs_fence stalled; /* was waited for in vain; it is again once it has */
     size_t stalled_most;     /* passed, or beyond so many reserved bytes */
 };

@@ -370,14 +370,12 @@ bool gs_arena_take_open_locked(struct gs_arena *arena, struct gs_block_list *ret
         return false;
     *ret = arena->epochs.open;
     memset(&arena->epochs.open, 0, sizeof arena->epochs.open);
-    arena->epochs.aside++;
     return true;
 }
 
 void gs_arena_waited_locked(struct gs_arena *arena, struct gs_block_list *freed, bool over)
 {
     gs_latch_assert_held(&arena->lock);
-    arena->epochs.aside--;
     if (over || arena->dead)
         all_passed_locked(arena, freed);
     list_join(&arena->epochs.open, freed);

@@ -520,7 +520,9 @@ gs_status gs_context_await_work(struct gs_context *context, uint64_t until_ns)
     gs_status status;
 
     gs_latch_take(&arena->lock);
-    status = arena->dead || arena->leaving ? GS_OK : gs_fence_mark(&arena->events, &fence);
+    status = arena->dead      ? GS_OK
+             : arena->leaving ? GS_NO_CONTEXT
+                              : gs_fence_mark(&arena->events, &fence);
     gs_latch_release(&arena->lock);
     return status == GS_OK ? gs_fence_wait(&fence, until_ns) : status;
 }

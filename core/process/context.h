@@ -208,13 +208,17 @@ void gs_context_trim_dead(struct gs_core *core);
  * there are no more. Its record may be another one's at any time. */
 struct gs_context *gs_context_next(struct gs_core *core, const struct gs_context *context,
                                    CUcontext *ret_handle);
+/* It has ended, by a reset, with the green ones that were part of it. */
+void gs_greens_primary_gone(struct gs_core *core, CUcontext primary);
+
 /* All that are not detached. */
 void gs_contexts_alive(struct gs_core *core, struct gs_contexts *ret_contexts);
 
 /* A context of the device that is not about to go; NULL: there is none. */
 CUcontext gs_context_of_device(struct gs_core *core, CUdevice ordinal);
 /* Waits, until `until_ns` at most, for all that was submitted to a context; captures begin
- * meanwhile. GS_OK where it has ended or is about to; else as gs_fence_mark and gs_fence_wait. */
+ * meanwhile. GS_OK where it has ended, GS_NO_CONTEXT where it may be about to; else as
+ * gs_fence_mark and gs_fence_wait. */
 gs_status gs_context_await_work(struct gs_context *context, uint64_t until_ns);
 /* The device of a context; false: the driver will say what is wrong with that. */
 bool gs_context_device(struct gs_core *core, CUcontext handle, CUdevice *ret_device);

@@ -171,6 +171,7 @@ void gs_core_context_gone(struct gs_core *core, CUcontext handle, struct gs_cont
     gs_fences_capture_context_gone(&core->fences, handle);
     gs_share_context_gone(core->share, handle);
     gs_single_context_gone(&core->single, handle);
+    gs_greens_primary_gone(core, handle);
     if (!context)
         return;
     gs_async_read(core, context->ordinal, &live, &high); /* the most is remembered */

@@ -47,19 +47,42 @@ void gs_core_green_made(struct gs_core *core, struct gs_green *note, CUgreenCtx 
     gs_lock_release(&core->lock);
 }
 
+/* The oldest, for the handle may be another's already; or all of a primary context. */
+static void forget_greens(struct gs_core *core, CUcontext handle, CUcontext primary)
+{
+    struct gs_green **at = &core->programs.greens, **oldest = NULL, *gone;
+
+    gs_lock_take(&core->lock);
+    while ((gone = *at)) {
+        if (gone->primary == primary) {
+            *at = gone->next;
+            free(gone);
+            continue;
+        }
+        if (gone->handle == handle)
+            oldest = at;
+        at = &gone->next;
+    }
+    if (oldest) {
+        gone = *oldest;
+        *oldest = gone->next;
+        free(gone);
+    }
+    gs_lock_release(&core->lock);
+}
+
 void gs_core_green_gone(struct gs_core *core, CUcontext handle)
 {
-    struct gs_green **at = &core->programs.greens, *gone;
-
     __atomic_store_n(&core->gone.ever, true, __ATOMIC_RELAXED);
+    if (!handle)
+        return;
     gs_fences_capture_context_gone(&core->fences, handle);
-    gs_lock_take(&core->lock);
-    while (*at && (*at)->handle != handle)
-        at = &(*at)->next;
-    if ((gone = *at))
-        *at = gone->next;
-    gs_lock_release(&core->lock);
-    free(gone);
+    forget_greens(core, handle, NULL);
+}
+
+void gs_greens_primary_gone(struct gs_core *core, CUcontext primary)
+{
+    forget_greens(core, NULL, primary);
 }
 
 bool gs_core_primary_turn(struct gs_core *core, CUdevice device)

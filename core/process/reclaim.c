@@ -34,27 +34,41 @@ static void wait_for_all_locked(struct gs_arena *arena, const struct gs_patience
 
 #define ASIDE_STEP_NS 50000
 
-/* While a capture is open, or on a driver without cuCtxRecordEvent, no event can be recorded behind
- * what is freed. What cuMemFree freed is waited for as that call does natively, also where another
- * thread is at that. The lock is held, and let go meanwhile. */
-static void wait_without_events_locked(struct gs_core *core, struct gs_arena *arena)
+/* Those that have something of the arena aside now, not those that come after them; they have it
+ * until the GPU has passed it. */
+static void wait_for_others_locked(struct gs_arena *arena)
 {
-    const CUcontext context = arena->context;
-    struct gs_block_list freed;
-    gs_status status;
+    const unsigned until = arena->epochs.waited + arena->epochs.aside;
 
     gs_latch_assert_held(&arena->lock);
-    while (arena->epochs.aside > 0) {
+    while (arena->epochs.aside > 0 && (int)(until - arena->epochs.waited) > 0) {
         gs_latch_release(&arena->lock);
         gs_rest_ns(ASIDE_STEP_NS);
         gs_latch_take(&arena->lock);
     }
+}
+
+/* While a capture is open, or on a driver without cuCtxRecordEvent, no event can be recorded behind
+ * what is freed. What cuMemFree freed is waited for as that call does natively, also where another
+ * allocation is at that. The lock is held, and let go meanwhile. */
+static void wait_without_events_locked(struct gs_core *core, struct gs_arena *arena)
+{
+    struct gs_block_list freed;
+    CUcontext context;
+    gs_status status;
+
+    gs_latch_assert_held(&arena->lock);
+    wait_for_others_locked(arena);
     if ((core->driver.ctx_record_event && !gs_fences_capturing(&core->fences)) ||
         !gs_arena_take_open_locked(arena, &freed))
         return;
+    context = arena->context;
+    arena->epochs.aside++;
     gs_latch_release(&arena->lock);
     status = gs_fences_synchronize(&core->fences, context);
     gs_latch_take(&arena->lock);
+    arena->epochs.aside--;
+    arena->epochs.waited++;
     gs_arena_waited_locked(arena, &freed, status == GS_OK);
 }
 

@@ -128,6 +128,9 @@ bool gs_core_await_work(struct gs_core *core, uint64_t until_ns, struct gs_sleep
 
     while ((context = gs_context_next(core, context, &handle))) {
         const gs_status status = gs_context_await_work(context, until_ns);
+
+        if (status == GS_NO_CONTEXT)
+            continue;
         if (status == GS_CAPTURING)
             return refuse_capture(core, why);
         if (status == (gs_status)CUDA_ERROR_NOT_READY)

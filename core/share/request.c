@@ -319,8 +319,8 @@ static gs_status use_answer(struct gs_share *share, struct gs_remote *remote,
                                       request->first,
                                       request->first ? request->left : message->grant.chunk_size)
              : fds->count == 0) &&
-        !(cluster && (message->grant.pieces > 1 || message->grant.host || message->grant.own ||
-                      !remote->conn.by_broker))) {
+        !(cluster && (request->first > 0 || message->grant.pieces > 1 || message->grant.host ||
+                      message->grant.own || !remote->conn.by_broker))) {
         remote->cluster = cluster;
         if (cluster)
             memcpy(remote->fabric, message->grant.fabric, sizeof remote->fabric);
@@ -371,7 +371,7 @@ static int attempt(struct gs_share *share, struct gs_remote *remote, struct gs_r
         return 0;
     if (sent && request->wants == GS_OPEN_WANTS && request->first == 0)
         gs_room_make(share, request->ipc_handle.size, &request->room);
-    if (sent && request->pieces)
+    if (request->pieces)
         gs_pieces_map(share, remote, request->pieces);
     if (sent || error == -EPIPE || error == -ECONNRESET) /* a refusal may lie there */
         error = await_answer(share, remote, ret_message, ret_fds);

@@ -66,15 +66,14 @@ static inline enum gs_way gs_way_ranges(struct gs_access_range dst, struct gs_ac
     return gs_way_found(dst, src, stream, async);
 }
 
-/* The result of a copy that is made in the context that owns the memory at an address; in its
- * per-thread stream, as what the legacy one does breaks captures there. */
+/* The result of a copy that is made in the context that owns the memory at an address: in its
+ * per-thread stream, as what the legacy one does breaks captures of blocking streams there. */
 #define GS_WAY_IN_OWNER(address, stream, copy)                            \
     ({                                                                    \
         CUresult gs_made = gs_core_owner_enter(gs_core, address, stream); \
                                                                           \
         if (gs_made == CUDA_SUCCESS) {                                    \
-            gs_made = (copy);                                             \
-            gs_core_owner_leave(gs_core);                                 \
+            gs_made = gs_core_owner_leave(gs_core, copy);                 \
         }                                                                 \
         gs_made;                                                          \
     })

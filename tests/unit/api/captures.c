@@ -103,7 +103,8 @@ Test(captures, in_global_mode_begin_within_a_copy_between_devices, .timeout = 60
     fixture_start(&f);
     fixture_driver(&f)->stream_synchronize = synchronise_at_a_begin;
     MUST(gs_core_owner_enter(f.core, must_alloc(&f, 4096), f.stream));
-    gs_core_owner_leave(f.core);
+    fixture_driver(&f)->stream_synchronize = cuStreamSynchronize;
+    MUST(gs_core_owner_leave(f.core, CUDA_SUCCESS));
     must_be_whole();
 }
 

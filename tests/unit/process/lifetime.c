@@ -451,6 +451,29 @@ Test(lifetime, a_green_contexts_memory_is_its_primary_ones_until_it_ends)
     cr_assert_eq(gs_context_owner(f.core, handle), handle, "it may be another context's");
 }
 
+/* A reset ends them with it, and what destroys them then fails. */
+Test(lifetime, green_contexts_end_with_their_primary_one)
+{
+    CUdevResource processors;
+    CUdevResourceDesc description;
+    CUgreenCtx green[2];
+    CUcontext handle[2];
+
+    fixture_start(&f);
+    MUST(cuDeviceGetDevResource(0, &processors, CU_DEV_RESOURCE_TYPE_SM));
+    MUST(cuDevResourceGenerateDesc(&description, &processors, 1));
+    for (int i = 0; i < 2; i++) {
+        MUST(cuGreenCtxCreate(&green[i], description, 0, CU_GREEN_CTX_DEFAULT_STREAM));
+        gs_core_green_made(f.core, gs_core_green_new(), green[i], 0);
+        MUST(cuCtxFromGreenCtx(&handle[i], green[i]));
+    }
+    gs_greens_primary_gone(f.core, f.context);
+    for (int i = 0; i < 2; i++) {
+        cr_assert_eq(gs_context_owner(f.core, handle[i]), handle[i]);
+        MUST(cuGreenCtxDestroy(green[i]));
+    }
+}
+
 /* ---- Frees in another context's stream ---- */
 
 static sem_t waits;
@@ -505,4 +528,16 @@ Test(lifetime, a_block_that_another_thread_frees_meanwhile_is_freed_once)
     pthread_join(thread, NULL);
     cr_assert_eq(status, GS_NOT_LIVE);
     MUST(gs_core_free(f.core, again));
+}
+
+/* Nor is one that may stay said to have done its work. */
+Test(lifetime, a_context_that_may_be_about_to_go_has_not_done_its_work)
+{
+    struct gs_context *context;
+
+    fixture_start(&f);
+    MUST(gs_context_current(f.core, &context));
+    context = gs_core_context_detach(f.core, f.context);
+    cr_assert_eq(gs_context_await_work(context, 0), GS_NO_CONTEXT);
+    gs_core_context_stays(f.core, f.context, context);
 }

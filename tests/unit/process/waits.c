@@ -27,10 +27,14 @@ uint64_t __wrap_gs_now_ns(void)
     return clock_ns += LOOK_NS;
 }
 
+static struct gs_arena_epochs *busy; /* one has had what it waited for, and another comes */
+
 void __wrap_gs_rest_ns(uint64_t ns);
 void __wrap_gs_rest_ns(uint64_t ns)
 {
     clock_ns += ns;
+    if (busy)
+        busy->waited++;
 }
 
 /* Nobody answers. */
@@ -514,4 +518,21 @@ Test(waits, a_wake_that_finds_no_room_ends_in_its_time)
     MUST(cuMemFree(other));
     cr_assert(gs_core_wake(f.core, clock_ns + SECOND, &why), "%s", why.text);
     MUST(gs_core_free(f.core, block));
+}
+
+/* Threads that find the GPU full one after the other. */
+Test(waits, for_what_other_allocations_wait_for_and_for_none_that_comes_later, .timeout = 60)
+{
+    CUdeviceptr block;
+    size_t left, total;
+
+    fixture_start(&f);
+    MUST(cuMemGetInfo(&left, &total));
+    must_alloc(&f, left / 4 * 3);
+    busy = &fixture_home(&f)->epochs;
+    busy->aside = 1;
+    cr_assert_eq(gs_core_alloc(f.core, left / 2, &block), GS_NO_MEMORY);
+    cr_assert_gt(busy->waited, 0, "it does not wait for one");
+    busy->aside = 0;
+    busy = NULL;
 }

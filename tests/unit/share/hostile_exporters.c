@@ -386,3 +386,89 @@ Test(share_hostile, an_exporter_that_talks_without_end_is_not_listened_to)
         cr_assert_eq(gs_share_close(side.share, opened), GS_OK);
     }
 }
+
+/* The answer to the next request lies there already, and no request goes any more. */
+static void foresees(int listener, void *arg)
+{
+    union gs_wire_message message;
+    int fd = accept(listener, NULL, NULL);
+
+    (void)arg;
+    while (recv(fd, &message, sizeof message, 0) > 0)
+        if (message.head.type == GS_WIRE_OPEN) {
+            say_grant(fd, &honest, STRIP, &message.open);
+            message.open.head.request++;
+            message.open.first = 1;
+            say_grant(fd, &honest, FETCHED, &message.open);
+            shutdown(fd, SHUT_RD);
+            pause();
+        }
+}
+
+Test(share_hostile, an_answer_before_its_request_leaves_out_no_piece)
+{
+    const int alive = memdriver_alive(), fds = side_open_fds();
+    const unsigned mapped = memdriver_mapped();
+    struct gs_share_options quick = options;
+    unsigned char asked[GS_IPC_HANDLE_SIZE];
+    CUdeviceptr opened;
+    struct player player;
+    struct side victim;
+    gs_status status;
+
+    quick.timeout_ns = 500 * MS;
+    ipc_handle_by_hand(0x62, 5, sizes[FETCHED], asked);
+    player_start_for(&player, dir, asked, foresees, NULL);
+    side_start(&victim, &quick);
+    status = gs_share_open(victim.share, asked, SIDE_CONTEXT, 0, &opened);
+    cr_assert(status != GS_OK || memdriver_mapped() == mapped + 3, "%u", memdriver_mapped());
+    player_kill(&player);
+    side_stop(&victim);
+    cr_assert_eq(memdriver_alive(), alive);
+    cr_assert_eq(side_open_fds(), fds);
+}
+
+/* It has a broker's name, and its second answer is of another machine. */
+static void is_far_later(int listener, void *arg)
+{
+    union gs_wire_message message, more;
+    int fd = accept(listener, NULL, NULL);
+    unsigned ignored;
+
+    while (recv(fd, &message, sizeof message, 0) > 0) {
+        if (message.head.type != GS_WIRE_OPEN)
+            continue;
+        if (message.open.first == 0) {
+            say_grant(fd, &honest, STRIP, &message.open);
+            continue;
+        }
+        more = grant(FETCHED, &message.open, &ignored);
+        more.grant.far = 1;
+        more.grant.own = 0;
+        more.grant.offset = 0;
+        more.grant.pieces = 1;
+        more.grant.batch.count = *(const unsigned *)arg;
+        say(fd, more);
+    }
+}
+
+Test(share_hostile, a_later_answer_is_of_no_other_machine)
+{
+    unsigned counts[] = {0, 100000000};
+    unsigned char asked[GS_IPC_HANDLE_SIZE];
+    char path[256];
+    CUdeviceptr opened;
+
+    snprintf(path, sizeof path, "%s/%s", dir, side_broker_name());
+    ipc_handle_by_hand(0x63, 5, sizes[FETCHED], asked);
+    for (int i = 0; i < 2; i++) {
+        struct player player;
+        struct side victim;
+
+        player_start(&player, path, is_far_later, &counts[i]);
+        side_start(&victim, &options);
+        cr_assert_eq(gs_share_open(victim.share, asked, SIDE_CONTEXT, 0, &opened), GS_UNREACHABLE);
+        player_kill(&player);
+        side_stop(&victim);
+    }
+}
