@@ -39,9 +39,6 @@ CUresult CUDAAPI cuMemBatchDecompressAsync(CUmemDecompressParams *, size_t, unsi
 CUresult CUDAAPI cuMemBatchDecompressAsync_ptsz(CUmemDecompressParams *, size_t, unsigned int,
                                                 size_t *, CUstream);
 #endif
-#if CUDA_VERSION < 12090
-CUresult CUDAAPI cuGreenCtxGetId(CUgreenCtx, unsigned long long *);
-#endif
 
 /* Of these, each header has some. */
 CUresult CUDAAPI cuMemcpy3DBatchAsync(size_t, CUDA_MEMCPY3D_BATCH_OP *, size_t *,

@@ -325,8 +325,8 @@ void gs_epoch_choose_limits_locked(struct gs_arena *arena);
 void gs_epoch_close_locked(struct gs_arena *arena, bool at_free);
 /* A live block is no longer the program's: retired, in no list yet. */
 void gs_arena_unlive_locked(struct gs_arena *arena, struct gs_block *block);
-/* What is in the open epoch is aside: in no list any more. False: nothing of cuMemFree's. Then:
- * whether the context was waited for since. The list is empty afterwards. */
+/* What is in the open epoch, and in no list any more. False: nothing of cuMemFree's. Then: whether
+ * the context was waited for since. The list is empty afterwards. */
 bool gs_arena_take_open_locked(struct gs_arena *arena, struct gs_block_list *ret);
 void gs_arena_waited_locked(struct gs_arena *arena, struct gs_block_list *freed, bool over);
 /* The context was destroyed: its work is over and its events are gone. What retires is free, or

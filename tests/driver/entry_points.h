@@ -105,7 +105,6 @@ CALL(cuDevResourceGenerateDesc, cuDevResourceGenerateDesc, 12040, SD_PLAIN, (CUd
 CALL(cuGreenCtxCreate, cuGreenCtxCreate, 12040, SD_PLAIN, (CUgreenCtx *green, CUdevResourceDesc desc, CUdevice dev, unsigned flags), sd_green_create, (green, desc, dev, flags))
 CALL(cuGreenCtxDestroy, cuGreenCtxDestroy, 12040, SD_PLAIN, (CUgreenCtx green), sd_green_destroy, (green))
 CALL(cuCtxFromGreenCtx, cuCtxFromGreenCtx, 12040, SD_PLAIN, (CUcontext *ctx, CUgreenCtx green), sd_ctx_from_green, (ctx, green))
-CALL(cuGreenCtxGetId, cuGreenCtxGetId, 12090, SD_PLAIN, (CUgreenCtx green, unsigned long long *id), sd_green_get_id, (green, id))
 
 /* -- streams -- */
 CALL(cuStreamCreate, cuStreamCreate, 2000, SD_PLAIN, (CUstream *s, unsigned flags), sd_stream_create, (s, flags))

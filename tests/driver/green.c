@@ -86,20 +86,6 @@ CUresult sd_ctx_from_green(CUcontext *ctx, CUgreenCtx green)
     return CUDA_SUCCESS;
 }
 
-/* NULL: the current one. */
-CUresult sd_green_get_id(CUgreenCtx green, unsigned long long *id)
-{
-    struct sd_context *context = check(green);
-    CUresult result = green || !id ? CUDA_SUCCESS : sd_current(&context);
-
-    if (result)
-        return result;
-    if (!id || !context || !context->green_of)
-        return !id ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_INVALID_CONTEXT;
-    *id = context->life;
-    return CUDA_SUCCESS;
-}
-
 CUresult sd_stream_get_contexts(CUstream stream, CUcontext *ctx, CUgreenCtx *green)
 {
     struct sd_context *context;

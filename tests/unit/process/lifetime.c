@@ -1,9 +1,6 @@
 /* Contexts that end, drivers that cannot, calls that fail: nothing is lost or used too early. */
 #include <criterion/criterion.h>
 
-#include <pthread.h>
-#include <semaphore.h>
-
 #include "core/process/context.h"
 #include "core/process/reclaim.h"
 #include "tests/check.h"
@@ -474,63 +471,7 @@ Test(lifetime, green_contexts_end_with_their_primary_one)
     }
 }
 
-/* ---- Frees in another context's stream ---- */
-
-static sem_t waits;
-static CUdeviceptr freed;
-
-static CUresult record_seen(CUcontext context, CUevent event)
-{
-    const CUresult result = cuCtxRecordEvent(context, event);
-
-    sem_post(&waits);
-    return result;
-}
-
-static CUresult synchronise_seen(void)
-{
-    sem_post(&waits);
-    return cuCtxSynchronize();
-}
-
-static void *frees_elsewhere(void *arg)
-{
-    CUcontext context = fixture_context_new();
-    CUdeviceptr target;
-    CUstream stream;
-
-    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-    MUST(cuMemAlloc(&target, 4096));
-    fixture_spin_fill(&f, stream, target, 1, 1, 200 * MS);
-    *(gs_status *)arg = gs_core_free_async(f.core, freed, stream);
-    MUST(cuMemFree(target));
-    fixture_context_end(&f, context);
-    return NULL;
-}
-
-/* It is the later free that finds nothing, and what is at the address since stays. */
-Test(lifetime, a_block_that_another_thread_frees_meanwhile_is_freed_once)
-{
-    gs_status status = GS_OK;
-    CUdeviceptr again;
-    pthread_t thread;
-
-    sem_init(&waits, 0, 0);
-    fixture_start(&f);
-    freed = must_alloc(&f, 4 * MIB);
-    f.core->driver.ctx_record_event = f.core->driver.ctx_record_event ? record_seen : NULL;
-    f.core->driver.ctx_synchronize = synchronise_seen;
-    cr_assert_eq(pthread_create(&thread, NULL, frees_elsewhere, &status), 0);
-    sem_wait(&waits);
-    MUST(gs_core_free(f.core, freed));
-    again = must_alloc(&f, 4 * MIB);
-    cr_assert_eq(again, freed);
-    pthread_join(thread, NULL);
-    cr_assert_eq(status, GS_NOT_LIVE);
-    MUST(gs_core_free(f.core, again));
-}
-
-/* Nor is one that may stay said to have done its work. */
+/* A call that may end it is under way, and may leave it as it is. */
 Test(lifetime, a_context_that_may_be_about_to_go_has_not_done_its_work)
 {
     struct gs_context *context;
