@@ -235,15 +235,21 @@ static bool is_absent(int error)
     return error == -ENOENT || error == -ECONNREFUSED;
 }
 
-/* In one directory: the exporter, or the broker that it left something with. The descriptor, or why
- * there is none there. */
+bool gs_remote_owner_runs(const struct gs_remote *remote)
+{
+    return remote->owner_started && gs_alive_started(remote->owner_pid) == remote->owner_started &&
+           gs_alive_runs(remote->owner_pid);
+}
+
+/* In one directory: the exporter, or the broker that it left something with, which serves nothing
+ * of one that runs. The descriptor, or why there is none there. */
 static int connect_in(struct gs_share *share, int directory, struct gs_remote *remote,
                       const char *name, int *ret_pidfd)
 {
     char broker_name[GS_BROKER_NAME_SIZE];
     int fd = connect_checked(share, directory, name, remote->deadline_ns, ret_pidfd);
 
-    if (is_absent(fd)) {
+    if (is_absent(fd) && !gs_remote_owner_runs(remote)) {
         int broker;
 
         gs_broker_name(broker_name);

@@ -137,13 +137,13 @@ gs_status gs_share_export(struct gs_share *share, const struct gs_share_source *
         gs_say_not_exported(share, reason);
         return GS_NOT_OFFERED;
     }
-    if (gs_limbo_is_full(share)) {
+    status = gs_socket_start(share); /* where it is lost it is put up again, refused or not */
+    if (status == GS_OK && gs_limbo_is_full(share)) {
         gs_say_not_exported(share,
                             "as much memory is freed and still held by other processes as may "
                             "be (debug.limbo_limit); have them close it, or end them");
-        return GS_NOT_OFFERED;
+        status = GS_NOT_OFFERED;
     }
-    status = gs_socket_start(share);
     export = status == GS_OK ? calloc(1, sizeof *export) : NULL;
     errno = saved;
     if (!export)

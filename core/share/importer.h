@@ -52,6 +52,8 @@ struct gs_remote {
     unsigned opened_count;
     pid_t owner_pid;  /* its, not a broker's; 0 or less: of another PID namespace, or never seen; */
     bool owner_ended; /* and whether it has, as of when it was busy last: both under the lock */
+    uint64_t owner_started; /* as this process let go of what it has of it (let_go.c); 0: that was
+                             * never, or it cannot be seen */
     struct gs_import *imports;
     struct gs_opened
         *unsent; /* blocks, and references that nobody saw, whose CLOSE did not go yet */
@@ -159,6 +161,8 @@ void gs_remote_hang_up(struct gs_remote *remote);
 /* Takes note of it where the program has closed the connection, whose number may be another file's:
  * then there is none. */
 void gs_remote_look(struct gs_remote *remote);
+/* Whether it runs whose memory this process let go of, as far as that shows. */
+bool gs_remote_owner_runs(const struct gs_remote *remote);
 /* Nothing is held over the connection: there may be another, to the process itself if it is
  * there. */
 static inline bool gs_remote_may_go(const struct gs_remote *remote)

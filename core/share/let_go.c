@@ -155,6 +155,7 @@ static void let_go_of(struct gs_share *share, struct gs_remote *remote, void *ar
     gs_status told = GS_OK;
     size_t *bytes = arg;
 
+    remote->owner_started = remote->owner_pid > 0 ? gs_alive_started(remote->owner_pid) : 0;
     for (struct gs_import *import = remote->imports; import; import = import->next) {
         if (import->lost ||
             (!import->away && (!may_go(remote, import) || unmap(share, import) != GS_OK)))
@@ -241,11 +242,12 @@ static bool is_wanted(struct gs_share *share, const struct gs_import *import)
     return wanted;
 }
 
-/* Nobody has it any more. */
+/* Nobody has it any more. One that runs and is not there has its socket away, and puts that up
+ * again, however long it gets no CPU. */
 static bool is_lost(const struct gs_remote *remote, gs_status status)
 {
-    return status == GS_STALE ||
-           (status == GS_UNREACHABLE && remote->conn.fd < 0 && !remote->astray);
+    return status == GS_STALE || (status == GS_UNREACHABLE && remote->conn.fd < 0 &&
+                                  !remote->astray && !gs_remote_owner_runs(remote));
 }
 
 static void lose(struct gs_share *share, const struct gs_remote *remote, struct gs_import *import)

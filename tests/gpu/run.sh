@@ -4,13 +4,14 @@
 #
 #   sh tests/gpu/run.sh [PART…]
 #
-# Parts, all of them by default; those in the first two lines need the machine for themselves,
+# Parts, all of them by default; those in the first three lines need the machine for themselves,
 # the others run side by side, natively and under the shim at once:
 #
 #   conformance two_gpu cudart examples register torch_stats torch_graph_full torch_pool torch_memory programs
-#   torch_ordered two_programs stress single chaos differential numba asleep asleep_ranks sleeps sleep_beside
+#   torch_ordered two_programs stress single chaos differential numba asleep asleep_ranks
+#   sleep sleeps sleep_beside
 #   sanitizer cupy jax nccl peer command weights named pieces own_vmm torch_share torch_kill
-#   torch_steps torch_graph torch_compile torch_fork events sleep
+#   torch_steps torch_graph torch_compile torch_fork events
 #
 # Every program has its time limit and a failure stops nothing. Ends with a table: name, native
 # result, result under the shim, equal or what differs. $OUT, /tmp/gpu-out by default, gets the
@@ -26,9 +27,10 @@
 set -u
 
 alone='conformance two_gpu cudart examples register torch_stats torch_graph_full torch_pool torch_memory programs'
-alone="$alone torch_ordered two_programs stress single chaos differential numba asleep asleep_ranks sleeps sleep_beside"
+alone="$alone torch_ordered two_programs stress single chaos differential numba asleep asleep_ranks"
+alone="$alone sleep sleeps sleep_beside"
 beside='sanitizer cupy jax nccl peer command weights named pieces own_vmm torch_share torch_kill'
-beside="$beside torch_steps torch_graph torch_compile torch_fork events sleep"
+beside="$beside torch_steps torch_graph torch_compile torch_fork events"
 
 root=$(cd "$(dirname "$0")/../.." && pwd)
 # shellcheck source=tests/lib.sh

@@ -319,6 +319,14 @@ bool gs_alive_runs(pid_t pid)
     return life && life_is_seen(life) && !life->exited;
 }
 
+/* No number is another process's again. */
+uint64_t gs_alive_started(pid_t pid)
+{
+    const struct life *life = life_of(pid);
+
+    return life && life_is_seen(life) ? (uint64_t)pid : 0;
+}
+
 bool gs_alive_is_stopped(pid_t pid)
 {
     const struct life *life = life_of(pid);

@@ -6,6 +6,7 @@
 #include <criterion/criterion.h>
 
 #include "core/share/importer.h"
+#include "core/share/let_go.h"
 #include "scene.h"
 #include "tests/children.h"
 #include "tests/system.h"
@@ -26,14 +27,12 @@ static void setup(void)
 
 TestSuite(share_absent, .init = setup, .fini = scene_end, .timeout = 120);
 
-/* Its socket is away and the connection closed by the program, as something else is opened. Then it
- * goes on. */
-static void open_while_it_is_away(bool for_long)
-{
-    struct sockaddr_un path;
-    char away[128];
-    CUdeviceptr address;
+static struct sockaddr_un path;
+static char away[128];
 
+/* Its socket is away and the connection closed by the program. */
+static void go_away(bool for_long)
+{
     side_path_of(dir, ipc_handle, &path);
     snprintf(away, sizeof away, "%s-away", dir);
     halt(other.pid);
@@ -42,9 +41,22 @@ static void open_while_it_is_away(bool for_long)
     cr_assert_eq(side_connections(true), 1);
     side.share->importer.remotes->absent_ns = for_long;
     gs_lock_release(&side.share->importer.lock);
-    cr_assert_eq(gs_share_open(side.share, another, OTHER_CONTEXT, 0, &address), GS_UNREACHABLE);
+}
+
+static void come_back(void)
+{
     cr_assert_eq(rename(away, path.sun_path), 0);
     kill(other.pid, SIGCONT);
+}
+
+/* Something else is opened meanwhile. */
+static void open_while_it_is_away(bool for_long)
+{
+    CUdeviceptr address;
+
+    go_away(for_long);
+    cr_assert_eq(gs_share_open(side.share, another, OTHER_CONTEXT, 0, &address), GS_UNREACHABLE);
+    come_back();
 }
 
 /* Nobody has been there for long: it is given up. */
@@ -120,6 +132,22 @@ Test(share_absent, who_was_away_for_a_moment_is_looked_for_though_nothing_else_i
     open_while_it_is_away(false);
     cr_assert(SIDE_WAIT(is_connected()));
     cr_assert_str_eq(other_ask(&other, "holds"), "ok 1");
+}
+
+/* What it has is not lost. */
+Test(share_absent, who_is_away_as_this_process_wakes_has_not_ended)
+{
+    CUdeviceptr address = scene_open(ipc_handle);
+    struct gs_untaken untaken;
+
+    cr_assert_gt(gs_share_let_go(side.share), 0);
+    go_away(true);
+    cr_assert_not(gs_share_take_back(side.share, gs_now_ns() + 100 * MS, &untaken));
+    cr_assert_eq(untaken.pid, other.pid);
+    come_back();
+    cr_assert(gs_share_take_back(side.share, gs_now_ns() + SIDE_HOUR, &untaken));
+    cr_assert_null(strstr(side_logged(), "has ended while both slept"));
+    cr_assert_eq(gs_share_close(side.share, address), GS_OK);
 }
 
 /* Whichever process that is, it is not looked for then. */

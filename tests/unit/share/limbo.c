@@ -245,8 +245,10 @@ Test(share_limbo, what_may_be_in_limbo_has_a_limit)
                  "it is opened below the limit");
     cr_assert_neq(other_open(&other, ipc_handles[1], &opened[1]), GS_OK, "it is freed");
     cr_assert_eq(other_open(&other, ipc_handles[2], &opened[2]), GS_OK, "it is not freed");
+    close(side.share->place.listener);
     cr_assert_eq(side_export(&side, &chunk, 1 * MIB + 2048, 512, &more[3]), GS_NOT_OFFERED);
     cr_assert_not_null(strstr(side_logged(), "debug.limbo_limit"));
+    cr_assert_geq(side_dial(dir, ipc_handle[2]), 0, "its socket is there again");
     other_ask(&other, "close %lx", address[1]);
     cr_assert(side_gets_back(&side, export[1]));
     cr_assert_eq(side_export(&side, &chunk, 1 * MIB + 2048, 512, &more[3]), GS_OK, "there is room");
