@@ -113,7 +113,7 @@ struct gs_arena_epochs {
     unsigned polls;                   /* times a stream could have looked at the oldest */
     struct gs_epoch *oldest, *newest; /* closed ones */
     struct gs_epoch *spare;
-    unsigned aside, waited;  /* allocations that have what was open, and wait; that had it */
+    unsigned line, turn; /* allocations that wait without events: how many have come, been there */
     struct gs_fence stalled; /* was waited for in vain; it is again once it has */
     size_t stalled_most;     /* passed, or beyond so many reserved bytes */
 };

@@ -127,9 +127,12 @@ struct gs_context *gs_context_find_locked(struct gs_core *core, CUcontext handle
 /* The owner of the memory that is allocated under a handle. The contexts' lock is held. */
 static CUcontext owner_locked(const struct gs_core *core, CUcontext handle)
 {
+    unsigned long long id;
+
     gs_lock_assert_held(&core->lock);
     for (const struct gs_green *green = core->programs.greens; green; green = green->next)
-        if (green->handle == handle)
+        if (green->handle == handle && core->driver.ctx_get_id(handle, &id) == CUDA_SUCCESS &&
+            id == green->id)
             return green->primary;
     return handle;
 }

@@ -79,6 +79,7 @@ struct gs_releases {
 struct gs_green {
     struct gs_green *next;
     CUcontext handle, primary; /* the owner of its memory */
+    unsigned long long id;     /* the handle is another context's as soon as it has ended */
 };
 
 /* What the program does by itself. */

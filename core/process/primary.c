@@ -35,8 +35,9 @@ struct gs_green *gs_core_green_new(void)
 void gs_core_green_made(struct gs_core *core, struct gs_green *note, CUgreenCtx green,
                         CUdevice device)
 {
-    if (!green || !core->driver.ctx_from_green ||
+    if (!green || !core->driver.ctx_from_green || !core->driver.ctx_get_id ||
         core->driver.ctx_from_green(&note->handle, green) != CUDA_SUCCESS ||
+        core->driver.ctx_get_id(note->handle, &note->id) != CUDA_SUCCESS ||
         !(note->primary = gs_core_primary(core, device))) { /* it keeps that active */
         free(note);
         return;

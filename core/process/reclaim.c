@@ -32,44 +32,41 @@ static void wait_for_all_locked(struct gs_arena *arena, const struct gs_patience
         continue;
 }
 
-#define ASIDE_STEP_NS 50000
-
-/* Those that have something of the arena aside now, not those that come after them; they have it
- * until the GPU has passed it. */
-static void wait_for_others_locked(struct gs_arena *arena)
-{
-    const unsigned until = arena->epochs.waited + arena->epochs.aside;
-
-    gs_latch_assert_held(&arena->lock);
-    while (arena->epochs.aside > 0 && (int)(until - arena->epochs.waited) > 0) {
-        gs_latch_release(&arena->lock);
-        gs_rest_ns(ASIDE_STEP_NS);
-        gs_latch_take(&arena->lock);
-    }
-}
+#define TURN_STEP_NS 50000
 
 /* While a capture is open, or on a driver without cuCtxRecordEvent, no event can be recorded behind
- * what is freed. What cuMemFree freed is waited for as that call does natively, also where another
- * allocation is at that. The lock is held, and let go meanwhile. */
-static void wait_without_events_locked(struct gs_core *core, struct gs_arena *arena)
+ * what is freed. What cuMemFree freed is waited for as that call does natively. The lock is held,
+ * and let go meanwhile. False: there is nothing, or events are recorded. */
+static bool wait_for_open_locked(struct gs_core *core, struct gs_arena *arena)
 {
     struct gs_block_list freed;
     CUcontext context;
     gs_status status;
 
     gs_latch_assert_held(&arena->lock);
-    wait_for_others_locked(arena);
     if ((core->driver.ctx_record_event && !gs_fences_capturing(&core->fences)) ||
         !gs_arena_take_open_locked(arena, &freed))
-        return;
+        return false;
     context = arena->context;
-    arena->epochs.aside++;
     gs_latch_release(&arena->lock);
     status = gs_fences_synchronize(&core->fences, context);
     gs_latch_take(&arena->lock);
-    arena->epochs.aside--;
-    arena->epochs.waited++;
     gs_arena_waited_locked(arena, &freed, status == GS_OK);
+    return true;
+}
+
+/* Allocations that wait so do it one after the other, as they come: who came later keeps nobody,
+ * and takes nothing that another waited for. The lock is held, and let go meanwhile. */
+static void await_turn_locked(struct gs_arena *arena)
+{
+    const unsigned mine = arena->epochs.line++;
+
+    gs_latch_assert_held(&arena->lock);
+    while (arena->epochs.turn != mine) {
+        gs_latch_release(&arena->lock);
+        gs_rest_ns(TURN_STEP_NS);
+        gs_latch_take(&arena->lock);
+    }
 }
 
 /* While a capture is open no event can be had, and what a stream freed stays its own. */
@@ -89,8 +86,11 @@ static void collect_locked(struct gs_core *core, struct gs_arena *arena,
     gs_arena_collect_locked(arena);
     if (patience)
         wait_for_all_locked(arena, patience);
-    if (patience && patience->most_ns == UINT64_MAX)
-        wait_without_events_locked(core, arena);
+    if (patience && patience->most_ns == UINT64_MAX) {
+        await_turn_locked(arena);
+        wait_for_open_locked(core, arena);
+        arena->epochs.turn++;
+    }
 }
 
 size_t gs_arena_trim(struct gs_core *core, struct gs_arena *arena,
@@ -168,6 +168,14 @@ static gs_status found(struct request *r, const struct gs_block *block)
         return GS_NO_MEMORY;
     *r->ret_address = block->base;
     return GS_OK;
+}
+
+static gs_status take_own_locked(struct request *r)
+{
+    gs_arena_merge_quick_locked(r->arena);
+    return gs_arena_is_over_locked(r->arena, r->life)
+               ? GS_NO_CONTEXT
+               : found(r, gs_arena_take_locked(r->arena, r->size));
 }
 
 /* From what is free in any arena of the context and the tag; with `any`, a piece of another class
@@ -278,14 +286,27 @@ static gs_status wait_for_block(struct request *r)
     while (more && gs_is_out(status) && left-- > 0) {
         gs_latch_take(&arena->lock);
         more = gs_arena_wait_oldest_locked(arena, &r->patience);
-        gs_arena_merge_quick_locked(arena);
-        status = gs_arena_is_over_locked(arena, r->life)
-                     ? GS_NO_CONTEXT
-                     : found(r, gs_arena_take_locked(arena, r->size));
+        status = take_own_locked(r);
         gs_latch_release(&arena->lock);
         if (more && gs_is_out(status))
             status = exchange(r, true);
     }
+    return status;
+}
+
+/* It has what it needs before the lock is let go. */
+static gs_status wait_in_turn(struct request *r)
+{
+    struct gs_arena *arena = r->arena;
+    gs_status status;
+
+    gs_latch_take(&arena->lock);
+    await_turn_locked(arena);
+    status = take_own_locked(r);
+    if (gs_is_out(status) && wait_for_open_locked(r->core, arena))
+        status = take_own_locked(r);
+    arena->epochs.turn++;
+    gs_latch_release(&arena->lock);
     return status;
 }
 
@@ -332,6 +353,7 @@ static gs_status (*const steps[])(struct request *r) = {
     take_free,
     wait_for_block, /* GPU work before a cuMemFree: the GPU, as the driver's own free would have
                        waited; before other frees: the GPU, or 10 s */
+    wait_in_turn,   /* what no event is behind: the GPU, and who came before */
     wait_for_all,   /* closed blocks: who had them open, their end, or 2 s (core/share/flush.c) */
     trim_waiting,   /* all of the above */
     take_any,

@@ -87,8 +87,10 @@ static gs_status put_up(struct gs_share *share)
     bool again = share->place.listener >= 0;
     int directory = -1, listener, error;
 
-    if (__atomic_load_n(&share->ending, __ATOMIC_SEQ_CST)) /* nobody would take it down */
+    if (__atomic_load_n(&share->ending, __ATOMIC_SEQ_CST)) { /* nobody would take it down */
+        gs_say_not_exported(share, "this process is ending");
         return GS_NOT_OFFERED;
+    }
     listener = gs_directory_put_up(&share->options, share->name, share->options.is_broker,
                                    &directory, reason);
     if (listener < 0) {

@@ -246,6 +246,63 @@ Test(captures, what_was_freed_before_one_is_waited_for_by_two_threads, .timeout 
     MUST(cuGraphDestroy(graph));
 }
 
+#define PARTS 4
+#define TIMES 60
+
+static size_t part;
+
+static void CUDA_CB rest_a_moment(void *arg)
+{
+    gs_rest_ns((uintptr_t)arg * MOMENT_NS / 8);
+}
+
+/* Behind work of its own, and at times behind none. */
+static void *allocates_its_part(void *arg)
+{
+    CUdeviceptr block;
+    CUstream stream;
+    uintptr_t refused = 0;
+
+    MUST(cuCtxSetCurrent(f.context));
+    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    for (uintptr_t i = (uintptr_t)arg; i < (uintptr_t)arg + TIMES; i++) {
+        if (gs_core_alloc(f.core, part, &block) != GS_OK) {
+            refused++;
+            continue;
+        }
+        if (i % 2)
+            MUST(cuLaunchHostFunc(stream, rest_a_moment, (void *)(i % 7)));
+        MUST(gs_core_free(f.core, block));
+    }
+    MUST(cuStreamDestroy(stream));
+    return (void *)refused;
+}
+
+/* Natively a free has waited, and what it freed is there. */
+Test(captures, of_which_one_is_open_beside_threads_that_free_what_they_need_again, .timeout = 120)
+{
+    pthread_t threads[PARTS];
+    size_t left, total;
+    CUgraph graph;
+
+    fixture_start(&f);
+    MUST(cuMemGetInfo(&left, &total));
+    part = left / PARTS / (2 * MIB) * (2 * MIB);
+    MUST(gs_core_capture_begin(f.core, f.stream));
+    MUST(cuStreamBeginCapture(f.stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    for (uintptr_t i = 0; i < PARTS; i++)
+        cr_assert_eq(pthread_create(&threads[i], NULL, allocates_its_part, (void *)i), 0);
+    for (int i = 0; i < PARTS; i++) {
+        void *refused;
+
+        pthread_join(threads[i], &refused);
+        cr_expect_eq((uintptr_t)refused, 0, "%zu times", (size_t)refused);
+    }
+    MUST(cuStreamEndCapture(f.stream, &graph));
+    gs_core_capture_end(f.core, f.stream);
+    MUST(cuGraphDestroy(graph));
+}
+
 /* ---- One that ends --------------------------------------------------------------------------- */
 
 static bool ends; /* when it was seen */

@@ -439,6 +439,9 @@ Test(lifetime, a_green_contexts_memory_is_its_primary_ones_until_it_ends)
     MUST(gs_context_current(f.core, &known));
     cr_assert_eq(known->handle, f.context);
     cr_assert_eq(gs_context_owner(f.core, handle), f.context);
+    f.core->programs.greens->id++;
+    cr_assert_eq(gs_context_owner(f.core, handle), handle, "it is another's that has the handle");
+    f.core->programs.greens->id--;
     MUST(cuStreamEndCapture(f.stream, &graph));
     gs_core_capture_end(f.core, f.stream);
     MUST(cuGraphDestroy(graph));

@@ -27,14 +27,14 @@ uint64_t __wrap_gs_now_ns(void)
     return clock_ns += LOOK_NS;
 }
 
-static struct gs_arena_epochs *busy; /* one has had what it waited for, and another comes */
+static void (*meanwhile)(void); /* what others do while one rests */
 
 void __wrap_gs_rest_ns(uint64_t ns);
 void __wrap_gs_rest_ns(uint64_t ns)
 {
     clock_ns += ns;
-    if (busy)
-        busy->waited++;
+    if (meanwhile)
+        meanwhile();
 }
 
 /* Nobody answers. */
@@ -520,19 +520,64 @@ Test(waits, a_wake_that_finds_no_room_ends_in_its_time)
     MUST(gs_core_free(f.core, block));
 }
 
-/* Threads that find the GPU full one after the other. */
-Test(waits, for_what_other_allocations_wait_for_and_for_none_that_comes_later, .timeout = 60)
+static size_t theirs; /* what another takes that comes before memory of others is waited for */
+
+void __wrap_gs_share_await_given_back(struct gs_share *share, const unsigned char uuid[16],
+                                      uint64_t limit_ns);
+void __wrap_gs_share_await_given_back(struct gs_share *share, const unsigned char uuid[16],
+                                      uint64_t limit_ns)
 {
+    struct gs_arena *arena = fixture_home(&f);
+
+    if (theirs == 0)
+        return;
+    gs_latch_take(&arena->lock);
+    gs_arena_take_locked(arena, theirs);
+    gs_latch_release(&arena->lock);
+}
+
+Test(waits, behind_which_nobody_takes_what_they_were_for, .timeout = 60)
+{
+    CUdeviceptr block;
+    CUgraph graph;
+    size_t left, total;
+
+    fixture_start(&f);
+    MUST(cuMemGetInfo(&left, &total));
+    block = must_alloc(&f, left / 4 * 3);
+    MUST(gs_core_capture_begin(f.core, f.stream));
+    MUST(cuStreamBeginCapture(f.stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    MUST(gs_core_free(f.core, block));
+    theirs = left / 4 * 3;
+    cr_assert_eq(must_alloc(&f, theirs), block);
+    theirs = 0;
+    MUST(cuStreamEndCapture(f.stream, &graph));
+    gs_core_capture_end(f.core, f.stream);
+    MUST(cuGraphDestroy(graph));
+}
+
+static unsigned later; /* those that have come since */
+
+static void one_has_been_and_another_comes(void)
+{
+    fixture_home(&f)->epochs.turn++;
+    fixture_home(&f)->epochs.line++;
+    later++;
+}
+
+Test(waits, for_allocations_that_came_before_and_for_none_that_comes_later, .timeout = 60)
+{
+    struct gs_arena_epochs *epochs;
     CUdeviceptr block;
     size_t left, total;
 
     fixture_start(&f);
     MUST(cuMemGetInfo(&left, &total));
     must_alloc(&f, left / 4 * 3);
-    busy = &fixture_home(&f)->epochs;
-    busy->aside = 1;
+    epochs = &fixture_home(&f)->epochs;
+    epochs->line = 3;
+    meanwhile = one_has_been_and_another_comes;
     cr_assert_eq(gs_core_alloc(f.core, left / 2, &block), GS_NO_MEMORY);
-    cr_assert_gt(busy->waited, 0, "it does not wait for one");
-    busy->aside = 0;
-    busy = NULL;
+    meanwhile = NULL;
+    cr_assert_geq(later, 3, "it waits for those before it");
 }
