@@ -29,9 +29,8 @@ struct gs_peer {
 
 struct gs_asking {
     struct gs_share *share;
-    void *arg; /* of who asks */
-    bool
-        own; /* this user's processes alone, in this user's folders; else brokers, and others' too */
+    void *arg;  /* of who asks */
+    bool own;   /* this user's processes and folders alone; else brokers, and others' too */
     bool keeps; /* who is silent stays in `peers`: GS_CONN_ANY of them at most */
     /* Says what is asked: GS_AWAITED; or it is done with the process. */
     enum gs_peer_state (*say)(struct gs_asking *asking, struct gs_peer *peer);
@@ -44,8 +43,7 @@ struct gs_asking {
     bool enough; /* nothing more is wanted */
     /* What came of it. */
     struct gs_peer *peers;
-    uint64_t
-        waited_ns; /* for those who are asked at once, as gs_look_counts has it; and how many */
+    uint64_t waited_ns; /* for those who are asked at once (gs_look_counts): so many */
     unsigned count;
     unsigned silent;  /* did not answer; */
     unsigned unasked; /* could not be asked: no descriptor, no memory, or they take no connection */

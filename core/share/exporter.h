@@ -17,27 +17,25 @@ struct gs_export {
     unsigned asleep;     /* pieces of it are off the GPU: nobody is given any */
     unsigned pins; /* by the share thread: while it serves an open, while `work` is not done */
     bool opened;   /* somebody has held it: no grace any more */
-    struct gs_export *offered_before,
-        *offered_behind; /* in the list of what a broker is to have; NULL: not in it */
-    uint32_t
-        slot; /* 0: no broker was told of it. Else that may serve it later, as long as this slot says so */
+    /* In the list of what a broker is to have; NULL: not in it. */
+    struct gs_export *offered_before, *offered_behind;
+    uint32_t slot; /* in what a broker reads, which may serve it later; 0: none was told of it */
     struct gs_publisher *publisher; /* in a broker: who left it there */
     uint64_t owner;         /* in a broker: the client that left it there; 0: that has ended, */
     uint64_t keep_until_ns; /* and nobody has had it open since keep_ns before this */
     bool read_only;         /* importers are to map it for reading */
     bool wanted;            /* a withdrawal was refused: who comes to hold it is asked at once */
     bool recalled;          /* whoever holds it is asked to give it back */
-    struct gs_export *work_before[GS_WORKS],
-        *work_behind[GS_WORKS]; /* in the list of what the share thread is to do; NULL: not in it */
-    uint64_t made_ns;           /* when its handle was asked for */
-    uint64_t freed_ns;          /* 0: the program has it */
-    bool in_grace;              /* until that is over, or it was opened */
+    /* In the lists of what the share thread is to do; NULL: not in it. */
+    struct gs_export *work_before[GS_WORKS], *work_behind[GS_WORKS];
+    uint64_t made_ns;  /* when its handle was asked for */
+    uint64_t freed_ns; /* 0: the program has it */
+    bool in_grace;     /* until that is over, or it was opened */
     enum gs_export_state state;
     struct gs_export *older, *newer; /* in the list of its state */
     bool limbo_held;                 /* freed, and held by others: counted in the limbo */
     struct gs_name *names;           /* that it is published under */
-    struct gs_far
-        *far; /* where it is, or may be, opened by another machine than it is of (cluster.h) */
+    struct gs_far *far;              /* with other machines (cluster.h); NULL: nothing */
     UT_hash_handle hh;
 };
 
@@ -293,9 +291,7 @@ struct gs_client {
     struct gs_fd kept_fd, kept_pidfd; /* what they are: the program may close them */
     bool greeted;
     unsigned char instance[GS_INSTANCE_SIZE]; /* whose memory it wants, or publishes to a broker */
-    struct gs_publisher
-        *publisher; /* what it said before it published anything to this broker; nobody else may
-                                     * in the name of its instance */
+    struct gs_publisher *publisher; /* of a broker: it alone leaves something for its instance */
     struct gs_pull pull;
     bool shares;            /* it has left some here */
     bool was_sent_fd;       /* of another user, and it may not have read it */
@@ -378,10 +374,9 @@ void gs_publisher_unref(struct gs_share *share, struct gs_publisher *publisher);
  * of what the others leave; this process's own user as much as there is. */
 struct gs_user {
     uid_t uid;
-    unsigned clients, exports,
-        fds;        /* connections; and published to this broker, and its descriptors */
-    unsigned names; /* that they published to this broker */
-    unsigned refs;  /* it stays for these, too */
+    unsigned clients;             /* connections */
+    unsigned exports, fds, names; /* that they published to this broker */
+    unsigned refs;                /* it stays for these, too */
     UT_hash_handle hh;
 };
 /* NULL: no host memory. */

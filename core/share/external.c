@@ -32,8 +32,7 @@ struct gs_external {
     struct gs_remote nobody; /* that it would have come from */
     struct gs_share_behind behind;
     struct gs_export *export; /* NULL: no handle of it was asked for */
-    CUcontext
-        registered_in; /* memory at an address that was made known to the driver here; or NULL */
+    CUcontext registered_in;  /* memory at an address, which was made known to the driver here */
     bool is_registered;
     bool read_only;
     CUcontext context; /* in which it was attached */

@@ -16,14 +16,13 @@ struct gs_connection {
     struct gs_fd kept_fd, kept_pidfd; /* what they are: the program may close them */
     uint64_t sent_ns;                 /* when it was asked last */
     uint32_t request;
-    unsigned
-        owed; /* so much may come unasked: answers that were not waited for, a RECALL across each CLOSE, and one
-                    * of each block that was named */
+    /* So much may come unasked: answers that were not waited for, a RECALL across each CLOSE, and one
+     * of each block that was named. */
+    unsigned owed;
     bool by_broker; /* connected to the broker that has its memory, itself having ended */
     bool deaf;      /* it has said more than that: nothing but answers is read any more */
     bool greeted;   /* HELLO was sent, */
-    bool may_hold;  /* by this process, as far as the exporter knows: it has asked, and was not told
-                    * BYE since; kept over connections */
+    bool may_hold;  /* as far as the exporter knows: asked, no BYE since; kept over connections */
     bool resumed, refused; /* it is another one; and that was refused */
     bool watched;          /* the thread watches the connection */
     bool fork_told;        /* the exporter knows that this process has forked */
@@ -47,16 +46,15 @@ struct gs_remote {
     bool cluster; /* the last grant was of another machine's chunk, of this fabric handle: */
     unsigned char fabric[GS_FABRIC_SIZE];
     /* Under the lock, busy or not: */
-    uint64_t flush_number, flushed_ns; /* of the FLUSH that is not answered, 0: none; and when one
-                                          was answered last */
+    uint64_t flush_number; /* of the FLUSH that is not answered; 0: none */
+    uint64_t flushed_ns;   /* when one was answered last */
     unsigned opened_count;
     pid_t owner_pid;  /* its, not a broker's; 0 or less: of another PID namespace, or never seen; */
     bool owner_ended; /* and whether it has, as of when it was busy last: both under the lock */
     uint64_t owner_started; /* as this process let go of what it has of it (let_go.c); 0: that was
                              * never, or it cannot be seen */
     struct gs_import *imports;
-    struct gs_opened
-        *unsent; /* blocks, and references that nobody saw, whose CLOSE did not go yet */
+    struct gs_opened *unsent; /* also references that nobody saw, whose CLOSE did not go yet */
     UT_hash_handle hh;
 };
 
@@ -74,10 +72,9 @@ struct gs_import {
     bool ends; /* it may go at its exporter's, open here or not: what it has was given once */
     bool away; /* not mapped, while this process sleeps; the remote is busy who changes it */
     bool lost; /* and never will be: its exporter has ended */
-    uint64_t devices; /* atomic; bit d: device d has access, */
-    uint64_t
-        homes; /* and has opened a block; atomic as well. Of the host's memory: all, or none while it
-                       * is not registered */
+    /* Atomic. Bit d: device d has access; and has opened a block (of the host's memory: all, or none
+     * while it is not registered). */
+    uint64_t devices, homes;
     struct gs_opened **sorted; /* by address; of a strip as they came */
     unsigned count, room;
     struct gs_import *next;

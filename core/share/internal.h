@@ -113,13 +113,12 @@ struct gs_link {
     uint64_t again_ns;   /* an answer did not go: the next attempt; 0: it did */
     uint64_t silent_ns;  /* when it is told of that it asks nothing */
     /* Under the lock: */
-    bool absent;            /* there is none, as far as was looked */
-    bool asks;              /* a PULL is not answered yet */
-    bool revoked;           /* something was taken back, and it does not know that */
-    struct gs_export *next; /* of `offered`, the first that it was not told of */
-    struct gs_export *
-        given; /* that it was told of last and has not done with; the piece of it that it asks for */
-    uint32_t piece;
+    bool absent;                    /* there is none, as far as was looked */
+    bool asks;                      /* a PULL is not answered yet */
+    bool revoked;                   /* something was taken back, and it does not know that */
+    struct gs_export *next;         /* of `offered`, the first that it was not told of */
+    struct gs_export *given;        /* that it was told of last and has not done with, */
+    uint32_t piece;                 /* of which it asks for this */
     struct gs_name *named;          /* that it was told of last, likewise */
     struct gs_confirmed *confirmed; /* what it may serve when this process has ended */
 };
@@ -174,17 +173,15 @@ struct gs_exporter {
     struct gs_chunk_fd *chunk_fds; /* the share thread adds and uses; others remove */
     uint64_t chunk_fd_uses;
     struct gs_ipc_events ipc_events;
-    struct gs_name *names; /* what is published under a name */
-    struct gs_export
-        *offered; /* to a broker: a list, in the order in which handles were given out */
-    struct gs_export
-        *cluster_due; /* that other machines hold, and the broker is to be told something of */
-    struct gs_cond names_told; /* the broker has answered to one, or is lost */
-    int64_t clock_ahead_ns;    /* atomic, as gs_clock_ahead_ns says, once that is: */
-    bool clock_known;          /* atomic */
-    bool ever_opened;          /* atomic: some handle of this process's was */
-    bool unopened_said;        /* atomic: or none was, and that was said */
-    uint64_t counts;           /* of bytes, so far (gs_export_bytes_locked) */
+    struct gs_name *names;         /* what is published under a name */
+    struct gs_export *offered;     /* to a broker: a list, in the order of their handles */
+    struct gs_export *cluster_due; /* that other machines hold, and the broker is to hear of */
+    struct gs_cond names_told;     /* the broker has answered to one, or is lost */
+    int64_t clock_ahead_ns;        /* atomic, as gs_clock_ahead_ns says, once that is: */
+    bool clock_known;              /* atomic */
+    bool ever_opened;              /* atomic: some handle of this process's was */
+    bool unopened_said;            /* atomic: or none was, and that was said */
+    uint64_t counts;               /* of bytes, so far (gs_export_bytes_locked) */
     bool used; /* atomic: this process shares; before that it can only be asked for memory */
     bool refusal_said; /* atomic: why something is not exported was logged as a warning */
     /* The share thread's own. */
@@ -234,8 +231,7 @@ struct gs_importer {
     struct gs_opened *kept;    /* what stays for the next open, the oldest first (cache.c) */
     unsigned kept_count;
     bool kept_armed; /* the thread comes by itself when the oldest one's time is over */
-    struct gs_external
-        *externals; /* from before the driver hears of them until it has forgotten them */
+    struct gs_external *externals; /* as long as the driver may know of them */
     struct gs_importer_context *contexts;
     struct gs_import *spare_imports; /* records that the map may still lead to: never freed */
     uint64_t next_import, next_remote, rounds;
@@ -245,11 +241,10 @@ struct gs_importer {
     uint64_t look_ns; /* when the thread looks at remotes that were busy when they had something */
     bool polling;     /* the thread looks at `closing` by itself, again after: */
     uint64_t poll_ns;
-    bool unreachable_said; /* atomic */
-    bool forked;           /* atomic: this process has a child, or had, */
-    bool fork_told;        /* and all to whom it was connected by then know it */
-    uint64_t
-        sleep_until_ns; /* atomic: answers are not looked for without sleeping: it was in vain */
+    bool unreachable_said;   /* atomic */
+    bool forked;             /* atomic: this process has a child, or had, */
+    bool fork_told;          /* and all to whom it was connected by then know it */
+    uint64_t sleep_until_ns; /* atomic: until then no looks for answers, which were in vain */
 };
 
 struct gs_share {
@@ -264,8 +259,7 @@ struct gs_share {
     char name[GS_BROKER_NAME_SIZE]; /* of its socket */
     bool ending; /* atomic: the process ends, the driver is not called any more */
     bool spins;  /* there are CPUs enough to look for an answer for a moment before one sleeps */
-    struct gs_lock lock; /* rank SHARE; protects what is below, but for what is said to be the share
-                            thread's own, and the importer's part */
+    struct gs_lock lock; /* rank SHARE: what is below, not the thread's own, nor the importer's */
     struct gs_cond started;
     /* Written with the lock, atomically. GS_GIVEN_UP: the thread that was at it was killed. */
     enum gs_start {

@@ -48,9 +48,8 @@ struct gs_share_options {
     /* The runtime directory; made with mode 0700 if its parent is there. "": the first of several
      * (core/share/directory.h) that can be had. */
     char dir[80];
-    uint64_t
-        grace_ns; /* how long an unopened export keeps its block after the free, and how long */
-    uint64_t grace_least_ns; /* however little memory is free, where that is not more */
+    uint64_t grace_ns;       /* how long an unopened export keeps its block after the free, */
+    uint64_t grace_least_ns; /* and, where that is not more, however little memory is free */
     uint64_t settle_ns;      /* rest where a lease's end does not prove that its GPU work is over */
     uint64_t timeout_ns;     /* how long an importer waits for an exporter */
     uint64_t idle_ns;        /* how long a block that was closed stays mapped for the next open */
@@ -69,9 +68,8 @@ struct gs_share_options {
     uint32_t published_max;   /* of a broker: exports that are published to it, by all together */
     int listen_fd;            /* of a broker: a listening socket that it was started with, or -1 */
     char broker_program[256]; /* started where no broker runs; empty: none is */
-    uint64_t keep_ns; /* how long a broker keeps what nobody has open and whose process ended */
-    bool
-        export_ahead; /* a descriptor of a chunk is made at its first export, not at the first open */
+    uint64_t keep_ns;  /* how long a broker keeps what nobody has open and whose process ended */
+    bool export_ahead; /* a chunk's descriptor is made at its first export, not at an open */
     uid_t uids[GS_IDS_MAX]; /* further users to share with, besides our own: they may open, and
                              what they export may be opened */
     unsigned uid_count;
@@ -239,10 +237,9 @@ void gs_share_forking(struct gs_share *share);
 struct gs_share_strip {
     uint32_t references; /* atomic: exports, and whoever makes one */
     uint32_t pieces;
-    uint64_t id; /* never reused within this process, and no chunk's: GS_STRIP_IDS */
-    bool
-        is_block; /* of the library's own memory, across pieces of it, whose ids as chunks these are: */
-    const uint64_t *ids; /* or NULL */
+    uint64_t id;         /* never reused within this process, and no chunk's: GS_STRIP_IDS */
+    bool is_block;       /* of the library's own memory, across pieces of it: */
+    const uint64_t *ids; /* theirs as chunks, or NULL */
     /* Under the share's lock: */
     uint64_t counted; /* the last count that had it (gs_export_bytes_locked) */
     uint64_t limbo;   /* exports of it that others keep */
@@ -284,9 +281,8 @@ struct gs_share_source {
      * across pieces of the library's, `address`, `offset` and `size` are the block's, and it is
      * held and given back as others are. NULL: it is none. */
     struct gs_share_strip *strip;
-    const struct gs_share_behind
-        *behind;    /* external memory's, as valid as `handle`, which it has not */
-    bool read_only; /* whoever opens it may read it only */
+    const struct gs_share_behind *behind; /* external memory's, in place of `handle` */
+    bool read_only;                       /* whoever opens it may read it only */
 };
 
 struct gs_export;

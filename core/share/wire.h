@@ -157,11 +157,9 @@ struct gs_wire_hello {
     uint64_t holder;                      /* between broker and agent: its number */
     uint64_t pid;                         /* as the importer sees itself: for people */
     char name[16];                        /* of the program: for people */
-    uint32_t
-        holds; /* so many RESUMEs follow: of what it held over other connections all else is over */
-    uint32_t
-        number; /* of this HELLO, of all of its program's: one that is heard behind the next comes late */
-    uint32_t agent; /* 1: it is this machine's agent, or its broker says it to that */
+    uint32_t holds;  /* so many RESUMEs follow: all else that it held before is over */
+    uint32_t number; /* of its program's HELLOs: one that is heard behind the next comes late */
+    uint32_t agent;  /* 1: it is this machine's agent, or its broker says it to that */
     uint32_t zero;
 };
 
@@ -179,9 +177,8 @@ struct gs_wire_open {
     uint32_t cluster; /* 1: of a broker, and it may lie in another machine */
     /* Between broker and agent: */
     uint32_t uid, gid; /* of who opens: this machine's numbers of that user's name; */
-    uint64_t
-        lease; /* to the agent: random, not 0: this machine's and this number together name what it becomes */
-    uint32_t first; /* descriptors are to come along, of the chunk's pieces from this one on */
+    uint64_t lease;    /* to the agent: random, not 0; with this machine's it names the lease */
+    uint32_t first;    /* descriptors are to come along, of the chunk's pieces from this one on */
     uint32_t zero;
 };
 
@@ -201,16 +198,14 @@ struct gs_wire_grant {
     uint32_t read_only;     /* 1: the importer is to map the chunk for reading */
     uint32_t ends;          /* 1: its memory may go though it is open */
     uint32_t pieces;        /* that the chunk is of, one after the other */
-    uint32_t
-        host; /* 1: memory of the host. Its descriptor is a memfd, which the importer maps and */
-    uint64_t fd_offset; /* registers from this byte on */
-    uint32_t
-        own; /* 1: a strip, that the program mapped itself: the block is all of the chunk, and what the
-                   * handle is of begins at `offset` */
+    uint32_t host;          /* 1: the host's, behind a memfd, which the importer maps and */
+    uint64_t fd_offset;     /* registers from this byte on */
+    /* 1: a strip, that the program mapped itself: the block is all of the chunk, and what the handle
+     * is of begins at `offset`. */
+    uint32_t own;
     uint32_t far; /* 1: a chunk of another machine, that this opens; no descriptor comes along: */
     unsigned char fabric[GS_FABRIC_SIZE];
-    struct gs_wire_batch
-        batch; /* none, if they were not wanted; else the rest is to be asked for */
+    struct gs_wire_batch batch; /* none, if not wanted; else the rest is to be asked for */
 };
 
 struct gs_wire_refuse {
@@ -258,9 +253,9 @@ struct gs_wire_share {
     unsigned char uuid[16]; /* of the device that holds the memory */
     uint32_t read_only;
     uint32_t slot; /* which holds the block's id for as long as it may be served */
-    uint32_t
-        pieces; /* 0: the chunk's descriptor comes along. Else it lies across so many pieces, all of the
-                      * chunk, each of which is asked for, and there comes that of: */
+    /* 0: the chunk's descriptor comes along. Else it lies across so many pieces, all of the chunk, each
+     * of which is asked for, and there comes that of `piece`. */
+    uint32_t pieces;
     uint32_t piece;
     uint64_t piece_size;
     uint32_t far;                         /* 1: other machines may open it, and below is */
@@ -270,10 +265,9 @@ struct gs_wire_share {
 
 struct gs_wire_pull {
     struct gs_wire_head head;
-    uint64_t
-        block_id; /* that was shared last: this piece of it is wanted. 0: the broker has done with it */
-    uint32_t piece; /* not the first */
-    uint32_t kept;  /* 1: the last answer was a NAME, and is kept */
+    uint64_t block_id; /* shared last, of which a piece is wanted; 0: the broker has done with it */
+    uint32_t piece;    /* not the first */
+    uint32_t kept;     /* 1: the last answer was a NAME, and is kept */
 };
 
 struct gs_wire_ring {
@@ -288,9 +282,9 @@ struct gs_wire_order {
     uint32_t verb;   /* SLEEP: enum gs_sleep_verb; */
     uint32_t number; /* of GS_SLEEP_STATE: the order that is asked about */
     uint32_t zero;
-    uint64_t
-        value; /* TRIM: bytes; SLEEP: the timeout, in ns; SET: bytes, nanoseconds, a number, which of the words,
-                     * or percent from 1 << 63 on, UINT64_MAX: unlimited; UNNAME: it was published then or before */
+    /* TRIM: bytes; SLEEP: the timeout, in ns; SET: bytes, nanoseconds, a number, which of the words,
+     * or percent from 1 << 63 on, UINT64_MAX: unlimited; UNNAME: it was published then or before. */
+    uint64_t value;
     unsigned char uuid[16]; /* TRIM: of the device that is full */
     /* They end in zeros. SET: the option, as config has it: "pool.decay"; SLEEP: the directory;
      * UNNAME: the name. And what is discarded. */
@@ -300,11 +294,11 @@ struct gs_wire_order {
 /* What came of an order. */
 struct gs_wire_done {
     struct gs_wire_head head;
+    /* TRIM: 1: it is seen to, and another answer comes; 2, then: it goes to sleep, which takes longer.
+     * SLEEP: the number of the order, which it is at still. */
+    uint32_t more;
     uint32_t
-        more; /* TRIM: 1: it is seen to, and another answer comes; 2, then: it goes to sleep, which takes longer.
-                       * SLEEP: the number of the order, which it is at still */
-    uint32_t
-        outcome; /* SET: enum gs_set_outcome, after anything but GS_SET_DONE it is as it was; SLEEP: an errno */
+        outcome; /* SET: enum gs_set_outcome, and but for DONE nothing changed; SLEEP: an errno */
     union {
         uint64_t given; /* TRIM: bytes that went back to the driver */
         uint64_t ended; /* UNNAME: 1: it was here */
@@ -341,12 +335,11 @@ struct gs_wire_query {
 /* What is open of others. */
 struct gs_wire_opened {
     uint64_t bytes, ended_bytes; /* that are mapped; of these, of who has ended */
-    uint32_t
-        owners; /* whose they are; below: the one with the index that was asked for, if there is */
+    uint32_t owners; /* whose they are; below: the one that was asked for, if there is */
     uint32_t owner_ended;
     uint64_t owner_pid; /* as who answers sees it; 0: it does not */
-    uint64_t owner_blocks, owner_bytes,
-        owner_mapped; /* what is open of it; with what lies around that */
+    /* What is open of it; with what lies around that. */
+    uint64_t owner_blocks, owner_bytes, owner_mapped;
 };
 
 struct gs_wire_limbo_block {
@@ -373,24 +366,21 @@ struct gs_wire_report {
         struct {          /* about all else */
             uint64_t pid; /* of who answers */
             uint64_t exports, bytes, limbo, limbo_bytes, limbo_age_ns;
-            uint32_t
-                clients; /* how many there are; below: the one that was asked about, if there is */
+            uint32_t clients; /* how many; below: the one that was asked about, if there is */
             uint32_t is_broker;
             uint64_t client_pid;
             uint64_t client_age_ns;               /* since it connected; or since it ended */
             uint64_t references, reference_bytes; /* of this client */
             uint64_t reference_age_ns; /* since it came to hold what it has held longest */
-            uint64_t limbo_references,
-                limbo_reference_bytes; /* the ones that keep a freed block; below: the one */
-            struct gs_wire_limbo_block limbo_block; /* among them that was freed first */
-            uint64_t left;                          /* exports published to this broker, whole */
-            char name[16];                          /* of who answers */
+            uint64_t limbo_references, limbo_reference_bytes; /* that keep a freed block; */
+            struct gs_wire_limbo_block limbo_block;           /* of them, freed first */
+            uint64_t left; /* exports published to this broker, whole */
+            char name[16]; /* of who answers */
             char client_name[16];
             uint32_t has_figures; /* 1: below, of the device; 0: none, nor of a later one */
             uint32_t zero;
             struct gs_figures figures;
-            uint32_t
-                client_seen; /* 1: client_pid is as who answers sees it; 0: as the client does */
+            uint32_t client_seen;    /* 1: client_pid is as who answers sees it; 0: the client */
             uint32_t client_hung_up; /* 1: it has, and its end is not proven */
             struct gs_wire_opened opened;
             struct gs_wire_asleep asleep;

@@ -71,9 +71,8 @@ struct gs_wire_machine {
     uint64_t shared; /* blocks of here that may be opened on other machines; */
     uint64_t opened; /* blocks of other machines that are open here */
     uint64_t opened_bytes;
-    uint32_t
-        machines; /* that have leases here; below: the one that was asked about, if there is. Or were forgotten */
-    uint32_t state; /* enum gs_machine_state; 0: its agent was not heard of yet */
+    uint32_t machines; /* that have leases here, below one; or were forgotten */
+    uint32_t state;    /* enum gs_machine_state; 0: its agent was not heard of yet */
     unsigned char machine[GS_MACHINE_SIZE];
     char name[GS_MACHINE_NAME_SIZE];
     uint64_t leases, bytes; /* and of these of freed blocks: */
