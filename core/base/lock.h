@@ -61,6 +61,22 @@ void gs_lock_take(struct gs_lock *lock);
 int gs_lock_try(struct gs_lock *lock);
 void gs_lock_release(struct gs_lock *lock);
 
+/* Held from here to the end of the block. */
+#define GS_HOLDING(its_lock)                                                         \
+    __attribute__((cleanup(gs_lock_end), unused)) struct gs_lock *const gs_lock_of = \
+        gs_lock_begin(its_lock)
+
+static inline struct gs_lock *gs_lock_begin(struct gs_lock *lock)
+{
+    gs_lock_take(lock);
+    return lock;
+}
+
+static inline void gs_lock_end(struct gs_lock *const *lock)
+{
+    gs_lock_release(*lock);
+}
+
 /* Of what is called with the lock held (_locked); builds that check locks abort where it is not. */
 static inline void gs_lock_assert_held(const struct gs_lock *lock)
 {

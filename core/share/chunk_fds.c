@@ -58,8 +58,8 @@ static struct gs_fd find(struct gs_share *share, uint64_t chunk_id)
 {
     struct gs_fd fd = {.fd = -1};
     struct gs_chunk_fd *entry;
+    GS_HOLDING(&share->lock);
 
-    gs_lock_take(&share->lock);
     HASH_FIND(hh, share->exporter.chunk_fds, &chunk_id, sizeof chunk_id, entry);
     if (entry && gs_fd_is_there(&entry->fd)) {
         entry->used = ++share->exporter.chunk_fd_uses;
@@ -68,7 +68,6 @@ static struct gs_fd find(struct gs_share *share, uint64_t chunk_id)
         HASH_DEL(share->exporter.chunk_fds, entry);
         free(entry);
     }
-    gs_lock_release(&share->lock);
     return fd;
 }
 
@@ -112,26 +111,20 @@ bool gs_chunk_fd_wanted(struct gs_share *share, const struct gs_export *export)
 {
     unsigned max = gs_chunk_fds_max();
     struct gs_chunk_fd *entry;
-    bool wanted;
+    GS_HOLDING(&share->lock);
 
-    gs_lock_take(&share->lock);
     HASH_FIND(hh, share->exporter.chunk_fds, &export->source.chunk_id, sizeof entry->chunk_id,
               entry);
-    wanted = !entry && HASH_COUNT(share->exporter.chunk_fds) < max;
-    gs_lock_release(&share->lock);
-    return wanted;
+    return !entry && HASH_COUNT(share->exporter.chunk_fds) < max;
 }
 
 /* ---- Making one ------------------------------------------------------------------------------ */
 
 static bool is_stale(struct gs_share *share, const struct gs_export *export)
 {
-    bool stale;
+    GS_HOLDING(&share->lock);
 
-    gs_lock_take(&share->lock);
-    stale = gs_strip_is_stale_locked(export);
-    gs_lock_release(&share->lock);
-    return stale;
+    return gs_strip_is_stale_locked(export);
 }
 
 /* Where a piece begins. */

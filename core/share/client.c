@@ -143,9 +143,8 @@ void gs_clients_recall(struct gs_share *share, struct gs_export *export)
     }
     if (!export->far || share->options.is_broker)
         return;
-    gs_lock_take(&share->lock);
+    GS_HOLDING(&share->lock);
     gs_cluster_recall_locked(share, export);
-    gs_lock_release(&share->lock);
 }
 
 void gs_client_close_socket(struct gs_share *share, struct gs_client *client)

@@ -402,12 +402,9 @@ static bool turn_away_without_fd(struct gs_share *share)
 /* The program may have closed it, and its number may be another file's: there is another soon. */
 static bool has_listener(struct gs_share *share)
 {
-    bool has;
+    GS_HOLDING(&share->lock);
 
-    gs_lock_take(&share->lock);
-    has = gs_fd_is_there(&share->place.listener_is);
-    gs_lock_release(&share->lock);
-    return has;
+    return gs_fd_is_there(&share->place.listener_is);
 }
 
 static void listen_for(struct gs_share *share, unsigned events)

@@ -374,12 +374,11 @@ static void use_remove(struct gs_opened *opened, CUcontext context)
 static void set_leaving(struct gs_share *share, CUcontext context, bool leaving)
 {
     struct gs_importer_context *found;
+    GS_HOLDING(&share->importer.lock);
 
-    gs_lock_take(&share->importer.lock);
     found = context_find(share, context);
     if (found)
         found->leaving = leaving;
-    gs_lock_release(&share->importer.lock);
 }
 
 void gs_share_context_leaving(struct gs_share *share, CUcontext context)

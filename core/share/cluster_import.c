@@ -226,10 +226,9 @@ void gs_cluster_import_recall_came(struct gs_share *share, const struct gs_wire_
 
     if (!export || !gs_export_is_imported(export))
         return; /* it is on its way back */
-    gs_lock_take(&share->lock);
+    GS_HOLDING(&share->lock);
     export->wanted = true; /* who comes to hold it is asked at once */
     gs_export_recall_locked(share, export);
-    gs_lock_release(&share->lock);
 }
 
 void gs_cluster_import_held(struct gs_share *share, struct gs_client *client,

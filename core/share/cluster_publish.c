@@ -22,9 +22,8 @@ void gs_cluster_prepare(struct gs_share *share, struct gs_export *export)
         free(far);
         return;
     }
-    gs_lock_take(&share->lock);
+    GS_HOLDING(&share->lock);
     export->far = far;
-    gs_lock_release(&share->lock);
 }
 
 static struct gs_export *find_locked(struct gs_share *share, uint64_t block_id)
@@ -53,8 +52,8 @@ static void on_open(struct gs_share *share, const struct gs_wire_open *open)
 {
     struct gs_export *export = NULL;
     struct gs_ipc_handle read;
+    GS_HOLDING(&share->lock);
 
-    gs_lock_take(&share->lock);
     if (gs_ipc_handle_read(open->ipc_handle, &read) == GS_OK)
         export = find_locked(share, read.block_id);
     if (export && !gs_export_is_stale(share, export))
@@ -63,7 +62,6 @@ static void on_open(struct gs_share *share, const struct gs_wire_open *open)
         export->far->answer_due = true;
         gs_cluster_due_locked(share, export);
     }
-    gs_lock_release(&share->lock);
 }
 
 static void on_close(struct gs_share *share, const struct gs_wire_close *close)

@@ -44,10 +44,9 @@ int gs_confirm_start(struct gs_share *share)
     confirmed->count = confirmed->free_count = count;
     for (uint32_t i = 0; i < count; i++)
         confirmed->free[i] = count - i;
-    gs_lock_take(&share->lock);
+    GS_HOLDING(&share->lock);
     gs_confirm_end_locked(share);
     share->link.confirmed = confirmed;
-    gs_lock_release(&share->lock);
     return fd;
 }
 

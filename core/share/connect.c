@@ -223,11 +223,10 @@ static void set_connected(struct gs_share *share, struct gs_remote *remote, int 
     remote->conn.fork_told = false;
     remote->conn.owed = 0;
     remote->absent_ns = 0;
-    gs_lock_take(&share->importer.lock);
+    GS_HOLDING(&share->importer.lock);
     if (!remote->conn.by_broker)
         remote->owner_pid = remote->conn.pid;
     remote->flush_number = 0;
-    gs_lock_release(&share->importer.lock);
 }
 
 static bool is_absent(int error)

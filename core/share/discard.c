@@ -65,14 +65,13 @@ static void *run(void *arg)
     (void)arg;
     pthread_setname_np(pthread_self(), "gpushim-close");
     pthread_detach(pthread_self());
-    gs_lock_take(&lock);
+    GS_HOLDING(&lock);
     do {
         close_all_locked();
         clock_gettime(CLOCK_REALTIME, &end);
         end.tv_sec += IDLE_S;
     } while (waiting || pthread_cond_timedwait(&more, &lock.mutex, &end) == 0);
     runs = false;
-    gs_lock_release(&lock);
     return NULL;
 }
 

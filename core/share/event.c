@@ -104,19 +104,17 @@ static int fd_for(struct gs_share *share, const struct gs_client *client,
                   const struct gs_wire_query *query, enum gs_wire_reason *ret_reason)
 {
     const struct gs_event_file *file;
-    int fd = -1;
 
     *ret_reason = GS_REFUSED_USER;
     if (!gs_user_is_own(client->uid))
         return -1;
     *ret_reason = GS_REFUSED_HANDLE;
-    gs_lock_take(&share->lock);
-    for (file = share->exporter.ipc_events.files; file && fd < 0; file = file->next)
+    GS_HOLDING(&share->lock);
+    LL_FOREACH(share->exporter.ipc_events.files, file)
         if (file->number == query->number && gs_fd_is_there(&file->fd) &&
             gs_bytes_equal(file->secret, query->secret, sizeof file->secret))
-            fd = file->fd.fd;
-    gs_lock_release(&share->lock);
-    return fd;
+            return file->fd.fd;
+    return -1;
 }
 
 bool gs_events_came(struct gs_share *share, struct gs_client *client,
@@ -333,12 +331,11 @@ void gs_event_opened(struct gs_share *share, const struct gs_event_handle *handl
 {
     const struct gs_event_key key = key_of(handle);
     struct gs_event_import *import;
+    GS_HOLDING(&share->lock);
 
-    gs_lock_take(&share->lock);
     import = import_locked(share, &key);
     if (import)
         import->mapped = true;
-    gs_lock_release(&share->lock);
 }
 
 void gs_events_free(struct gs_share *share)

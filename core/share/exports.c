@@ -40,14 +40,13 @@ static bool prepare(struct gs_share *share, struct gs_export *export)
 static struct gs_export *next_work(struct gs_share *share, enum gs_work work)
 {
     struct gs_export **first = &share->exporter.work[work], *export;
+    GS_HOLDING(&share->lock);
 
-    gs_lock_take(&share->lock);
     export = *first;
     if (export) {
         DL_DELETE2(*first, export, work_before[work], work_behind[work]);
         export->work_before[work] = NULL; /* it can be asked again; the pin is ours */
     }
-    gs_lock_release(&share->lock);
     return export;
 }
 
@@ -226,16 +225,15 @@ void gs_grant_start(union gs_wire_message *message, const struct gs_export *expo
 static bool next_ended(struct gs_share *share, uint64_t *ret_address)
 {
     struct gs_export *export;
+    GS_HOLDING(&share->lock);
 
-    gs_lock_take(&share->lock);
     export = gs_export_oldest(share, GS_EXPORT_ENDED);
-    if (export) {
-        *ret_address = export->source.address; /* the export may go as soon as the lock is let go */
-        gs_export_told_locked(share, export);
-        share->exporter.telling++;
-    }
-    gs_lock_release(&share->lock);
-    return export != NULL;
+    if (!export)
+        return false;
+    *ret_address = export->source.address; /* the export may go as soon as the lock is let go */
+    gs_export_told_locked(share, export);
+    share->exporter.telling++;
+    return true;
 }
 
 static void is_told(struct gs_share *share)
@@ -291,15 +289,14 @@ bool gs_share_recall_all(struct gs_share *share)
 {
     struct gs_export *export, *next;
     bool any = false;
+    GS_HOLDING(&share->lock);
 
-    gs_lock_take(&share->lock);
     HASH_ITER(hh, share->exporter.exports, export, next) {
         if (export->references == export->let_go)
             continue;
         gs_export_recall_locked(share, export);
         any = true;
     }
-    gs_lock_release(&share->lock);
     return any;
 }
 
@@ -334,13 +331,13 @@ bool gs_share_withdraw(struct gs_share *share, struct gs_export *export)
 
 bool gs_share_export_sleeps(struct gs_share *share, struct gs_export *export)
 {
-    bool sleeps = !share->options.broker && !share->options.isolate;
+    GS_HOLDING(&share->lock);
 
-    gs_lock_take(&share->lock);
-    sleeps = sleeps && export->pins == 0 && export->references == export->let_go;
-    export->asleep += sleeps;
-    gs_lock_release(&share->lock);
-    return sleeps;
+    if (share->options.broker || share->options.isolate || export->pins > 0 ||
+        export->references > export->let_go)
+        return false;
+    export->asleep++;
+    return true;
 }
 
 void gs_share_export_wakes(struct gs_share *share, struct gs_export *export,
@@ -378,12 +375,9 @@ void gs_share_await_unpinned(struct gs_share *share, uint64_t until_ns)
 struct gs_export *gs_export_find(struct gs_share *share, const unsigned char *instance,
                                  uint64_t block_id)
 {
-    struct gs_export *export;
+    GS_HOLDING(&share->lock);
 
-    gs_lock_take(&share->lock);
-    export = gs_export_find_locked(share, instance, block_id);
-    gs_lock_release(&share->lock);
-    return export;
+    return gs_export_find_locked(share, instance, block_id);
 }
 
 struct gs_export *gs_export_pin(struct gs_share *share,
@@ -394,14 +388,13 @@ struct gs_export *gs_export_pin(struct gs_share *share,
 
     if (gs_ipc_handle_read(ipc_handle, &read) != GS_OK)
         return NULL;
-    gs_lock_take(&share->lock);
+    GS_HOLDING(&share->lock);
     export = gs_export_find_locked(share, read.instance, read.block_id);
     if (export && (!gs_bytes_equal(ipc_handle, export->ipc_handle, GS_IPC_HANDLE_SIZE) ||
                    gs_export_is_stale(share, export) || gs_strip_is_stale_locked(export)))
         export = NULL;
     if (export)
         gs_export_pin_locked(share, export);
-    gs_lock_release(&share->lock);
     return export;
 }
 
@@ -496,8 +489,8 @@ struct gs_reference *gs_reference_add(struct gs_share *share, struct gs_client *
                                       struct gs_export *export, bool *ret_fresh)
 {
     struct gs_reference *reference;
+    GS_HOLDING(&share->lock);
 
-    gs_lock_take(&share->lock);
     reference = reference_locked(client, export, ret_fresh);
     if (reference) {
         reference->named = true;
@@ -506,7 +499,6 @@ struct gs_reference *gs_reference_add(struct gs_share *share, struct gs_client *
         if (export->freed_ns || export->wanted)
             gs_export_recall_locked(share, export);
     }
-    gs_lock_release(&share->lock);
     return reference;
 }
 
@@ -523,14 +515,13 @@ void gs_reference_drop(struct gs_share *share, struct gs_client *client,
                        struct gs_reference *reference)
 {
     struct gs_export *export = reference->export;
+    GS_HOLDING(&share->lock);
 
-    gs_lock_take(&share->lock);
     export->let_go -= reference->let_go;
     client->recalls_due -= reference->recall == GS_RECALL_DUE;
     HASH_DEL(client->references, reference);
     free(reference);
     drop_locked(share, export);
-    gs_lock_release(&share->lock);
 }
 
 void gs_references_drop(struct gs_share *share, struct gs_client *client, bool all)

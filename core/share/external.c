@@ -379,15 +379,13 @@ gs_status gs_share_name_external(struct gs_share *share, CUdeviceptr address,
                                  const struct gs_naming *naming, uint64_t *ret_since_ns)
 {
     const struct gs_external *external;
-    gs_status status = GS_NOT_LIVE;
+    GS_HOLDING(&share->importer.lock);
 
-    gs_lock_take(&share->importer.lock);
     external = at_locked(share, address);
-    if (external && external->export)
-        status = gs_share_name(share, external->export, naming, address - external->opened.address,
-                               ret_since_ns);
-    gs_lock_release(&share->importer.lock);
-    return status;
+    if (!external || !external->export)
+        return GS_NOT_LIVE;
+    return gs_share_name(share, external->export, naming, address - external->opened.address,
+                         ret_since_ns);
 }
 
 /* ---- Its end --------------------------------------------------------------------------------- */
@@ -498,14 +496,10 @@ void gs_share_attach_undo(struct gs_share *share, CUdeviceptr address)
 gs_status gs_share_detach(struct gs_share *share, CUdeviceptr address)
 {
     struct gs_external *external;
-    gs_status status = GS_NOT_OURS;
+    GS_HOLDING(&share->importer.lock);
 
-    gs_lock_take(&share->importer.lock);
     external = started_locked(share, address);
-    if (external)
-        status = begin_end_locked(share, external);
-    gs_lock_release(&share->importer.lock);
-    return status;
+    return external ? begin_end_locked(share, external) : GS_NOT_OURS;
 }
 
 size_t gs_share_external_held(struct gs_share *share, CUdeviceptr address,

@@ -190,8 +190,8 @@ void gs_share_await_given_back(struct gs_share *share, const unsigned char uuid[
     struct wait wait = {.uuid = uuid, .begun_ns = gs_now_ns(), .limit_ns = limit_ns};
     uint64_t now = wait.begun_ns, blocks, holders;
     bool any;
+    GS_HOLDING(&share->lock);
 
-    gs_lock_take(&share->lock);
     blocks_until_locked(share, &wait, now, &any);
     if (share->thread_start == GS_STARTED && gs_background_is_this(&share->loop.background))
         any = false; /* the thread that others wait for here */
@@ -209,18 +209,16 @@ void gs_share_await_given_back(struct gs_share *share, const unsigned char uuid[
             gs_cond_wait_until(&share->asked.given_back, &share->lock, blocks);
         now = gs_now_ns();
     }
-    gs_lock_release(&share->lock);
 }
 
 void gs_share_await_recalled(struct gs_share *share)
 {
     struct wait wait = {.begun_ns = gs_now_ns()};
     uint64_t until;
+    GS_HOLDING(&share->lock);
 
-    gs_lock_take(&share->lock);
     wait.number = ++share->asked.flush_wanted;
     gs_thread_wake(share);
     while ((until = holders_until_locked(share, &wait)) > gs_now_ns())
         gs_cond_wait_until(&share->asked.given_back, &share->lock, until);
-    gs_lock_release(&share->lock);
 }

@@ -142,10 +142,7 @@ void gs_share_end_graces(struct gs_share *share, const unsigned char uuid[16], e
 
 size_t gs_share_would_go(struct gs_share *share, unsigned device)
 {
-    size_t bytes;
+    GS_HOLDING(&share->lock);
 
-    gs_lock_take(&share->lock);
-    bytes = share->exporter.grace_wanted[device];
-    gs_lock_release(&share->lock);
-    return bytes;
+    return share->exporter.grace_wanted[device];
 }

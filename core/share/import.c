@@ -54,10 +54,9 @@ static gs_status register_again(struct gs_share *share, struct gs_import *import
                               import->read_only);
     if (status != GS_OK)
         return status;
-    gs_lock_take(&share->importer.lock);
+    GS_HOLDING(&share->importer.lock);
     import->context = context;
     __atomic_store_n(&import->homes, UINT64_MAX, __ATOMIC_RELAXED);
-    gs_lock_release(&share->importer.lock);
     return GS_OK;
 }
 

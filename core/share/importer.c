@@ -390,45 +390,36 @@ gs_status gs_share_pass_on(struct gs_share *share, CUdeviceptr address,
 gs_status gs_share_find(struct gs_share *share, CUdeviceptr address,
                         struct gs_import_info *ret_info)
 {
-    gs_status status = GS_NOT_OURS;
     struct gs_opened *opened;
 
     if (!is_import(share, address))
         return GS_NOT_OURS;
-    gs_lock_take(&share->importer.lock);
+    GS_HOLDING(&share->importer.lock);
     opened = opened_at_locked(share, address);
-    if (opened) {
-        *ret_info = (struct gs_import_info){.base = opened->address,
-                                            .size = opened->size,
-                                            .id = opened->id,
-                                            .context = gs_opener(opened)};
-        status = GS_OK;
-    }
-    gs_lock_release(&share->importer.lock);
-    return status;
+    if (!opened)
+        return GS_NOT_OURS;
+    *ret_info = (struct gs_import_info){.base = opened->address,
+                                        .size = opened->size,
+                                        .id = opened->id,
+                                        .context = gs_opener(opened)};
+    return GS_OK;
 }
 
 bool gs_share_is_home(struct gs_share *share, CUdeviceptr address, CUdevice device)
 {
     struct gs_import *import;
-    bool home;
+    GS_HOLDING(&share->importer.lock);
 
-    gs_lock_take(&share->importer.lock);
     import = import_locked(share, address);
-    home = import && is_home(import, device);
-    gs_lock_release(&share->importer.lock);
-    return home;
+    return import && is_home(import, device);
 }
 
 gs_status gs_share_give(struct gs_share *share, CUdeviceptr address, CUdevice device)
 {
     struct gs_import *import;
-    gs_status status;
+    GS_HOLDING(&share->importer.lock);
 
-    gs_lock_take(&share->importer.lock);
     import = import_locked(share, address);
     /* Under the lock it stays mapped: it leaves the map first. */
-    status = import ? gs_import_give(share, import, device) : GS_NOT_OURS;
-    gs_lock_release(&share->importer.lock);
-    return status;
+    return import ? gs_import_give(share, import, device) : GS_NOT_OURS;
 }

@@ -234,12 +234,9 @@ static bool is_wanted_locked(const struct gs_import *import)
 
 static bool is_wanted(struct gs_share *share, const struct gs_import *import)
 {
-    bool wanted;
+    GS_HOLDING(&share->importer.lock);
 
-    gs_lock_take(&share->importer.lock);
-    wanted = is_wanted_locked(import);
-    gs_lock_release(&share->importer.lock);
-    return wanted;
+    return is_wanted_locked(import);
 }
 
 /* Nobody has it any more. One that runs and is not there has its socket away, and puts that up
@@ -285,12 +282,11 @@ static size_t count_left(struct gs_share *share)
 {
     struct gs_remote *remote, *next;
     size_t left = 0;
+    GS_HOLDING(&share->importer.lock);
 
-    gs_lock_take(&share->importer.lock);
     HASH_ITER(hh, share->importer.remotes, remote, next)
         for (const struct gs_import *import = remote->imports; import; import = import->next)
             left += is_wanted_locked(import) ? import->span.size : 0;
-    gs_lock_release(&share->importer.lock);
     return left;
 }
 

@@ -76,23 +76,19 @@ uint64_t gs_share_freed_held(struct gs_share *share, const unsigned char uuid[16
 {
     const struct gs_export *export;
     uint64_t held = 0;
+    GS_HOLDING(&share->lock);
 
-    gs_lock_take(&share->lock);
     for (export = gs_export_oldest(share, GS_EXPORT_LIMBO); export; export = export->newer)
         if (export->limbo_held && gs_is_of_device(uuid, export->source.uuid))
             held += export->source.size;
-    gs_lock_release(&share->lock);
     return held;
 }
 
 bool gs_limbo_is_full(struct gs_share *share)
 {
-    bool full;
+    GS_HOLDING(&share->lock);
 
-    gs_lock_take(&share->lock);
-    full = share->options.limbo_limit && share->limbo.bytes >= share->options.limbo_limit;
-    gs_lock_release(&share->lock);
-    return full;
+    return share->options.limbo_limit && share->limbo.bytes >= share->options.limbo_limit;
 }
 
 /* Who holds most of it, and who has held what was freed first. */

@@ -249,17 +249,14 @@ bool gs_names_await_kept(struct gs_share *share, const char *text, uint64_t sinc
     uint64_t until =
         gs_now_ns() +
         (share->options.timeout_ns < GS_NAME_KEPT_NS ? share->options.timeout_ns : GS_NAME_KEPT_NS);
-    bool kept;
 
     if (!share->options.broker)
         return true;
-    gs_lock_take(&share->lock);
+    GS_HOLDING(&share->lock);
     while (is_untold_locked(share, text, since_ns) && !share->link.absent &&
            gs_cond_wait_until(&share->exporter.names_told, &share->lock, until))
         continue;
-    kept = is_kept_locked(share, text, since_ns);
-    gs_lock_release(&share->lock);
-    return kept;
+    return is_kept_locked(share, text, since_ns);
 }
 
 /* ---- Telling the broker ---------------------------------------------------------------------- */
@@ -365,7 +362,7 @@ bool gs_name_came(struct gs_share *share, struct gs_client *client,
     if (!gs_naming_is_good(&message->naming))
         return gs_client_fault(client, "its message has fields that make no sense");
     since_ns = since_ns < now ? since_ns : now; /* or nothing would ever come after it */
-    gs_lock_take(&share->lock);
+    GS_HOLDING(&share->lock);
     name = find_locked(share, client->uid, message->naming.name);
     if (message->block_id)
         export = gs_export_find_locked(share, client->instance, message->block_id);
@@ -377,7 +374,6 @@ bool gs_name_came(struct gs_share *share, struct gs_client *client,
         *ret_kept = keep_locked(share, client, message, since_ns, name, export);
     else if (name) /* taken back, or of a block that is not kept here */
         drop_locked(share, name);
-    gs_lock_release(&share->lock);
     return true;
 }
 
@@ -455,32 +451,27 @@ bool gs_names_own(struct gs_share *share, const char *text, uint64_t *ret_since_
                   struct gs_found *ret_found)
 {
     const struct gs_name *name;
-    bool leads_here;
+    GS_HOLDING(&share->lock);
 
-    gs_lock_take(&share->lock);
     name = find_locked(share, gs_user_own(), text);
-    leads_here = name && leads(name);
-    if (leads_here) {
-        fill(share, name, ret_found);
-        *ret_since_ns = name->since_ns;
-    }
-    gs_lock_release(&share->lock);
-    return leads_here;
+    if (!name || !leads(name))
+        return false;
+    fill(share, name, ret_found);
+    *ret_since_ns = name->since_ns;
+    return true;
 }
 
 bool gs_names_end(struct gs_share *share, uint32_t uid, const char *text, uint64_t since_ns)
 {
     struct gs_name *name;
-    bool ends, due;
+    GS_HOLDING(&share->lock);
 
-    gs_lock_take(&share->lock);
     name = find_locked(share, uid, text);
-    ends = name && name->export && name->since_ns <= since_ns;
-    due = ends && end_locked(share, name);
-    gs_lock_release(&share->lock);
-    if (due)
+    if (!name || !name->export || name->since_ns > since_ns)
+        return false;
+    if (end_locked(share, name))
         gs_thread_wake(share);
-    return ends;
+    return true;
 }
 
 bool gs_unname_came(struct gs_share *share, struct gs_client *client,

@@ -35,8 +35,8 @@ static void describe(const struct gs_remote *remote, struct gs_wire_opened *ret)
 void gs_owners_tell(struct gs_share *share, uint32_t index, struct gs_wire_opened *ret)
 {
     struct gs_remote *remote, *next;
+    GS_HOLDING(&share->importer.lock);
 
-    gs_lock_take(&share->importer.lock);
     HASH_ITER(hh, share->importer.remotes, remote, next) {
         if (!remote->imports)
             continue;
@@ -47,5 +47,4 @@ void gs_owners_tell(struct gs_share *share, uint32_t index, struct gs_wire_opene
         if (ret->owners++ == index)
             describe(remote, ret);
     }
-    gs_lock_release(&share->importer.lock);
 }

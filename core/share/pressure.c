@@ -78,29 +78,25 @@ static void gather(struct gs_share *share)
             client->plea.wanted < UINT64_MAX - wanted ? wanted + client->plea.wanted : UINT64_MAX;
         client->plea.state = GS_PLEA_UNDER_WAY;
     }
-    gs_lock_take(&share->lock);
+    GS_HOLDING(&share->lock);
     memcpy(share->asked.pressure.uuid, first->plea.uuid, sizeof share->asked.pressure.uuid);
     share->asked.pressure.wanted = wanted;
     share->asked.pressure.given = 0;
     share->asked.pressure.state = GS_ASKED;
-    gs_lock_release(&share->lock);
 }
 
 /* Whether nothing is under way; then *ret_given is what was given last. Else *ret_long, once: it
  * takes longer. */
 static bool is_done(struct gs_share *share, uint64_t *ret_given, bool *ret_long)
 {
-    bool done;
+    GS_HOLDING(&share->lock);
 
-    gs_lock_take(&share->lock);
     *ret_long = share->asked.pressure.is_long;
     share->asked.pressure.is_long = false;
     if (share->asked.pressure.state == GS_ASKED_DONE)
         share->asked.pressure.state = GS_ASKED_NOTHING;
-    done = share->asked.pressure.state == GS_ASKED_NOTHING;
     *ret_given = share->asked.pressure.given;
-    gs_lock_release(&share->lock);
-    return done;
+    return share->asked.pressure.state == GS_ASKED_NOTHING;
 }
 
 void gs_pleas_work(struct gs_share *share)
@@ -128,17 +124,14 @@ void gs_pleas_work(struct gs_share *share)
 
 bool gs_share_purge(struct gs_share *share, unsigned char ret_uuid[16], uint64_t *ret_wanted)
 {
-    bool any;
+    GS_HOLDING(&share->lock);
 
-    gs_lock_take(&share->lock);
-    any = share->asked.pressure.state == GS_ASKED;
-    if (any) {
-        share->asked.pressure.state = GS_ASKED_TAKEN;
-        memcpy(ret_uuid, share->asked.pressure.uuid, sizeof share->asked.pressure.uuid);
-        *ret_wanted = share->asked.pressure.wanted;
-    }
-    gs_lock_release(&share->lock);
-    return any;
+    if (share->asked.pressure.state != GS_ASKED)
+        return false;
+    share->asked.pressure.state = GS_ASKED_TAKEN;
+    memcpy(ret_uuid, share->asked.pressure.uuid, sizeof share->asked.pressure.uuid);
+    *ret_wanted = share->asked.pressure.wanted;
+    return true;
 }
 
 void gs_share_purge_is_long(struct gs_share *share)

@@ -63,11 +63,10 @@ static bool waits(const struct gs_asking *asking, const struct gs_peer *peer)
 static struct gs_peer *take_silent(struct gs_share *share)
 {
     struct gs_peer *silent;
+    GS_HOLDING(&share->lock);
 
-    gs_lock_take(&share->lock);
     silent = share->asked.pressure.silent;
     share->asked.pressure.silent = NULL;
-    gs_lock_release(&share->lock);
     return silent;
 }
 
@@ -75,14 +74,13 @@ static struct gs_peer *take_silent(struct gs_share *share)
 static bool keep(struct gs_share *share, struct gs_peer *peer)
 {
     const struct gs_peer *other;
+    GS_HOLDING(&share->lock);
 
-    gs_lock_take(&share->lock);
     LL_FOREACH(share->asked.pressure.silent, other)
         if (strcmp(other->name, peer->name) == 0)
             break;
     if (!other)
         LL_PREPEND(share->asked.pressure.silent, peer);
-    gs_lock_release(&share->lock);
     return !other;
 }
 

@@ -152,8 +152,8 @@ static void pause_looking(struct gs_share *share)
 static void forget(struct gs_share *share)
 {
     struct gs_export *export;
+    GS_HOLDING(&share->lock);
 
-    gs_lock_take(&share->lock);
     share->link.asks = false;
     DL_FOREACH2(share->exporter.offered, export, offered_behind)
         revoke_locked(share, export);
@@ -164,7 +164,6 @@ static void forget(struct gs_share *share)
     share->link.again_ns = 0;
     share->link.next = share->exporter.offered;
     gs_names_forget_locked(share);
-    gs_lock_release(&share->lock);
 }
 
 static void look_for_next(struct gs_share *share)
@@ -295,11 +294,10 @@ static void pass_over(struct gs_share *share, struct gs_export *export, CUresult
     gs_log_line(
         &share->log, GS_LOG_WARNING,
         "a block is shared without the broker: the driver does not export all of its memory");
-    gs_lock_take(&share->lock);
+    GS_HOLDING(&share->lock);
     revoke_locked(share, export);
     if (share->link.next == export)
         share->link.next = export->offered_behind;
-    gs_lock_release(&share->lock);
 }
 
 static void give_locked(struct gs_share *share, struct gs_export *export, uint32_t piece, int fd)
@@ -388,8 +386,8 @@ static bool on_pull(struct gs_share *share, const struct gs_wire_pull *pull)
 {
     struct gs_export *given;
     bool sound = true;
+    GS_HOLDING(&share->lock);
 
-    gs_lock_take(&share->lock);
     gs_names_answered_locked(share, pull->kept == 1);
     given = share->link.given;
     if (given && given->key.id == pull->block_id) {
@@ -402,7 +400,6 @@ static bool on_pull(struct gs_share *share, const struct gs_wire_pull *pull)
             gs_cluster_recall_locked(share, given); /* this broker does not know it */
     }
     share->link.asks = true;
-    gs_lock_release(&share->lock);
     return sound;
 }
 
@@ -472,12 +469,9 @@ static bool serve(struct gs_share *share, uint64_t now)
 
 static bool has_offered(struct gs_share *share)
 {
-    bool any;
+    GS_HOLDING(&share->lock);
 
-    gs_lock_take(&share->lock);
-    any = share->exporter.offered != NULL;
-    gs_lock_release(&share->lock);
-    return any;
+    return share->exporter.offered != NULL;
 }
 
 uint64_t gs_broker_look(struct gs_share *share, uint64_t now)

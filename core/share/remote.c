@@ -264,8 +264,8 @@ void gs_remotes_look(struct gs_share *share)
 void gs_remote_event(struct gs_share *share, uint64_t id)
 {
     struct gs_remote *remote, *next;
+    GS_HOLDING(&share->importer.lock);
 
-    gs_lock_take(&share->importer.lock);
     share->importer.astray = true;
     HASH_ITER(hh, share->importer.remotes, remote, next) {
         if (remote->id != id)
@@ -276,7 +276,6 @@ void gs_remote_event(struct gs_share *share, uint64_t id)
             look_locked(share, remote);
         break;
     }
-    gs_lock_release(&share->importer.lock);
 }
 
 static struct gs_remote *next_astray_locked(struct gs_share *share, uint64_t now)

@@ -69,12 +69,9 @@ static int send_grant(struct gs_share *share, struct gs_client *client,
 /* It is pinned, and so does not fall asleep. */
 static bool is_asleep(struct gs_share *share, const struct gs_export *export)
 {
-    bool asleep;
+    GS_HOLDING(&share->lock);
 
-    gs_lock_take(&share->lock);
-    asleep = export->asleep > 0;
-    gs_lock_release(&share->lock);
-    return asleep;
+    return export->asleep > 0;
 }
 
 /*
@@ -138,13 +135,10 @@ static bool is_freed_for(struct gs_share *share, const struct gs_client *client,
                          const struct gs_export *export)
 {
     const struct gs_reference *reference;
-    bool freed;
+    GS_HOLDING(&share->lock);
 
     HASH_FIND(hh, client->references, &export->key.id, sizeof export->key.id, reference);
-    gs_lock_take(&share->lock);
-    freed = export->freed_ns != 0 && (!reference || reference->export != export);
-    gs_lock_release(&share->lock);
-    return freed;
+    return export->freed_ns != 0 && (!reference || reference->export != export);
 }
 
 /* Why it is not granted; 0: it is. */

@@ -140,7 +140,7 @@ int gs_socket_adopt(struct gs_share *share, int directory, int listener)
      * stopped. */
     if (!share->options.is_broker && tells_who(listener))
         gs_socket_take_no_rights(listener);
-    gs_lock_take(&share->lock);
+    GS_HOLDING(&share->lock);
     if (share->place.listener >= 0 && gs_fd_is_there(&share->place.listener_is))
         gs_unwatch(share, share->place.listener);
     if (share->place.directory >= 0 && gs_fd_is_there(before) &&
@@ -153,7 +153,6 @@ int gs_socket_adopt(struct gs_share *share, int directory, int listener)
         gs_watch(share, GS_WATCH_ADD, share->place.listener, GS_WATCH_READ, GS_WATCH_LISTENER, 0);
     if (!error && !gs_socket_is_given(share))
         sit_down_locked(share);
-    gs_lock_release(&share->lock);
     return error;
 }
 

@@ -26,17 +26,14 @@
 
 void gs_share_strip_gone(struct gs_share *share, struct gs_export *export)
 {
-    bool due;
+    GS_HOLDING(&share->lock);
 
-    gs_lock_take(&share->lock);
     export->freed_ns = gs_now_ns();
     gs_export_recall_locked(share, export);
     gs_limbo_note_locked(share, export);
-    due = gs_names_end_locked(share, export);
-    gs_export_end_strip_locked(share, export);
-    gs_lock_release(&share->lock);
-    if (due)
+    if (gs_names_end_locked(share, export))
         gs_thread_wake(share);
+    gs_export_end_strip_locked(share, export);
 }
 
 /* ---- Giving pieces --------------------------------------------------------------------------- */

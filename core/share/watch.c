@@ -127,13 +127,12 @@ int gs_loop_open(struct gs_share *share)
 
     if (error)
         return error;
-    gs_lock_take(&share->importer.lock);
+    GS_HOLDING(&share->importer.lock);
     share->loop.epoll = epoll;
     share->loop.woken = ends[0];
     share->loop.wake = ends[1];
     share->loop.woken_kept = gs_fd_keep(share->loop.woken);
     share->loop.wake_kept = gs_fd_keep(share->loop.wake);
-    gs_lock_release(&share->importer.lock);
     return 0;
 }
 
