@@ -274,10 +274,8 @@ static gs_status connect_patiently(struct gs_share *share, struct gs_remote *rem
         gs_fd_close(&kept);
         looked++;
     }
-    if (!looked) {
-        gs_say_unreachable(share, reason);
-        return GS_UNREACHABLE;
-    }
+    if (!looked)
+        return gs_say_unreachable(share, reason);
     if (fd == -EPERM)
         return GS_UNREACHABLE;
     if (fd < 0)

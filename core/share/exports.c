@@ -123,26 +123,21 @@ gs_status gs_share_export(struct gs_share *share, const struct gs_share_source *
     bool entered;
 
     gs_say_used(share);
-    if (!share->options.enable) {
-        gs_say_not_exported(share, "share.enable is off");
-        return GS_NOT_OFFERED;
-    }
+    if (!share->options.enable)
+        return gs_say_not_exported(share, "share.enable is off");
     if (share->options.isolate && !source->alone) {
         snprintf(
             reason, sizeof reason,
             "a block of %zu bytes lies with others in one chunk and share.isolate is on; place "
             "blocks alone (share.isolate = alone)",
             source->size);
-        gs_say_not_exported(share, reason);
-        return GS_NOT_OFFERED;
+        return gs_say_not_exported(share, reason);
     }
     status = gs_socket_start(share); /* where it is lost it is put up again, refused or not */
-    if (status == GS_OK && gs_limbo_is_full(share)) {
-        gs_say_not_exported(share,
-                            "as much memory is freed and still held by other processes as may "
-                            "be (debug.limbo_limit); have them close it, or end them");
-        status = GS_NOT_OFFERED;
-    }
+    if (status == GS_OK && gs_limbo_is_full(share))
+        status = gs_say_not_exported(
+            share, "as much memory is freed and still held by other processes as may be "
+                   "(debug.limbo_limit); have them close it, or end them");
     export = status == GS_OK ? calloc(1, sizeof *export) : NULL;
     errno = saved;
     if (!export)

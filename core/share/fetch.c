@@ -11,12 +11,6 @@
 
 #include <string.h>
 
-static void say_senseless(struct gs_share *share)
-{
-    gs_log_line(&share->log, GS_LOG_WARNING,
-                "the exporter of shared memory gave pieces that make no sense; refused");
-}
-
 /* Maps one piece; of it nothing but the mapping stays. `shareable` stays the caller's. */
 static gs_status map_piece(struct gs_share *share, void *shareable, CUmemAllocationHandleType type,
                            CUdeviceptr address, size_t size)
@@ -45,7 +39,7 @@ static gs_status map_some(struct gs_share *share, const struct gs_remote *remote
                                CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, base + *mapped,
                                batch->sizes[i]);
         else if (remote)
-            say_senseless(share);
+            gs_say_senseless(share);
         if (status != GS_OK)
             return status;
         *mapped += batch->sizes[i];
@@ -144,10 +138,8 @@ gs_status gs_import_map_again(struct gs_share *share, struct gs_remote *remote,
 
     if (grant->chunk_size != import->span.size ||
         memcmp(grant->uuid, import->uuid, sizeof import->uuid) != 0 || grant->host ||
-        remote->cluster) {
-        say_senseless(share);
-        return GS_UNREACHABLE;
-    }
+        remote->cluster)
+        return gs_say_senseless(share);
     status = map_all(share, remote, request, grant, fds, import->span.base);
     if (status == GS_OK) {
         status = give_again(share, import);

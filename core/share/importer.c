@@ -26,13 +26,6 @@ static void say_driver(struct gs_share *share, gs_status error)
     gs_say_unreachable(share, reason);
 }
 
-static void say_senseless(struct gs_share *share)
-{
-    gs_log_line(&share->log, GS_LOG_WARNING,
-                "the exporter of shared memory gave an answer that does not fit its others; "
-                "refused");
-}
-
 /* A reference at the exporter and a mapping for it. The remote is busy, by this thread. */
 struct granted {
     struct gs_wire_grant grant;
@@ -76,7 +69,7 @@ static gs_status ask(struct gs_share *share, struct gs_remote *remote,
     else
         status = GS_UNREACHABLE;
     if (status == GS_UNREACHABLE && (!ret->fresh || ret->grant.host)) /* else it was said */
-        say_senseless(share);
+        gs_say_senseless(share);
     else if (status > 0)
         say_driver(share, status);
     gs_room_free(share, &request.room); /* it was of another size */
@@ -107,7 +100,7 @@ static gs_status enter_locked(struct gs_share *share, struct gs_remote *remote,
         return status;
     status = gs_import_add_locked(granted->import, opened);
     if (status == GS_UNREACHABLE)
-        say_senseless(share);
+        gs_say_senseless(share);
     if (status == GS_OK) {
         HASH_ADD(hh, share->importer.opened, key, sizeof opened->key, opened);
         if (opened->hh.tbl) {
@@ -262,9 +255,9 @@ static gs_status open_locked(struct gs_share *share, const struct gs_ipc_handle 
         if (remote->busy || (opened && is_going(opened))) {
             if (gs_remote_await_locked(share, deadline))
                 continue;
-            gs_say_unreachable(share, "other threads wait for the process that shared it, or GPU "
-                                      "work uses what was open of it before");
-            return GS_UNREACHABLE;
+            return gs_say_unreachable(
+                share, "other threads wait for the process that shared it, or GPU work uses what "
+                       "was open of it before");
         }
         remote->busy = true;
         remote->deadline_ns = deadline;

@@ -397,12 +397,15 @@ void gs_others_free(struct gs_share *share);
 
 /* From now on this process shares: what does not go is said aloud. */
 void gs_say_used(struct gs_share *share);
-/* Memory is not exported, and why: a warning the first time, and a line for debugging later. */
-void gs_say_not_exported(struct gs_share *share, const char *reason);
+/* Memory is not exported, and why: a warning the first time, and a line for debugging later.
+ * GS_NOT_OFFERED. */
+gs_status gs_say_not_exported(struct gs_share *share, const char *reason);
 /* Nobody is left to open a handle of this process's, or those of a freed block: says so once where
  * nobody ever opened any. Who has not the library gets an error from the driver and cannot tell. */
 void gs_say_unopened(struct gs_share *share);
-/* Says why another process's memory cannot be had: the first time for all to see. */
-void gs_say_unreachable(struct gs_share *share, const char *reason);
+/* Says why another process's memory cannot be had: the first time for all to see. GS_UNREACHABLE. */
+gs_status gs_say_unreachable(struct gs_share *share, const char *reason);
+/* What an exporter said is none of what it could say. GS_UNREACHABLE. */
+gs_status gs_say_senseless(struct gs_share *share);
 
 #endif

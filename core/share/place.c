@@ -87,24 +87,19 @@ static gs_status put_up(struct gs_share *share)
     bool again = share->place.listener >= 0;
     int directory = -1, listener, error;
 
-    if (__atomic_load_n(&share->ending, __ATOMIC_SEQ_CST)) { /* nobody would take it down */
-        gs_say_not_exported(share, "this process is ending");
-        return GS_NOT_OFFERED;
-    }
+    if (__atomic_load_n(&share->ending, __ATOMIC_SEQ_CST)) /* nobody would take it down */
+        return gs_say_not_exported(share, "this process is ending");
     listener = gs_directory_put_up(&share->options, share->name, share->options.is_broker,
                                    &directory, reason);
-    if (listener < 0) {
-        gs_say_not_exported(share, reason);
-        return GS_NOT_OFFERED;
-    }
+    if (listener < 0)
+        return gs_say_not_exported(share, reason);
     if (!again) /* else it is the share thread's */
         gs_spare_take(share);
     error = gs_socket_adopt(share, directory, listener);
     if (error) {
         snprintf(reason, sizeof reason, "its socket cannot be watched: %s", strerror(-error));
         gs_socket_take_down(share);
-        gs_say_not_exported(share, reason);
-        return GS_NOT_OFFERED;
+        return gs_say_not_exported(share, reason);
     }
     if (__atomic_load_n(&share->ending, __ATOMIC_ACQUIRE)) /* it was waited for no longer */
         gs_directory_unlink(share->place.directory, share->name);

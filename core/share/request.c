@@ -328,19 +328,17 @@ static gs_status use_answer(struct gs_share *share, struct gs_remote *remote,
     }
     if (is_grant)
         gs_remote_return(share, remote, &message->grant);
-    gs_log_line(&share->log, GS_LOG_WARNING,
-                "the exporter of shared memory gave an answer that makes no sense; refused");
-    return GS_UNREACHABLE;
+    return gs_say_senseless(share);
 }
 
-static void say_version(struct gs_share *share, const union gs_wire_message *message)
+static gs_status say_version(struct gs_share *share, const union gs_wire_message *message)
 {
     char reason[GS_REASON_SIZE];
 
     snprintf(reason, sizeof reason,
              "the process that shared it has " GS_WIRE_VERSION_TEXT "; use the same for both",
              (unsigned)message->head.version, GS_WIRE_VERSION);
-    gs_say_unreachable(share, reason);
+    return gs_say_unreachable(share, reason);
 }
 
 /* It takes what comes when nobody waits for it, and starts while the exporter answers. Where it
@@ -377,20 +375,16 @@ static int attempt(struct gs_share *share, struct gs_remote *remote, struct gs_r
         error = await_answer(share, remote, ret_message, ret_fds);
     if (error == -ETIMEDOUT) {
         remote->conn.owed += sent; /* the thread takes its answer and gives it back */
-        gs_say_unreachable(share, "the process that shared it does not answer");
-        *ret_status = GS_UNREACHABLE;
+        *ret_status = gs_say_unreachable(share, "the process that shared it does not answer");
     } else if (error == -EMFILE) {
         remote->conn.owed += sent; /* it is taken and given back when there is room */
         gs_say_unreachable(share,
                            "this process has no descriptor left; raise its limit (ulimit -n)");
         *ret_status = (gs_status)CUDA_ERROR_OPERATING_SYSTEM;
     } else if (error == -EPROTONOSUPPORT) {
-        say_version(share, ret_message);
-        *ret_status = GS_UNREACHABLE;
+        *ret_status = say_version(share, ret_message);
     } else if (error == -EPROTO) {
-        gs_log_line(&share->log, GS_LOG_WARNING,
-                    "the exporter of shared memory gave an answer that makes no sense; refused");
-        *ret_status = GS_UNREACHABLE;
+        *ret_status = gs_say_senseless(share);
     } else if (error) {
         gs_remote_lost(share, remote);
         return -1;
@@ -469,10 +463,9 @@ gs_status gs_remote_request(struct gs_share *share, struct gs_remote *remote,
         if (request->wants != GS_OPEN_WANTS &&
             !remote->astray) /* the caller's mapping went with it: the caller asks again */
             return GS_UNREACHABLE;
-        if (i == 1) {
-            gs_say_unreachable(share, "the process that shared it has ended" GS_BROKER_HELPS);
-            return GS_UNREACHABLE;
-        }
+        if (i == 1)
+            return gs_say_unreachable(share,
+                                      "the process that shared it has ended" GS_BROKER_HELPS);
     }
     if (status == GS_STALE && remote->conn.by_broker && message.refuse.reason == GS_REFUSED_HANDLE)
         gs_say_unreachable(share, "the process that shared it has ended, and the broker does not "

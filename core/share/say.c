@@ -10,7 +10,7 @@ void gs_say_used(struct gs_share *share)
 
 /* Where nobody wants to share it, it is said once to who looks for it, however often it is
  * tried. */
-void gs_say_not_exported(struct gs_share *share, const char *reason)
+gs_status gs_say_not_exported(struct gs_share *share, const char *reason)
 {
     bool used = __atomic_load_n(&share->exporter.used, __ATOMIC_RELAXED);
     bool said = __atomic_exchange_n(&share->exporter.refusal_said, true, __ATOMIC_RELAXED);
@@ -18,6 +18,7 @@ void gs_say_not_exported(struct gs_share *share, const char *reason)
     if (used || !said)
         gs_log_line(&share->log, said || !used ? GS_LOG_DEBUG : GS_LOG_WARNING,
                     "memory cannot be shared: %s", reason);
+    return GS_NOT_OFFERED;
 }
 
 void gs_say_unopened(struct gs_share *share)
@@ -34,10 +35,18 @@ void gs_say_unopened(struct gs_share *share)
                 (unsigned long long)handles, handles == 1 ? " was" : "s were");
 }
 
-void gs_say_unreachable(struct gs_share *share, const char *reason)
+gs_status gs_say_unreachable(struct gs_share *share, const char *reason)
 {
     bool said = __atomic_exchange_n(&share->importer.unreachable_said, true, __ATOMIC_RELAXED);
 
     gs_log_line(&share->log, said ? GS_LOG_DEBUG : GS_LOG_WARNING,
                 "another process's memory cannot be opened: %s", reason);
+    return GS_UNREACHABLE;
+}
+
+gs_status gs_say_senseless(struct gs_share *share)
+{
+    gs_log_line(&share->log, GS_LOG_WARNING,
+                "the exporter of shared memory gave an answer that makes no sense; refused");
+    return GS_UNREACHABLE;
 }
