@@ -38,13 +38,13 @@ struct gs_context *gs_core_context_detach(struct gs_core *core, CUcontext handle
     gs_lock_release(&core->lock);
     if (context)
         gs_single_context_leaving(&core->single, handle, true);
-    gs_share_context_leaving(core->share, handle);
+    gs_share_context_leaving(core->share, handle, true);
     return context;
 }
 
 void gs_core_context_stays(struct gs_core *core, CUcontext handle, struct gs_context *context)
 {
-    gs_share_context_stays(core->share, handle);
+    gs_share_context_leaving(core->share, handle, false);
     if (!context)
         return;
     gs_single_context_leaving(&core->single, handle, false);

@@ -68,7 +68,7 @@ static void ask_driver(struct gs_core *core, CUcontext context, struct gs_shorta
 static void ask_processes(struct gs_core *core, const struct gs_device *device,
                           struct gs_shortage *shortage)
 {
-    gs_share_held(core->share, device->uuid, &shortage->held);
+    gs_share_held(core->share, device->uuid, 0, &shortage->held);
     shortage->unheard = __atomic_load_n(&core->neighbour.silent, __ATOMIC_RELAXED);
     shortage->unheard_pid = __atomic_load_n(&core->neighbour.silent_pid, __ATOMIC_RELAXED);
     shortage->asked = core->options.neighbours;

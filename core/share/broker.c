@@ -110,7 +110,7 @@ static struct gs_published_chunk *chunk_take(struct gs_share *share, struct gs_u
 
 /* Out of the table; nobody holds it. The share thread alone has exports of a broker in its
  * hands. */
-static void export_drop(struct gs_share *share, struct gs_export *export)
+void gs_broker_export_drop(struct gs_share *share, struct gs_export *export)
 {
     gs_lock_take(&share->lock);
     gs_export_told_locked(share, export);
@@ -118,10 +118,12 @@ static void export_drop(struct gs_share *share, struct gs_export *export)
     HASH_DEL(share->exporter.exports, export);
     gs_lock_release(&share->lock);
     gs_cluster_export_export_gone(share, export);
-    chunk_drop(share, chunk_of(export));
-    export->publisher->left[export->slot] = NULL;
-    export->publisher->user->exports--;
-    gs_publisher_unref(share, export->publisher);
+    if (export->publisher) { /* else it is another machine's */
+        chunk_drop(share, chunk_of(export));
+        export->publisher->left[export->slot] = NULL;
+        export->publisher->user->exports--;
+        gs_publisher_unref(share, export->publisher);
+    }
     free(export);
 }
 
@@ -243,7 +245,7 @@ static void drop_of(struct gs_share *share, struct gs_client *client, struct gs_
 {
     unsigned fds = share->store.published_fds;
 
-    export_drop(share, export);
+    gs_broker_export_drop(share, export);
     client->published--;
     client->published_fds -= fds - share->store.published_fds;
 }
@@ -397,7 +399,7 @@ void gs_broker_client_gone(struct gs_share *share, struct gs_client *client, boo
         if (!export || !export->owner) /* that is others' by now */
             continue;
         if (!ended || !is_whole(export) || !gs_publisher_confirms(export->publisher, export)) {
-            export_drop(share, export);
+            gs_broker_export_drop(share, export);
             continue;
         }
         gs_lock_take(&share->lock);
@@ -420,7 +422,7 @@ static bool drop_old(struct gs_share *share, uint64_t now)
         if (export->owner || gs_export_is_imported(export))
             continue;
         if (export->references == 0 && export->pins == 0 && export->keep_until_ns <= now)
-            export_drop(share, export);
+            gs_broker_export_drop(share, export);
         else
             left = true;
     }
@@ -479,5 +481,5 @@ void gs_broker_free(struct gs_share *share)
     if (!share->options.is_broker)
         return;
     HASH_ITER(hh, share->exporter.exports, export, next)
-        export_drop(share, export);
+        gs_broker_export_drop(share, export);
 }

@@ -358,7 +358,7 @@ static enum gs_wire_reason admit(struct gs_share *share, int fd, const struct gs
         client_free(share, client);
         return GS_REFUSED_MEMORY;
     }
-    gs_thread_expect(share, client->since_ns);
+    gs_thread_expect(share, client->since_ns + GS_ANSWERED_NS);
     gs_client_readable(share, client->id); /* one that has spoken is not evicted for silence */
     return 0;
 }

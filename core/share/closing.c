@@ -371,7 +371,7 @@ static void use_remove(struct gs_opened *opened, CUcontext context)
     }
 }
 
-static void set_leaving(struct gs_share *share, CUcontext context, bool leaving)
+void gs_share_context_leaving(struct gs_share *share, CUcontext context, bool leaving)
 {
     struct gs_importer_context *found;
     GS_HOLDING(&share->importer.lock);
@@ -379,16 +379,6 @@ static void set_leaving(struct gs_share *share, CUcontext context, bool leaving)
     found = context_find(share, context);
     if (found)
         found->leaving = leaving;
-}
-
-void gs_share_context_leaving(struct gs_share *share, CUcontext context)
-{
-    set_leaving(share, context, true);
-}
-
-void gs_share_context_stays(struct gs_share *share, CUcontext context)
-{
-    set_leaving(share, context, false);
 }
 
 /* The block is not used in it any more; memory of the host is registered in it no more. */

@@ -103,7 +103,6 @@ bool gs_machines_asked(struct gs_share *share, struct gs_client *client,
 void gs_cluster_client_gone(struct gs_share *share, struct gs_client *client);
 /* Does what is due; when to come again. */
 uint64_t gs_cluster_tick(struct gs_share *share, uint64_t now);
-void gs_cluster_free(struct gs_share *share);
 
 /* ---- cluster_line.c ---- */
 
@@ -143,7 +142,7 @@ void gs_cluster_export_tell_all(struct gs_share *share);
 void gs_cluster_export_agent_gone(struct gs_share *share);
 /* The process that shared it has ended, and the broker has the memory from now on. */
 void gs_cluster_export_owner_gone(struct gs_share *share, struct gs_export *export);
-/* The export is dropped: what it has of other machines goes. */
+/* The export is dropped, ours or theirs: what it has of other machines goes. */
 void gs_cluster_export_export_gone(struct gs_share *share, struct gs_export *export);
 /* Tells processes what could not be told. */
 uint64_t gs_cluster_export_tick(struct gs_share *share, uint64_t now);
@@ -172,8 +171,6 @@ static inline void gs_cluster_import_unheld(struct gs_share *share, struct gs_ex
     LL_PREPEND2(share->store.cluster.done, export, far->next_done);
 }
 void gs_cluster_import_tick(struct gs_share *share);
-/* All of it goes, at the very end. */
-void gs_cluster_import_free(struct gs_share *share);
 /* The agent is new: it is told what is borrowed, and by whom; and is gone. */
 void gs_cluster_import_tell_all(struct gs_share *share);
 void gs_cluster_import_agent_gone(struct gs_share *share);

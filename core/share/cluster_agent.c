@@ -62,12 +62,6 @@ uint64_t gs_cluster_tick(struct gs_share *share, uint64_t now)
     return gs_cluster_export_tick(share, now);
 }
 
-void gs_cluster_free(struct gs_share *share)
-{
-    gs_agent_forget(share);
-    gs_cluster_import_free(share);
-}
-
 /* ---- gpushim cluster ------------------------------------------------------------------------- */
 
 /* What the agent says of machines, and this broker of the rest. */

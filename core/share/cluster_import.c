@@ -238,18 +238,6 @@ void gs_cluster_import_held(struct gs_share *share, struct gs_client *client,
         tell_holder(share, client, false);
 }
 
-/* Out of the table; nobody holds it. */
-static void export_drop(struct gs_share *share, struct gs_export *export)
-{
-    tell_ended(share, export->ipc_handle, export->far->lease);
-    gs_lock_take(&share->lock);
-    gs_export_told_locked(share, export);
-    HASH_DEL(share->exporter.exports, export);
-    gs_lock_release(&share->lock);
-    free(export->far);
-    free(export);
-}
-
 void gs_cluster_import_tick(struct gs_share *share)
 {
     struct gs_export *export;
@@ -258,7 +246,7 @@ void gs_cluster_import_tick(struct gs_share *share)
         LL_DELETE2(share->store.cluster.done, export, far->next_done);
         export->far->done = false;
         if (export->references == 0 && export->pins == 0)
-            export_drop(share, export);
+            gs_broker_export_drop(share, export);
     }
 }
 
@@ -268,16 +256,6 @@ void gs_cluster_import_client_gone(struct gs_share *share, struct gs_client *cli
     gs_cluster_import_tick(share); /* what it had is told before */
     if (client->said.told_agent)
         tell_holder(share, client, true);
-}
-
-void gs_cluster_import_free(struct gs_share *share)
-{
-    struct gs_export *export, *next;
-
-    HASH_ITER(hh, share->exporter.exports, export, next) {
-        if (gs_export_is_imported(export))
-            export_drop(share, export);
-    }
 }
 
 /* ---- The agent ------------------------------------------------------------------------------- */

@@ -88,7 +88,7 @@ gs_status gs_event_export(struct gs_share *share, const struct gs_fd *fd,
     if (!share->options.enable)
         return GS_NOT_OFFERED;
     gs_say_used(share);
-    status = gs_socket_start(share);
+    status = gs_share_serve(share);
     if (status == GS_OK)
         status = secret_of(share, handle->number, fd, whole.secret);
     if (status != GS_OK)

@@ -432,6 +432,8 @@ static inline int gs_broker_fd(const struct gs_export *export, uint32_t piece)
 void gs_broker_client_gone(struct gs_share *share, struct gs_client *client, bool ended);
 /* What its process does not confirm any more is dropped. */
 void gs_broker_drop_revoked(struct gs_share *share, struct gs_client *client);
+/* Nobody holds it. */
+void gs_broker_export_drop(struct gs_share *share, struct gs_export *export);
 uint64_t gs_broker_tick(struct gs_share *share, uint64_t now);
 /* Whether it takes in who comes now: then it is needed. */
 bool gs_broker_may_accept(struct gs_share *share);

@@ -69,7 +69,7 @@ static uint64_t make_next_fd(struct gs_share *share, uint64_t now)
         export = next_work(share, GS_WORK_CHUNK_FD);
         if (!export)
             return GS_NEVER;
-        gs_thread_exported(share, now);
+        gs_thread_expect(share, now + GS_EXPORTED_NS);
         exported = prepare(share, export);
         gs_export_unpin(share, export, false);
     }
@@ -133,7 +133,7 @@ gs_status gs_share_export(struct gs_share *share, const struct gs_share_source *
             source->size);
         return gs_say_not_exported(share, reason);
     }
-    status = gs_socket_start(share); /* where it is lost it is put up again, refused or not */
+    status = gs_share_serve(share); /* where it is lost it is put up again, refused or not */
     if (status == GS_OK && gs_limbo_is_full(share))
         status = gs_say_not_exported(
             share, "as much memory is freed and still held by other processes as may be "

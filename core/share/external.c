@@ -518,7 +518,7 @@ size_t gs_share_external_held(struct gs_share *share, CUdeviceptr address,
         chunk_id = external->opened.import->chunk_id;
     gs_lock_release(&share->importer.lock);
     if (chunk_id)
-        gs_share_held_of(share, chunk_id, ret_held);
+        gs_share_held(share, NULL, chunk_id, ret_held);
     return size;
 }
 

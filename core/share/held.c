@@ -57,8 +57,8 @@ static void enter(struct gs_share_held *held, const struct gs_share_holder *hold
         held->most[at] = *holder;
 }
 
-static void look(struct gs_share *share, const unsigned char *uuid, uint64_t chunk_id,
-                 struct gs_share_held *ret_held)
+void gs_share_held(struct gs_share *share, const unsigned char uuid[16], uint64_t chunk_id,
+                   struct gs_share_held *ret_held)
 {
     const struct gs_which which = {.uuid = uuid, .chunk_id = chunk_id, .freed = true};
     struct gs_share_holder holder;
@@ -79,15 +79,4 @@ static void look(struct gs_share *share, const unsigned char *uuid, uint64_t chu
         most->stopped = most->stopped && gs_alive_is_stopped(most->pid);
         ret_held->any_stopped |= most->stopped;
     }
-}
-
-void gs_share_held(struct gs_share *share, const unsigned char uuid[16],
-                   struct gs_share_held *ret_held)
-{
-    look(share, uuid, 0, ret_held);
-}
-
-void gs_share_held_of(struct gs_share *share, uint64_t chunk_id, struct gs_share_held *ret_held)
-{
-    look(share, NULL, chunk_id, ret_held);
 }

@@ -247,9 +247,7 @@ static gs_status open_locked(struct gs_share *share, const struct gs_ipc_handle 
         if (opened && (opened->count > 0 || opened->kept) && !opened->import->away &&
             is_home(opened->import, device))
             return count_locked(share, opened, context, ret_address);
-        remote = gs_remote_find_locked(share, ipc_handle->instance);
-        if (!remote)
-            remote = gs_remote_new_locked(share, ipc_handle->instance);
+        remote = gs_remote_of_locked(share, ipc_handle->instance);
         if (!remote)
             return GS_NO_HOST_MEMORY;
         if (remote->busy || (opened && is_going(opened))) {

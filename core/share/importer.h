@@ -174,8 +174,8 @@ void gs_remote_note_end(struct gs_remote *remote, const union gs_wire_message *m
 void gs_remote_lost(struct gs_share *share, struct gs_remote *remote);
 
 /* remote.c */
-struct gs_remote *gs_remote_find_locked(struct gs_share *share, const unsigned char *instance);
-struct gs_remote *gs_remote_new_locked(struct gs_share *share, const unsigned char *instance);
+/* Made where there is none; NULL: no host memory. */
+struct gs_remote *gs_remote_of_locked(struct gs_share *share, const unsigned char *instance);
 /* Gives back what was granted and nobody has seen. */
 void gs_remote_return(struct gs_share *share, struct gs_remote *remote,
                       const struct gs_wire_grant *grant);

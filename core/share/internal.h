@@ -313,11 +313,11 @@ int gs_watch(struct gs_share *share, enum gs_watch_op op, int fd, unsigned event
              enum gs_watch kind, uint64_t id);
 /* Must come before the close: a forked child may keep the descriptor's file open. */
 void gs_unwatch(struct gs_share *share, int fd);
-/* The share thread: an importer's next message is likely to come within microseconds. */
-void gs_thread_expect(struct gs_share *share, uint64_t now);
-/* The share thread: a handle was given out, whose first importer comes when that was sent to
- * it. */
-void gs_thread_exported(struct gs_share *share, uint64_t now);
+/* The share thread: a message is likely to come by then. After an answer, since the next of a row
+ * comes when the last is mapped; after a handle was given out, which is to be sent to its first
+ * importer. */
+void gs_thread_expect(struct gs_share *share, uint64_t until);
+#define GS_ANSWERED_NS (150 * GS_NS_PER_MS / 1000)
 #define GS_EXPORTED_NS (2 * GS_NS_PER_MS)
 /* Makes what the share thread uses, or an errno. */
 int gs_loop_open(struct gs_share *share);
@@ -347,9 +347,6 @@ gs_status gs_start_once(struct gs_share *share, enum gs_start *state,
                         gs_status (*start)(struct gs_share *));
 /* gs_thread_wake for who does not know whether there is a thread; no lock of core/share is held. */
 void gs_thread_wake_any(struct gs_share *share);
-/* Starts the share thread, and puts up the socket that importers connect to; where that has gone,
- * another. GS_NOT_OFFERED (logged once). */
-gs_status gs_socket_start(struct gs_share *share);
 /* Waits, shortly, where it is just being put up: who ends this process knows its name then. */
 void gs_socket_await(struct gs_share *share);
 /* The share thread: puts the socket up where that is due, sees that it is there and clears the

@@ -119,7 +119,7 @@ static bool goes_on(struct gs_share *share)
     gs_lock_release(&share->importer.lock);
     if (gs_loop_open(share) != 0)
         return false;
-    gs_socket_start(share); /* it is lost: another is put up */
+    gs_share_serve(share); /* it is lost: another is put up */
     return true;
 }
 

@@ -110,7 +110,7 @@ static gs_status put_up(struct gs_share *share)
     return GS_OK;
 }
 
-gs_status gs_socket_start(struct gs_share *share)
+gs_status gs_share_serve(struct gs_share *share)
 {
     if (gs_thread_start(share) != GS_OK)
         return GS_NOT_OFFERED;
@@ -122,11 +122,6 @@ gs_status gs_socket_start(struct gs_share *share)
         gs_lock_release(&share->lock);
     }
     return gs_start_once(share, &share->socket_start, put_up);
-}
-
-gs_status gs_share_serve(struct gs_share *share)
-{
-    return gs_socket_start(share);
 }
 
 void gs_share_serve_soon(struct gs_share *share)
@@ -175,7 +170,7 @@ static uint64_t serve_tick(struct gs_share *share, uint64_t now)
 
     if (due > now)
         return due;
-    gs_socket_start(share);
+    gs_share_serve(share);
     __atomic_store_n(&share->place.serve_ns, GS_NEVER, __ATOMIC_RELEASE);
     return GS_NEVER;
 }
@@ -201,7 +196,7 @@ static uint64_t stay_tick(struct gs_share *share, uint64_t now)
         due = now;
     }
     if (now >= share->place.look_ns) {
-        bool there = gs_socket_start(share) == GS_OK;
+        bool there = gs_share_serve(share) == GS_OK;
 
         share->place.look_ns = there ? GS_NEVER : gs_now_ns() + GS_LOOK_NS;
     }

@@ -18,18 +18,14 @@
 #define LOOK_NS        GS_NS_PER_MS
 #define ASTRAY_WAIT_NS (20 * GS_NS_PER_MS) /* the thread waits for so long, as others wait for it */
 
-struct gs_remote *gs_remote_find_locked(struct gs_share *share, const unsigned char *instance)
+struct gs_remote *gs_remote_of_locked(struct gs_share *share, const unsigned char *instance)
 {
     struct gs_remote *remote;
 
     HASH_FIND(hh, share->importer.remotes, instance, GS_INSTANCE_SIZE, remote);
-    return remote;
-}
-
-struct gs_remote *gs_remote_new_locked(struct gs_share *share, const unsigned char *instance)
-{
-    struct gs_remote *remote = calloc(1, sizeof *remote);
-
+    if (remote)
+        return remote;
+    remote = calloc(1, sizeof *remote);
     if (!remote)
         return NULL;
     memcpy(remote->instance, instance, sizeof remote->instance);

@@ -119,7 +119,7 @@ bool gs_client_grant(struct gs_share *share, struct gs_client *client, struct gs
                     (unsigned long long)export->key.id, (int)client->pid, client->said.name);
     }
     if (exported - share->exporter.served_ns < ROW_NS)
-        gs_thread_expect(share, exported);
+        gs_thread_expect(share, exported + GS_ANSWERED_NS);
     share->exporter.served_ns = exported;
     gs_export_unpin(share, export, reference != NULL);
     if (error == -EAGAIN)

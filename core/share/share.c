@@ -1,5 +1,5 @@
 /* Sharing as a whole (core/share/share.h): made with nothing open, started by the first use. */
-#include "core/share/cluster.h"
+#include "core/share/exporter.h"
 #include "core/share/importer.h"
 
 #include <errno.h>
@@ -72,7 +72,6 @@ void gs_share_destroy(struct gs_share *share)
     gs_clients_free(share);
     gs_names_free(share);
     gs_events_free(share);
-    gs_cluster_free(share);
     gs_broker_free(share);
     gs_exports_free(share);
     gs_chunk_fds_free(share);

@@ -298,8 +298,8 @@ bool gs_share_end_unneeded(struct gs_share *share, uint64_t since);
 /* Whether this process could export anything at all: tries, and leaves nothing behind. If not, why
  * not. */
 bool gs_share_can(struct gs_share *share, char *ret_reason);
-/* Opens the socket: of a broker; of a process that others may ask for memory, whatever it shares.
- * GS_NOT_OFFERED: it cannot be had, or another broker has it (logged). */
+/* Starts the share thread, and puts up the socket that others connect to; where that has gone,
+ * another. GS_NOT_OFFERED: it cannot be had, or another broker has it (logged once). */
 gs_status gs_share_serve(struct gs_share *share);
 /* The share thread does it, where there is one, in a millisecond: who is about to open memory does
  * not wait for that. */
@@ -392,11 +392,9 @@ struct gs_share_held {
     struct gs_share_holder most[GS_SHARE_HOLDERS]; /* those who have most */
 };
 
-/* Looks through all leases; waits for nobody. */
-void gs_share_held(struct gs_share *share, const unsigned char uuid[16],
+/* Looks through all leases, of one chunk (0: of all); waits for nobody. */
+void gs_share_held(struct gs_share *share, const unsigned char uuid[16], uint64_t chunk_id,
                    struct gs_share_held *ret_held);
-/* As gs_share_held, of one chunk, whatever its device. */
-void gs_share_held_of(struct gs_share *share, uint64_t chunk_id, struct gs_share_held *ret_held);
 
 /* ---- Names ---------------------------------------------------------------------------------- */
 
@@ -571,12 +569,11 @@ bool gs_share_is_home(struct gs_share *share, CUdeviceptr address, CUdevice devi
 gs_status gs_share_give(struct gs_share *share, CUdeviceptr address, CUdevice device);
 
 /*
- * Around the driver's destruction of a context: `leaving` before it, since the share thread asks
- * the driver about the context's events; then `gone` (its work is over: what it had opened is
- * closed), or `stays` where the driver refused.
+ * Around the driver's destruction of a context: it is leaving, since the share thread asks the
+ * driver about the context's events; then `gone` (its work is over: what it had opened is closed),
+ * or, where the driver refused, it is not leaving.
  */
-void gs_share_context_leaving(struct gs_share *share, CUcontext context);
-void gs_share_context_stays(struct gs_share *share, CUcontext context);
+void gs_share_context_leaving(struct gs_share *share, CUcontext context, bool leaving);
 void gs_share_context_gone(struct gs_share *share, CUcontext context);
 
 #endif

@@ -13,8 +13,6 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
-#define SPIN_NS (150 * GS_NS_PER_MS / 1000) /* the next of a row comes when the last is mapped */
-
 /* Puts the pipe into the epoll. Any epoll looks like any other, but in ours alone is that pipe. */
 static bool watch_pipe(int epoll, int op, int woken)
 {
@@ -58,20 +56,10 @@ void gs_thread_wake(struct gs_share *share)
     (void)ignored; /* it fails only when the thread has many wake-ups to come already */
 }
 
-static void expect_until(struct gs_share *share, uint64_t until)
+void gs_thread_expect(struct gs_share *share, uint64_t until)
 {
     if (share->loop.expected_ns < until)
         share->loop.expected_ns = until;
-}
-
-void gs_thread_expect(struct gs_share *share, uint64_t now)
-{
-    expect_until(share, now + SPIN_NS);
-}
-
-void gs_thread_exported(struct gs_share *share, uint64_t now)
-{
-    expect_until(share, now + GS_EXPORTED_NS);
 }
 
 bool gs_loop_may_spin(void)

@@ -69,11 +69,7 @@ void gs_thread_wake(struct gs_share *share)
     thread_wake(process);
 }
 
-void gs_thread_expect(struct gs_share *share, uint64_t now)
-{
-}
-
-void gs_thread_exported(struct gs_share *share, uint64_t now)
+void gs_thread_expect(struct gs_share *share, uint64_t until)
 {
 }
 

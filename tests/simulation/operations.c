@@ -586,7 +586,7 @@ static void ask(struct process *process, unsigned arg)
     events_do(process, arg);
     gs_share_stats(process->share, &stats);
     if (arg % 2)
-        gs_share_held(process->share, NULL, &held);
+        gs_share_held(process->share, NULL, 0, &held);
     if (arg % 5 == 0)
         gs_share_ask(process->share, uuid, GS_PAGE_SIZE, &answers);
     gs_share_look_again(process->share);
@@ -631,7 +631,7 @@ static void forget_opened(struct process *process)
 /* The context goes with its work, and what it had open is closed. */
 static void end_context(struct process *process)
 {
-    gs_share_context_leaving(process->share, program_context(process));
+    gs_share_context_leaving(process->share, program_context(process), true);
     sim_driver.ctx_synchronize();
     forget_opened(process);
     process->context_gone = true;

@@ -431,7 +431,7 @@ Test(waits, who_is_lost_and_takes_no_connection_is_waited_for_20_milliseconds)
     first = gs_directory_connect(silent.directory, &share->options, silent.name, 0);
     cr_assert(first >= 0);
     gs_lock_take(&share->importer.lock);
-    lost = gs_remote_new_locked(share, silent.instance);
+    lost = gs_remote_of_locked(share, silent.instance);
     lost->astray = share->importer.astray = true;
     begin();
     gs_remotes_tick_locked(share, clock_ns);
@@ -451,7 +451,7 @@ Test(waits, what_comes_while_somebody_asks_is_looked_at_a_millisecond_later)
     struct gs_share *share = start_share();
     struct gs_remote *asked;
 
-    asked = gs_remote_new_locked(share, instance);
+    asked = gs_remote_of_locked(share, instance);
     asked->busy = true;
     begin();
     gs_remote_event(share, asked->id);

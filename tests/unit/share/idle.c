@@ -239,7 +239,7 @@ Test(share_idle, who_is_looked_at_later_puts_off_nobody)
 
     gs_lock_take(&side.share->importer.lock);
     for (unsigned i = 0; i < 2; i++)
-        cr_assert_not_null(remotes[i] = gs_remote_new_locked(side.share, names[i]));
+        cr_assert_not_null(remotes[i] = gs_remote_of_locked(side.share, names[i]));
     remotes[0]->busy = true;
     gs_lock_release(&side.share->importer.lock);
     gs_remote_event(side.share, remotes[0]->id);

@@ -128,11 +128,11 @@ Test(share_limbo, those_who_have_most_are_named_in_order_and_all_are_counted)
         other_start(&others[i], dir, NULL);
         cr_assert_eq(other_open(&others[i], ipc_handle[0], &address[0]), GS_OK);
     }
-    gs_share_held(side.share, side_gpu, &held);
+    gs_share_held(side.share, side_gpu, 0, &held);
     cr_assert(held.holders == 0 && held.bytes == 0, "nothing is freed");
     for (size_t i = 0; i < HOLDERS; i++)
         gs_share_freed(side.share, held_of[i], side_now());
-    gs_share_held(side.share, side_gpu, &held);
+    gs_share_held(side.share, side_gpu, 0, &held);
     cr_assert_eq(held.holders, HOLDERS);
     cr_assert_eq(held.bytes, 15 * 1024);
     for (size_t n = 0; n < GS_SHARE_HOLDERS; n++) {
@@ -146,7 +146,7 @@ Test(share_limbo, those_who_have_most_are_named_in_order_and_all_are_counted)
         cr_assert(held.most[n].held_ns > 0 && held.most[n].held_ns < side_now() - begun);
         cr_assert_not(held.most[n].stopped);
     }
-    gs_share_held(side.share, side_other_gpu, &held);
+    gs_share_held(side.share, side_other_gpu, 0, &held);
     cr_assert(held.holders == 0 && held.bytes == 0, "it is of another device");
     for (size_t i = 0; i < HOLDERS; i++)
         other_kill(&others[i]);

@@ -201,7 +201,7 @@ static void serve(const char *line)
     } else if (!strcmp(word, "held")) {
         struct gs_share_held held;
 
-        gs_share_held(side.share, side_gpu, &held);
+        gs_share_held(side.share, side_gpu, 0, &held);
         printf("ok %u %zu of %s %llu\n", held.holders, held.bytes, held.most[0].name,
                (unsigned long long)held.most[0].held_ns);
     } else if (!strcmp(word, "short")) {

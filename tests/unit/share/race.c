@@ -80,7 +80,7 @@ static void *run_asker(void *arg)
         if (answers.given != 0 && answers.given != GIVEN)
             __atomic_add_fetch(&stamps_failures, 1, __ATOMIC_RELAXED);
         __atomic_add_fetch(&given, answers.given == GIVEN, __ATOMIC_RELAXED);
-        gs_share_held(exporter.share, side_gpu, &now);
+        gs_share_held(exporter.share, side_gpu, 0, &now);
         if (now.holders > 1 || now.bytes > EXPORTERS * STAMPS_BLOCK)
             stamps_fail("held", (unsigned)now.bytes, now.holders);
         __atomic_add_fetch(&held, now.bytes > 0, __ATOMIC_RELAXED);

@@ -64,7 +64,7 @@ static void *run_importer(void *arg)
         if (!destroys)
             stamps_look(address, stamp);
         if (destroys && rand_r(&seed) % 4 == 0) {
-            gs_share_context_leaving(importer.share, context);
+            gs_share_context_leaving(importer.share, context, true);
             gs_share_context_gone(importer.share, context);
         }
         if (gs_share_close(importer.share, address) != GS_OK && !destroys)

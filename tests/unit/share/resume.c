@@ -211,7 +211,7 @@ static struct gs_remote *connect_pair(bool by_broker, int ends[2])
     cr_assert_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends), 0);
     cr_assert_eq(say(ends[0], message_hello(instance)), 0);
     gs_lock_take(&side.share->importer.lock);
-    remote = gs_remote_new_locked(side.share, instance);
+    remote = gs_remote_of_locked(side.share, instance);
     remote->conn.fd = ends[0];
     remote->conn.kept_fd = gs_fd_keep(ends[0]);
     remote->conn.by_broker = remote->conn.resumed = by_broker;
