@@ -94,20 +94,6 @@ static gs_status map_each(struct gs_share *share, struct gs_remote *remote,
     return pieces->status;
 }
 
-/* One behind the other. On failure nothing is mapped there. */
-static gs_status map_all(struct gs_share *share, struct gs_remote *remote,
-                         struct gs_request *request, struct gs_wire_grant *grant,
-                         struct gs_wire_fds *fds, CUdeviceptr base)
-{
-    struct gs_pieces pieces = {.batch = &grant->batch, .fds = fds, .base = base};
-    gs_status status = remote ? map_each(share, remote, request, grant, &pieces)
-                              : map_some(share, NULL, &grant->batch, fds, base, &pieces.mapped);
-
-    if (status != GS_OK && pieces.mapped > 0)
-        share->driver->mem_unmap(base, pieces.mapped);
-    return status;
-}
-
 /* Another machine's chunk by its fabric handle, which is of all of it. */
 static gs_status map_cluster(struct gs_share *share, const struct gs_remote *remote,
                              CUdeviceptr base, size_t size)
@@ -116,6 +102,22 @@ static gs_status map_cluster(struct gs_share *share, const struct gs_remote *rem
 
     memcpy(&handle, remote->fabric, sizeof handle);
     return map_piece(share, &handle, CU_MEM_HANDLE_TYPE_FABRIC, base, size);
+}
+
+static gs_status map_all(struct gs_share *share, struct gs_remote *remote,
+                         struct gs_request *request, struct gs_wire_grant *grant,
+                         struct gs_wire_fds *fds, CUdeviceptr base)
+{
+    struct gs_pieces pieces = {.batch = &grant->batch, .fds = fds, .base = base};
+    gs_status status;
+
+    if (remote && remote->cluster)
+        return map_cluster(share, remote, base, grant->chunk_size);
+    status = remote ? map_each(share, remote, request, grant, &pieces)
+                    : map_some(share, NULL, &grant->batch, fds, base, &pieces.mapped);
+    if (status != GS_OK && pieces.mapped > 0)
+        share->driver->mem_unmap(base, pieces.mapped);
+    return status;
 }
 
 /* Access for those that had it. */
@@ -149,29 +151,41 @@ gs_status gs_import_map_again(struct gs_share *share, struct gs_remote *remote,
     return status;
 }
 
+static gs_status map_device(struct gs_share *share, struct gs_remote *remote,
+                            struct gs_request *request, struct gs_wire_grant *grant,
+                            struct gs_wire_fds *fds, CUdevice device, struct gs_import *import)
+{
+    gs_status status = gs_room_take(share, &request->room, &import->span);
+
+    if (status != GS_OK)
+        return status;
+    status = map_all(share, remote, request, grant, fds, import->span.base);
+    if (status == GS_OK) {
+        status = gs_import_allow(share, import, device);
+        if (status == GS_OK)
+            return GS_OK;
+        share->driver->mem_unmap(import->span.base, import->span.size);
+    }
+    share->driver->mem_address_free(import->span.base, import->span.size);
+    return status;
+}
+
 gs_status gs_import_map(struct gs_share *share, struct gs_remote *remote,
                         struct gs_request *request, struct gs_wire_grant *grant,
                         struct gs_wire_fds *fds, CUdevice device, struct gs_import **ret_import)
 {
-    struct gs_import *import;
+    struct gs_import *import = gs_import_new(share, grant);
     gs_status status;
 
-    if (grant->host)
-        return gs_import_map_host(share, grant, fds->fd[0], ret_import);
-    status = gs_import_begin(share, grant, &request->room, &import);
-    if (status != GS_OK)
-        return status;
-    status = remote && remote->cluster
-                 ? map_cluster(share, remote, import->span.base, import->span.size)
-                 : map_all(share, remote, request, grant, fds, import->span.base);
+    if (!import)
+        return GS_NO_HOST_MEMORY;
+    status = grant->host ? gs_import_map_host(share, grant, fds->fd[0], import)
+                         : map_device(share, remote, request, grant, fds, device, import);
     if (status == GS_OK) {
-        status = gs_import_allow(share, import, device);
-        if (status == GS_OK) {
-            *ret_import = import;
-            return GS_OK;
-        }
-        share->driver->mem_unmap(import->span.base, import->span.size);
+        *ret_import = import;
+        return GS_OK;
     }
-    gs_import_abandon(share, import);
+    GS_HOLDING(&share->importer.lock);
+    gs_import_recycle_locked(share, import);
     return status;
 }

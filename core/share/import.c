@@ -123,18 +123,20 @@ void gs_room_free(struct gs_share *share, struct gs_room *room)
     room->size = 0;
 }
 
-static gs_status take_room(struct gs_share *share, struct gs_room *room, size_t size,
-                           CUdeviceptr *ret_base)
+gs_status gs_room_take(struct gs_share *share, struct gs_room *room, struct gs_span *span)
 {
-    if (room->size != size)
-        return share->driver->mem_address_reserve(ret_base, size, GS_PAGE_SIZE, 0, 0);
-    *ret_base = room->base;
-    room->size = 0;
-    return GS_OK;
+    CUdeviceptr base = room->base;
+    gs_status status = GS_OK;
+
+    if (room->size != span->size)
+        status = share->driver->mem_address_reserve(&base, span->size, GS_PAGE_SIZE, 0, 0);
+    else
+        room->size = 0;
+    span->base = base;
+    return status;
 }
 
-/* A record for what was granted, without an address; NULL: no host memory. */
-static struct gs_import *record_of(struct gs_share *share, const struct gs_wire_grant *grant)
+struct gs_import *gs_import_new(struct gs_share *share, const struct gs_wire_grant *grant)
 {
     struct gs_import *import = record_new(share);
 
@@ -154,38 +156,6 @@ static struct gs_import *record_of(struct gs_share *share, const struct gs_wire_
     __atomic_store_n(&import->homes, grant->host ? UINT64_MAX : 0, __ATOMIC_RELAXED);
     memcpy(import->uuid, grant->uuid, sizeof import->uuid);
     return import;
-}
-
-static void recycle(struct gs_share *share, struct gs_import *import)
-{
-    gs_lock_take(&share->importer.lock);
-    gs_import_recycle_locked(share, import);
-    gs_lock_release(&share->importer.lock);
-}
-
-gs_status gs_import_begin(struct gs_share *share, const struct gs_wire_grant *grant,
-                          struct gs_room *room, struct gs_import **ret_import)
-{
-    struct gs_import *import = record_of(share, grant);
-    CUdeviceptr base;
-    gs_status status;
-
-    if (!import)
-        return GS_NO_HOST_MEMORY;
-    status = take_room(share, room, import->span.size, &base);
-    if (status == GS_OK) {
-        import->span.base = base;
-        *ret_import = import;
-        return GS_OK;
-    }
-    recycle(share, import);
-    return status;
-}
-
-void gs_import_abandon(struct gs_share *share, struct gs_import *import)
-{
-    share->driver->mem_address_free(import->span.base, import->span.size);
-    recycle(share, import);
 }
 
 /* ---- Memory of the host ---------------------------------------------------------------------- */
@@ -249,29 +219,21 @@ bool gs_host_unregister(struct gs_share *share, CUcontext context, void *memory)
 }
 
 gs_status gs_import_map_host(struct gs_share *share, const struct gs_wire_grant *grant, int fd,
-                             struct gs_import **ret_import)
+                             struct gs_import *import)
 {
-    struct gs_import *import = record_of(share, grant);
-    gs_status status = GS_UNREACHABLE; /* no sound exporter's */
     void *memory = NULL;
-    int error;
+    int error = gs_memory_map(fd, grant->fd_offset, grant->size, grant->chunk_size,
+                              import->read_only, &memory);
+    gs_status status;
 
-    if (!import)
-        return GS_NO_HOST_MEMORY;
-    error = gs_memory_map(fd, grant->fd_offset, grant->size, grant->chunk_size, import->read_only,
-                          &memory);
-    if (error == 0) {
-        share->driver->ctx_get_current(&import->context);
-        import->span.base = (uintptr_t)memory;
-        status = gs_host_register(share, memory, grant->size, import->read_only);
-        if (status == GS_OK) {
-            *ret_import = import;
-            return GS_OK;
-        }
+    if (error) /* no sound exporter's, or none is left here */
+        return error == -ENOMEM ? GS_NO_HOST_MEMORY : GS_UNREACHABLE;
+    share->driver->ctx_get_current(&import->context);
+    import->span.base = (uintptr_t)memory;
+    status = gs_host_register(share, memory, grant->size, import->read_only);
+    if (status != GS_OK)
         gs_memory_unmap(memory, grant->chunk_size);
-    }
-    recycle(share, import);
-    return error == -ENOMEM ? GS_NO_HOST_MEMORY : status;
+    return status;
 }
 
 static void unmap_host(struct gs_share *share, struct gs_import *import)

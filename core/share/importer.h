@@ -246,7 +246,6 @@ void gs_owner_note_locked(struct gs_remote *remote);
 gs_status gs_import_map(struct gs_share *share, struct gs_remote *remote,
                         struct gs_request *request, struct gs_wire_grant *grant,
                         struct gs_wire_fds *fds, CUdevice device, struct gs_import **ret_import);
-
 /* What is away is mapped where it was, by what it was granted anew. */
 gs_status gs_import_map_again(struct gs_share *share, struct gs_remote *remote,
                               struct gs_request *request, struct gs_wire_grant *grant,
@@ -259,14 +258,13 @@ struct gs_import *gs_import_find(struct gs_remote *remote, uint64_t chunk_id);
  * caches. */
 void gs_room_make(struct gs_share *share, uint64_t size, struct gs_room *room);
 void gs_room_free(struct gs_share *share, struct gs_room *room);
-/* A record for what was granted, at reserved addresses: the room, if that is of its size. Mapped,
- * it is an import; else it is given up. */
-gs_status gs_import_begin(struct gs_share *share, const struct gs_wire_grant *grant,
-                          struct gs_room *room, struct gs_import **ret_import);
-void gs_import_abandon(struct gs_share *share, struct gs_import *import);
-/* As gs_import_map, of memory of the host. */
+/* The room, if that is of the span's size, or others. */
+gs_status gs_room_take(struct gs_share *share, struct gs_room *room, struct gs_span *span);
+/* A record for what was granted, without an address; NULL: no host memory. */
+struct gs_import *gs_import_new(struct gs_share *share, const struct gs_wire_grant *grant);
+/* Maps it, where that is memory of the host. */
 gs_status gs_import_map_host(struct gs_share *share, const struct gs_wire_grant *grant, int fd,
-                             struct gs_import **ret_import);
+                             struct gs_import *import);
 /* Access for a device; and that for one which opens a block, the context current, the remote busy
  * by this thread. */
 gs_status gs_import_give(struct gs_share *share, struct gs_import *import, CUdevice device);
