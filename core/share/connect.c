@@ -240,73 +240,43 @@ bool gs_remote_owner_runs(const struct gs_remote *remote)
            gs_alive_runs(remote->owner_pid);
 }
 
-/* In one directory: the exporter, or the broker that it left something with, which serves nothing
- * of one that runs. The descriptor, or why there is none there. */
-static int connect_in(struct gs_share *share, int directory, struct gs_remote *remote,
-                      const char *name, int *ret_pidfd)
+/* In all directories: the descriptor, or an errno; with the reason where there was no directory. */
+static int connect_anywhere(struct gs_share *share, const struct gs_remote *remote,
+                            const char *name, int *ret_pidfd, char ret_reason[GS_REASON_SIZE])
 {
-    char broker_name[GS_BROKER_NAME_SIZE];
-    int fd = connect_checked(share, directory, name, remote->deadline_ns, ret_pidfd);
-
-    if (is_absent(fd) && !gs_remote_owner_runs(remote)) {
-        int broker;
-
-        gs_broker_name(broker_name);
-        broker = connect_checked(share, directory, broker_name, remote->deadline_ns, ret_pidfd);
-        remote->conn.by_broker = broker >= 0;
-        fd = broker >= 0 ? broker : fd;
-    }
-    return fd;
-}
-
-/* Connects with all patience, in all directories. As gs_remote_connect. */
-static gs_status connect_patiently(struct gs_share *share, struct gs_remote *remote,
-                                   const char *name)
-{
-    char reason[GS_REASON_SIZE];
     unsigned place = 0;
-    int fd = -ENOENT, pidfd, directory, looked = 0;
+    int fd = -ENOENT, directory = -1;
+    bool looked = false;
 
-    while (is_absent(fd) && (directory = gs_directory_next(&share->options, &place, reason)) >= 0) {
+    while (is_absent(fd) &&
+           (directory = gs_directory_next(&share->options, &place, ret_reason)) >= 0) {
         struct gs_fd kept = gs_fd_keep(directory); /* that may take a while */
 
-        fd = connect_in(share, directory, remote, name, &pidfd);
+        fd = connect_checked(share, directory, name, remote->deadline_ns, ret_pidfd);
         gs_fd_close(&kept);
-        looked++;
+        looked = true;
     }
-    if (!looked)
-        return gs_say_unreachable(share, reason);
-    if (fd == -EPERM)
-        return GS_UNREACHABLE;
-    if (fd < 0)
-        return connect_failed(share, fd);
-    set_connected(share, remote, fd, pidfd);
-    return GS_OK;
+    if (looked)
+        ret_reason[0] = 0;
+    return is_absent(fd) && directory < -1 ? directory : fd;
 }
 
-/* To whom it was connected to, who knows what is held. Where that was a broker and nothing is, to
- * the process itself if it is there by now: of one that lives a broker has granted nothing. A
- * descriptor or an errno. */
-static int connect_again(struct gs_share *share, struct gs_remote *remote, int *ret_pidfd)
+/* With all patience: to the process itself, and where it is absent to the broker that it left
+ * something with, which serves nothing of one that runs. As connect_anywhere. */
+static int connect_patiently(struct gs_share *share, struct gs_remote *remote, bool itself,
+                             bool broker, int *ret_pidfd, char ret_reason[GS_REASON_SIZE])
 {
-    char name[GS_SOCKET_NAME_SIZE], broker_name[GS_BROKER_NAME_SIZE], reason[GS_REASON_SIZE];
-    unsigned place = 0;
-    bool by_broker = remote->conn.by_broker;
-    int fd = -ENOENT, directory = -1;
+    char name[GS_BROKER_NAME_SIZE];
+    int fd = -ENOENT;
 
     gs_instance_name(remote->instance, name);
-    gs_broker_name(broker_name);
-    while (is_absent(fd) && (directory = gs_directory_next(&share->options, &place, reason)) >= 0) {
-        struct gs_fd kept = gs_fd_keep(directory);
-
-        if (!by_broker || gs_remote_may_go(remote))
-            fd = connect_checked(share, directory, name, remote->deadline_ns, ret_pidfd);
-        remote->conn.by_broker = by_broker && fd < 0;
-        if (by_broker && is_absent(fd))
-            fd = connect_checked(share, directory, broker_name, remote->deadline_ns, ret_pidfd);
-        gs_fd_close(&kept);
-    }
-    return is_absent(fd) && directory < -1 ? directory : fd;
+    if (itself)
+        fd = connect_anywhere(share, remote, name, ret_pidfd, ret_reason);
+    remote->conn.by_broker = broker && is_absent(fd) && !gs_remote_owner_runs(remote);
+    if (!remote->conn.by_broker)
+        return fd;
+    gs_broker_name(name);
+    return connect_anywhere(share, remote, name, ret_pidfd, ret_reason);
 }
 
 /* Nobody is where its socket was. It puts that up again within a second, if it gets the CPU. */
@@ -334,9 +304,14 @@ static bool is_another(const struct gs_remote *remote, int fd, int pidfd)
     return !has_pidfd || pidfd < 0 || !gs_alive_is_same(pidfd, remote->conn.pidfd);
 }
 
+/* To whom it was connected to, who knows what is held. Where that was a broker and nothing is, to
+ * the process itself if it is there by now: of one that lives a broker has granted nothing. */
 int gs_remote_connect_again(struct gs_share *share, struct gs_remote *remote)
 {
-    int pidfd, fd = connect_again(share, remote, &pidfd);
+    const bool by_broker = remote->conn.by_broker;
+    char reason[GS_REASON_SIZE];
+    int pidfd, fd = connect_patiently(share, remote, !by_broker || gs_remote_may_go(remote),
+                                      by_broker, &pidfd, reason);
 
     if (fd >= 0 && is_another(remote, fd, pidfd)) {
         gs_fd_drop(pidfd);
@@ -365,16 +340,18 @@ void gs_remote_hang_up(struct gs_remote *remote)
 
 gs_status gs_remote_connect(struct gs_share *share, struct gs_remote *remote)
 {
-    char name[GS_SOCKET_NAME_SIZE];
+    char name[GS_SOCKET_NAME_SIZE], reason[GS_REASON_SIZE] = "";
     int fd, pidfd;
 
     gs_instance_name(remote->instance, name);
     remote->conn.by_broker = false;
     fd = checked(share, gs_directory_connect_at_once(&share->options, name), &pidfd);
+    if (fd < 0 && fd != -EPERM)
+        fd = connect_patiently(share, remote, true, true, &pidfd, reason);
     if (fd == -EPERM)
         return GS_UNREACHABLE;
     if (fd < 0)
-        return connect_patiently(share, remote, name);
+        return reason[0] ? gs_say_unreachable(share, reason) : connect_failed(share, fd);
     set_connected(share, remote, fd, pidfd);
     return GS_OK;
 }
