@@ -230,32 +230,18 @@ static gs_status enter_locked(struct gs_share *share, struct gs_external *extern
     struct gs_import *import = opened->import;
     gs_status status = gs_use_add_locked(share, opened, context);
 
-    if (import)
-        opened->address = import->span.base;
-    opened->start = opened->address;
-    opened->size = size;
-    if (status == GS_OK && import)
-        status = gs_import_enter_locked(share, &external->nobody, import);
-    if (status != GS_OK)
-        return status;
     opened->id = ++share->importer.next_import;
     opened->key.id = EXTERNAL_IDS | opened->id;
-    if (import)
+    if (import) {
+        opened->address = import->span.base;
         import->chunk_id = opened->key.id;
-    if (import)
-        status = gs_import_add_locked(import, opened);
-    if (status == GS_OK) {
-        HASH_ADD(hh, share->importer.opened, key, sizeof opened->key, opened);
-        if (opened->hh.tbl) {
-            external->state = HERE;
-            return GS_OK;
-        }
-        if (import)
-            gs_import_remove_locked(import, opened);
-        status = GS_NO_HOST_MEMORY;
     }
-    if (import)
-        gs_import_leave_locked(share, import);
+    opened->start = opened->address;
+    opened->size = size;
+    if (status == GS_OK)
+        status = gs_opened_enter_locked(share, opened, import != NULL);
+    if (status == GS_OK)
+        external->state = HERE;
     return status;
 }
 

@@ -369,3 +369,24 @@ struct gs_opened *gs_import_started_locked(const struct gs_import *import, CUdev
             opened = import->sorted[at];
     return opened && opened->start == start && opened->count > 0 ? opened : NULL;
 }
+
+gs_status gs_opened_enter_locked(struct gs_share *share, struct gs_opened *opened, bool fresh)
+{
+    struct gs_import *import = opened->import;
+    gs_status status = fresh ? gs_import_enter_locked(share, opened->remote, import) : GS_OK;
+
+    if (status != GS_OK)
+        return status;
+    status = import ? gs_import_add_locked(import, opened) : GS_OK;
+    if (status == GS_OK) {
+        HASH_ADD(hh, share->importer.opened, key, sizeof opened->key, opened);
+        if (opened->hh.tbl)
+            return GS_OK;
+        if (import)
+            gs_import_remove_locked(import, opened);
+        status = GS_NO_HOST_MEMORY;
+    }
+    if (fresh)
+        gs_import_leave_locked(share, import);
+    return status;
+}

@@ -40,14 +40,12 @@ static bool import_fits(const struct gs_import *import, const struct gs_wire_gra
 }
 
 static gs_status ask(struct gs_share *share, struct gs_remote *remote,
-                     const struct gs_ipc_handle *ipc_handle, const unsigned char *bytes,
-                     CUdevice device, struct granted *ret)
+                     const struct gs_ipc_handle *ipc_handle, CUdevice device, struct granted *ret)
 {
     struct gs_request request = {.ipc_handle = *ipc_handle};
     struct gs_wire_fds fds;
     gs_status status;
 
-    memcpy(request.bytes, bytes, sizeof request.bytes);
     ret->import = gs_import_find(remote, ipc_handle->chunk_id);
     request.wants = ret->import ? GS_OPEN_HAS_IT : GS_OPEN_WANTS;
     status = gs_remote_request(share, remote, &request, &ret->grant, &fds);
@@ -79,11 +77,10 @@ static gs_status ask(struct gs_share *share, struct gs_remote *remote,
     return status;
 }
 
-/* Enters what was granted everywhere, or nowhere. */
 static gs_status enter_locked(struct gs_share *share, struct gs_remote *remote,
                               const struct granted *granted, struct gs_opened *opened)
 {
-    gs_status status = GS_OK;
+    gs_status status;
 
     opened->remote = remote;
     opened->import = granted->import;
@@ -94,24 +91,10 @@ static gs_status enter_locked(struct gs_share *share, struct gs_remote *remote,
     opened->size = granted->grant.size;
     opened->id = ++share->importer.next_import;
     opened->count = 1;
-    if (granted->fresh)
-        status = gs_import_enter_locked(share, remote, granted->import);
-    if (status != GS_OK)
-        return status;
-    status = gs_import_add_locked(granted->import, opened);
+    status = gs_opened_enter_locked(share, opened, granted->fresh);
     if (status == GS_UNREACHABLE)
         gs_say_senseless(share);
-    if (status == GS_OK) {
-        HASH_ADD(hh, share->importer.opened, key, sizeof opened->key, opened);
-        if (opened->hh.tbl) {
-            remote->opened_count++;
-            return GS_OK;
-        }
-        gs_import_remove_locked(granted->import, opened);
-        status = GS_NO_HOST_MEMORY;
-    }
-    if (granted->fresh)
-        gs_import_leave_locked(share, granted->import);
+    remote->opened_count += status == GS_OK;
     return status;
 }
 
@@ -124,8 +107,8 @@ static void opened_free(struct gs_opened *opened)
 
 /* Called with the lock held and the remote busy; lets go of the lock meanwhile. */
 static gs_status open_new_locked(struct gs_share *share, struct gs_remote *remote,
-                                 const struct gs_ipc_handle *ipc_handle, const unsigned char *bytes,
-                                 CUcontext context, CUdevice device, CUdeviceptr *ret_address)
+                                 const struct gs_ipc_handle *ipc_handle, CUcontext context,
+                                 CUdevice device, CUdeviceptr *ret_address)
 {
     struct gs_opened *opened = calloc(1, sizeof *opened);
     struct granted granted = {.fresh = false};
@@ -134,11 +117,11 @@ static gs_status open_new_locked(struct gs_share *share, struct gs_remote *remot
     if (!opened)
         return GS_NO_HOST_MEMORY;
     opened->key = gs_ipc_key(ipc_handle->instance, ipc_handle->block_id);
-    memcpy(opened->ipc_handle, bytes, GS_IPC_HANDLE_SIZE);
+    opened->ipc_handle = *ipc_handle;
     status = gs_use_add_locked(share, opened, context);
     gs_lock_release(&share->importer.lock);
     if (status == GS_OK) {
-        status = ask(share, remote, ipc_handle, bytes, device, &granted);
+        status = ask(share, remote, ipc_handle, device, &granted);
         gs_lock_take(&share->importer.lock);
         if (status != GS_OK) {
             opened_free(opened);
@@ -196,24 +179,6 @@ static gs_status allow_locked(struct gs_share *share, struct gs_opened *opened, 
     return status;
 }
 
-/*
- * One step with a remote that is now busy by this thread. GS_OK with *ret_done false: things have
- * moved, look again.
- */
-static gs_status open_step_locked(struct gs_share *share, struct gs_remote *remote,
-                                  struct gs_opened *opened, const struct gs_ipc_handle *ipc_handle,
-                                  const unsigned char *bytes, CUcontext context, CUdevice device,
-                                  CUdeviceptr *ret_address, bool *ret_done)
-{
-    *ret_done = true;
-    if (!opened)
-        return open_new_locked(share, remote, ipc_handle, bytes, context, device, ret_address);
-    if (is_home(opened->import, device))
-        return count_locked(share, opened, context, ret_address);
-    *ret_done = false;
-    return allow_locked(share, opened, device);
-}
-
 /* It cannot be opened before it is back: the thread gives it back shortly, and what was closed and
  * whose exporter was given up since as soon as its GPU work has ended; or it sleeps. */
 static bool is_going(const struct gs_opened *opened)
@@ -222,8 +187,7 @@ static bool is_going(const struct gs_opened *opened)
 }
 
 static gs_status open_locked(struct gs_share *share, const struct gs_ipc_handle *ipc_handle,
-                             const unsigned char *bytes, CUcontext context, CUdevice device,
-                             CUdeviceptr *ret_address)
+                             CUcontext context, CUdevice device, CUdeviceptr *ret_address)
 {
     const uint64_t deadline = gs_now_ns() + share->options.timeout_ns;
     gs_status status = GS_OK;
@@ -234,7 +198,7 @@ static gs_status open_locked(struct gs_share *share, const struct gs_ipc_handle 
             gs_opened_find_locked(share, ipc_handle->instance, ipc_handle->block_id);
         struct gs_remote *remote;
 
-        if (opened && !gs_bytes_equal(opened->ipc_handle, bytes, GS_IPC_HANDLE_SIZE)) {
+        if (opened && !gs_bytes_equal(&opened->ipc_handle, ipc_handle, GS_IPC_HANDLE_SIZE)) {
             gs_log_line(&share->log, GS_LOG_DEBUG,
                         "an IPC handle differs from the one of its block");
             return GS_BAD_HANDLE;
@@ -259,8 +223,10 @@ static gs_status open_locked(struct gs_share *share, const struct gs_ipc_handle 
         }
         remote->busy = true;
         remote->deadline_ns = deadline;
-        status = open_step_locked(share, remote, opened, ipc_handle, bytes, context, device,
-                                  ret_address, &done);
+        done = !opened || is_home(opened->import, device);
+        status = !opened ? open_new_locked(share, remote, ipc_handle, context, device, ret_address)
+                 : done  ? count_locked(share, opened, context, ret_address)
+                         : allow_locked(share, opened, device); /* and then it looks again */
         gs_remote_release_locked(share, remote);
     }
     return status;
@@ -302,7 +268,7 @@ gs_status gs_share_open(struct gs_share *share, const unsigned char ipc_handle[G
     }
     gs_say_used(share);
     gs_lock_take(&share->importer.lock);
-    status = open_locked(share, &read, ipc_handle, context, device, ret_address);
+    status = open_locked(share, &read, context, device, ret_address);
     gs_lock_release(&share->importer.lock);
     if (status == GS_NO_HOST_MEMORY)
         gs_say_unreachable(share, "no host memory is left");
@@ -371,7 +337,7 @@ gs_status gs_share_pass_on(struct gs_share *share, CUdeviceptr address,
     opened = opened_at_locked(share, address);
     external = opened && opened->external;
     if (opened && !external)
-        memcpy(ret_ipc_handle, opened->ipc_handle, GS_IPC_HANDLE_SIZE);
+        memcpy(ret_ipc_handle, &opened->ipc_handle, GS_IPC_HANDLE_SIZE);
     gs_lock_release(&share->importer.lock);
     if (external)
         return gs_external_handle(share, address, ret_ipc_handle);

@@ -106,7 +106,7 @@ struct gs_opened {
     struct gs_import *import;
     uint64_t connection; /* over which it was granted, or named */
     uint32_t generation; /* of its grant */
-    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
+    struct gs_ipc_handle ipc_handle;
     CUdeviceptr address;
     size_t size;
     CUdeviceptr start; /* what its program was told: of a strip the piece, else the address */
@@ -214,7 +214,6 @@ void gs_pieces_map(struct gs_share *share, struct gs_remote *remote, struct gs_p
 /* What is asked for. */
 struct gs_request {
     struct gs_ipc_handle ipc_handle;
-    unsigned char bytes[GS_IPC_HANDLE_SIZE]; /* the same as it came */
     enum gs_open_wants wants;
     uint32_t first;           /* the pieces from this one on, which are, of all the chunk, */
     uint64_t left;            /* so many bytes; 0 with the first: whatever there are */
@@ -290,6 +289,8 @@ void gs_import_remove_locked(struct gs_import *import, struct gs_opened *opened)
  * if any is. And the open one that was told to the program to be there. */
 struct gs_opened *gs_import_at_locked(const struct gs_import *import, CUdeviceptr address);
 struct gs_opened *gs_import_started_locked(const struct gs_import *import, CUdeviceptr start);
+/* Enters what was opened everywhere, its mapping too where that is fresh, or nowhere. */
+gs_status gs_opened_enter_locked(struct gs_share *share, struct gs_opened *opened, bool fresh);
 
 /* cache.c */
 /* The block's last count is gone: kept for the next open, or on its way back. */

@@ -81,12 +81,11 @@ static gs_status ask(struct gs_share *share, struct gs_remote *remote, struct gs
                      struct gs_request *request, struct gs_wire_grant *ret_grant,
                      struct gs_wire_fds *ret_fds)
 {
-    gs_status status = gs_ipc_handle_read(opened->ipc_handle, &request->ipc_handle);
+    gs_status status;
 
-    memcpy(request->bytes, opened->ipc_handle, sizeof request->bytes);
+    request->ipc_handle = opened->ipc_handle;
     remote->conn.owed++; /* a RECALL of what was granted before may come */
-    if (status == GS_OK)
-        status = gs_remote_request(share, remote, request, ret_grant, ret_fds);
+    status = gs_remote_request(share, remote, request, ret_grant, ret_fds);
     gs_room_free(share, &request->room);
     return status;
 }

@@ -149,7 +149,7 @@ static int send_open(struct gs_share *share, struct gs_remote *remote,
     if (error)
         return error;
     gs_wire_start(&message, GS_WIRE_OPEN, ++remote->conn.request);
-    memcpy(message.open.ipc_handle, request->bytes, GS_IPC_HANDLE_SIZE);
+    memcpy(message.open.ipc_handle, &request->ipc_handle, GS_IPC_HANDLE_SIZE);
     message.open.want_fd = request->wants;
     message.open.first = request->first;
     message.open.cluster = share->options.cluster && remote->conn.by_broker;
