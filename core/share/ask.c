@@ -9,7 +9,6 @@
 #include <string.h>
 
 #include "core/base/list.h"
-#include "core/share/discard.h"
 
 #define LOOK_NS (5 * GS_NS_PER_MS)
 

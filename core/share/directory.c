@@ -15,7 +15,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "core/share/discard.h"
 #include "core/share/internal.h"
 
 #define BACKLOG       128

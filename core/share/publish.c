@@ -9,7 +9,6 @@
  */
 #include "core/base/list.h"
 #include "core/share/cluster.h"
-#include "core/share/discard.h"
 
 #include <string.h>
 

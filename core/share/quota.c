@@ -10,7 +10,6 @@
  * moment.
  */
 #include "core/base/list.h"
-#include "core/share/discard.h"
 #include "core/share/exporter.h"
 
 #include <stdlib.h>

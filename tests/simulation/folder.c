@@ -3,7 +3,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "core/share/discard.h"
 #include "core/share/exporter.h"
 #include "core/share/importer.h"
 #include "simulation.h"
