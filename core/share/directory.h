@@ -7,18 +7,8 @@
  * symbolic link. It is opened once and sockets are put up through its descriptor: it cannot be
  * exchanged after the check.
  *
- * Where the options name none there are two places, and each process uses the first that can be had
- * when it first shares, and looks for others' sockets in both:
- *
- *   /run/user/UID/gpushim   where there is a session of this user's; it goes when they log out
- *   /tmp/gpushim-UID
- *
- * /tmp, and one that is named and that others may write to (a volume of Kubernetes, 0777 or 2775; a
- * folder like /tmp, 1777), are not used themselves: each user makes one of their own in it,
- * gpushim-UID, or gpushim-UID.1 and so on where another's lies there, and looks into those of the
- * users they may share with.
- *
- * folder.c finds, makes and checks them, directory.c has the sockets in one.
+ * Where it may be, and what a user makes in one that others may write to, says README.md. folder.c
+ * finds, makes and checks them, directory.c has the sockets in one.
  */
 #ifndef GS_CORE_SHARE_DIRECTORY_H
 #define GS_CORE_SHARE_DIRECTORY_H

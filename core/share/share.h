@@ -18,10 +18,6 @@
  *
  * Nothing exists (no socket, no thread, no file) before the first export or open, or before the
  * process can be asked for memory (core/share/pressure.c).
- *
- * Locks: rank IMPORTER for imports and connections to exporters, rank SHARE for exports, clients
- * and leases. Neither is held across a driver call that can wait for the GPU, nor across a
- * callback.
  */
 #ifndef GS_CORE_SHARE_SHARE_H
 #define GS_CORE_SHARE_SHARE_H

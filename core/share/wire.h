@@ -35,22 +35,15 @@
  * words as it did.
  *
  * Whoever asks a process anything says QUERY, what about, and which one of several, and is answered
- * by one REPORT. The same user, or root, may ask about the n-th client and the n-th owner of what
- * is open.
+ * by one REPORT: the same user, or root, about the n-th client and the n-th owner of what is open;
+ * anybody about names of its own user (names.c); the same user about the file that an event lies
+ * in, whose descriptor comes along (event.h).
  *
- * The same user, or root, may ORDER a process to do something: to set an option, sleep or
- * wake (core/share/order.c). The answer is one DONE, at once. And one that finds a GPU full orders
- * those of its own user to give memory back (core/share/pressure.c): then there is a DONE that says
- * that this is seen to, and one more with the bytes that went back to the driver; in between, where
- * the process goes to sleep for it, that this takes longer. One such order is under way on a
- * connection at a time.
- *
- * Whoever asks about a name (core/share/names.c), or the next one behind it, is told of its own
- * user's. The same user may order the end of one that was published before some time.
- *
- * Who has the handle of an event asks whoever made it for the file that it lies in
- * (core/share/event.h), by its number and secret, and the REPORT brings its descriptor to one of
- * the same user.
+ * The same user, or root, may ORDER a process to set an option, sleep or wake (order.c); the same
+ * user to end a name that was published before some time, and to give memory back (pressure.c). The
+ * answer is one DONE, at once. Where memory is to be given back that says that this is seen to, one
+ * more that it takes longer, where the process goes to sleep for it, and the last one how many bytes
+ * went back. One such order is under way on a connection at a time.
  *
  * An importer has one OPEN under way at a time; `request` ties the answer to it. An OPEN's is also
  * the generation of what it is granted: RECALL, CLOSE and RESUME name it, and where the block was
