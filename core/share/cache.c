@@ -153,9 +153,8 @@ uint64_t gs_flush_tick_locked(struct gs_share *share, uint64_t now)
     uint64_t due = GS_NEVER;
 
     HASH_ITER(hh, share->importer.remotes, remote, next) {
-        uint64_t at = remote->flush_number ? answer_locked(share, remote, now) : GS_NEVER;
-
-        due = at < due ? at : due;
+        if (remote->flush_number)
+            gs_sooner(&due, answer_locked(share, remote, now));
     }
     return due;
 }

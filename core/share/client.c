@@ -146,14 +146,6 @@ void gs_clients_recall(struct gs_share *share, struct gs_export *export)
     gs_cluster_recall_locked(share, export);
 }
 
-void gs_client_close_socket(struct gs_share *share, struct gs_client *client)
-{
-    if (client->fd < 0 || gs_client_is_lost(client))
-        return;
-    gs_unwatch(share, client->fd);
-    gs_client_hang_up(share, client);
-}
-
 void gs_clients_part(struct gs_share *share)
 {
     struct gs_client *client, *next;

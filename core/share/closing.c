@@ -323,14 +323,14 @@ static bool flush_all_locked(struct gs_share *share)
 uint64_t gs_closing_tick(struct gs_share *share, uint64_t now)
 {
     struct gs_opened *passed;
-    uint64_t kept, look, flush, fork, due = GS_NEVER;
+    uint64_t due;
 
     if (__atomic_load_n(&share->ending, __ATOMIC_ACQUIRE))
         return GS_NEVER;
     gs_lock_take(&share->importer.lock);
-    look = gs_remotes_tick_locked(share, now);
-    fork = gs_fork_tick_locked(share, now);
-    kept = gs_cache_tick_locked(share, now);
+    due = gs_remotes_tick_locked(share, now);
+    gs_sooner(&due, gs_fork_tick_locked(share, now));
+    gs_sooner(&due, gs_cache_tick_locked(share, now));
     wait_for_contexts_locked(share);
     passed = take_passed_locked(share);
     while (passed) {
@@ -347,16 +347,13 @@ uint64_t gs_closing_tick(struct gs_share *share, uint64_t now)
     }
     share->importer.polling = flush_all_locked(share);
     if (share->importer.polling) {
-        due = now + share->importer.poll_ns;
+        gs_sooner(&due, now + share->importer.poll_ns);
         if (share->importer.poll_ns < POLL_LONGEST_NS)
             share->importer.poll_ns *= 2;
     }
-    flush = gs_flush_tick_locked(share, now);
-    due = flush < due ? flush : due;
+    gs_sooner(&due, gs_flush_tick_locked(share, now));
     gs_lock_release(&share->importer.lock);
-    due = look < due ? look : due;
-    due = fork < due ? fork : due;
-    return due < kept ? due : kept;
+    return due;
 }
 
 /* ---- Ends ----------------------------------------------------------------------------------- */
@@ -405,7 +402,6 @@ void gs_share_context_gone(struct gs_share *share, CUcontext context)
         opened->count = 0;
         gs_closing_start_locked(share, opened);
     }
-    gs_externals_context_gone_locked(share, context);
     if (gone) {
         HASH_DEL(share->importer.contexts, gone);
         gs_fence_pool_forget(&gone->pool);

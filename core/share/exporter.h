@@ -400,7 +400,7 @@ int gs_client_send(struct gs_share *share, struct gs_client *client,
 int gs_client_send_all(struct gs_share *share, struct gs_client *client,
                        const union gs_wire_message *message, const struct gs_wire_fds *fds);
 /* Ends its connection. */
-void gs_client_hang_up(struct gs_share *share, struct gs_client *client);
+void gs_client_close_socket(struct gs_share *share, struct gs_client *client);
 /* Connections that are over and were kept for what lies there unread; when to come again. */
 uint64_t gs_unread_tick(struct gs_share *share, uint64_t now);
 void gs_unread_free(struct gs_share *share);
@@ -547,7 +547,6 @@ void gs_clients_recall(struct gs_share *share, struct gs_export *export);
 void gs_client_watch_exit(struct gs_share *share, struct gs_client *client);
 /* The program has closed the connection, and its number may be another file's. */
 bool gs_client_is_lost(struct gs_client *client);
-void gs_client_close_socket(struct gs_share *share, struct gs_client *client);
 /* Who lives and was hung up on may not know: a program that closes a connection tells nobody. Its
  * share thread looks when somebody comes to its socket. */
 void gs_client_poke(struct gs_share *share, const struct gs_client *client);

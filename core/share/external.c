@@ -416,15 +416,6 @@ static void registration_gone(struct gs_external *external, CUcontext context)
         gs_import_leave_context_locked(external->opened.import, context);
 }
 
-void gs_externals_context_gone_locked(struct gs_share *share, CUcontext context)
-{
-    struct gs_external *external;
-
-    for (external = share->importer.externals; external; external = external->next)
-        if (external->state == HERE || external->state == OVER)
-            registration_gone(external, context);
-}
-
 /* Nothing where it has begun. GS_NO_HOST_MEMORY: it has not. */
 static gs_status begin_end_locked(struct gs_share *share, struct gs_external *external)
 {
@@ -446,12 +437,15 @@ void gs_externals_end_locked(struct gs_share *share, CUcontext gone)
 {
     struct gs_external *external;
 
-    for (external = share->importer.externals; external; external = external->next)
+    LL_FOREACH(share->importer.externals, external) {
+        if (external->state == HERE || external->state == OVER)
+            registration_gone(external, gone);
         if (external->state == HERE && external->context == gone &&
             begin_end_locked(share, external) != GS_OK) {
             external->opened.count = 0;
             gs_closing_start_locked(share, &external->opened);
         }
+    }
 }
 
 static struct gs_external *started_locked(struct gs_share *share, CUdeviceptr address)

@@ -87,8 +87,8 @@ static uint64_t end_old_locked(struct gs_share *share, uint64_t now,
     if (export)
         due = export->freed_ns + least_ns;
     export = gs_export_oldest(share, GS_EXPORT_GRACE);
-    if (export && export->freed_ns + most_ns < due)
-        due = export->freed_ns + most_ns;
+    if (export)
+        gs_sooner(&due, export->freed_ns + most_ns);
     return due < now + GRACES_NS ? now + GRACES_NS : due;
 }
 

@@ -320,9 +320,9 @@ void gs_external_ends_locked(struct gs_share *share, struct gs_external *externa
 bool gs_external_is_held_locked(struct gs_share *share, struct gs_external *external);
 /* Nobody uses it, nor can: it leaves all tables. */
 void gs_external_over_locked(struct gs_share *share, struct gs_external *external);
-/* A context is gone: begins the end of what was attached in it, as gs_share_detach does. */
+/* A context is gone, with what was registered in it: begins the end of what was attached in it, as
+ * gs_share_detach does. */
 void gs_externals_end_locked(struct gs_share *share, CUcontext gone);
-void gs_externals_context_gone_locked(struct gs_share *share, CUcontext context);
 /* As gs_share_pass_on, of external memory. */
 gs_status gs_external_handle(struct gs_share *share, CUdeviceptr address,
                              unsigned char ret_ipc_handle[GS_IPC_HANDLE_SIZE]);

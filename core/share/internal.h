@@ -31,6 +31,10 @@
 #include <uthash.h>
 
 #define GS_NEVER UINT64_MAX
+static inline void gs_sooner(uint64_t *due, uint64_t at)
+{
+    *due = at < *due ? at : *due;
+}
 
 /* What nobody announces is looked at again after this: who has hung up, whether the program has
  * closed a connection, whether the socket is there. */
@@ -326,10 +330,6 @@ void gs_loop_close(struct gs_share *share);
 /* Whether the process waited for can run while one looks for what it says. */
 bool gs_loop_may_spin(void);
 
-/* spare.c: sees that there is a spare descriptor, as far as one is to be had; gives it up. */
-void gs_spare_take(struct gs_share *share);
-void gs_spare_give(struct gs_share *share);
-
 /* loop.c: the body of the thread. */
 void *gs_loop_run(void *share);
 
@@ -356,6 +356,11 @@ uint64_t gs_socket_tick(struct gs_share *share, uint64_t now);
 void gs_socket_look(struct gs_share *share);
 /* Clears the directory of what killed processes left, once and not before the socket is there. */
 void gs_sweep(struct gs_share *share);
+
+/* The share thread's spare descriptor, given up for a moment where no other is left: sees that there
+ * is one, as far as it is to be had; gives it up. */
+void gs_spare_take(struct gs_share *share);
+void gs_spare_give(struct gs_share *share);
 
 /* ---- socket.c ------------------------------------------------------------------------------- */
 

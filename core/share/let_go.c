@@ -259,10 +259,8 @@ static void lose(struct gs_share *share, const struct gs_remote *remote, struct 
 static void take_back_of(struct gs_share *share, struct gs_remote *remote, void *arg)
 {
     struct gs_untaken *untaken = arg;
-    const uint64_t deadline = gs_now_ns() + share->options.timeout_ns;
 
-    if (deadline < remote->deadline_ns)
-        remote->deadline_ns = deadline;
+    gs_sooner(&remote->deadline_ns, gs_now_ns() + share->options.timeout_ns);
     for (struct gs_import *import = remote->imports; import; import = import->next) {
         gs_status status;
 

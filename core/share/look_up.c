@@ -20,16 +20,8 @@ struct inquiry {
     struct gs_found found;
 };
 
-/* There is one: others, who may have a newer, are not waited for as long as for the first. */
-static void found_by(struct gs_asking *asking)
-{
-    uint64_t end = gs_now_ns() + GS_SHARE_TELL_NS;
-
-    if (end < asking->deadline_ns)
-        asking->deadline_ns = end;
-}
-
-/* The newest is taken. Whether it is an answer at all. */
+/* The newest is taken: where there is one, others are not waited for as long as for the first.
+ * Whether it is an answer at all. */
 static bool take_named(struct gs_asking *asking, const struct gs_wire_named *named)
 {
     struct inquiry *inquiry = asking->arg;
@@ -49,7 +41,7 @@ static bool take_named(struct gs_asking *asking, const struct gs_wire_named *nam
     inquiry->found.uid = gs_user_own();
     inquiry->found.address = 0;
     inquiry->found.process[sizeof inquiry->found.process - 1] = 0;
-    found_by(asking);
+    gs_sooner(&asking->deadline_ns, gs_now_ns() + GS_SHARE_TELL_NS);
     return true;
 }
 
@@ -111,7 +103,7 @@ static unsigned inquire(struct gs_share *share, enum gs_wire_type type, const ch
     if (type == GS_WIRE_QUERY &&
         gs_names_own(share, name, &ret_inquiry->since_ns, &ret_inquiry->found)) {
         ret_inquiry->found_any = true;
-        found_by(&asking);
+        gs_sooner(&asking.deadline_ns, gs_now_ns() + GS_SHARE_TELL_NS);
     }
     gs_ask_all(&asking);
     return asking.silent + asking.unasked;

@@ -69,6 +69,26 @@ void gs_thread_wake_any(struct gs_share *share)
     gs_lock_release(&share->importer.lock);
 }
 
+/* ---- The spare descriptor -------------------------------------------------------------------- */
+
+/* A copy of the end that is read: one of the other would keep the thread from being told that the
+ * program has closed that, and who writes into a pipe that nobody reads is sent a signal. */
+void gs_spare_take(struct gs_share *share)
+{
+    if (share->place.spare_fd < 0 && gs_fd_is_there(&share->loop.woken_kept))
+        share->place.spare_fd = gs_fd_copy(share->loop.woken);
+}
+
+/* The program may have closed it, and its number may be another file's. */
+void gs_spare_give(struct gs_share *share)
+{
+    struct gs_fd spare = share->loop.woken_kept; /* the same pipe, */
+
+    spare.fd = share->place.spare_fd; /* by another number */
+    gs_fd_close(&spare);
+    share->place.spare_fd = -1;
+}
+
 /* ---- Putting it up -------------------------------------------------------------------------- */
 
 static void say_again(struct gs_share *share)
@@ -205,7 +225,8 @@ static uint64_t stay_tick(struct gs_share *share, uint64_t now)
 
 uint64_t gs_socket_tick(struct gs_share *share, uint64_t now)
 {
-    uint64_t serve = serve_tick(share, now), stay = stay_tick(share, now);
+    uint64_t due = serve_tick(share, now);
 
-    return serve < stay ? serve : stay;
+    gs_sooner(&due, stay_tick(share, now));
+    return due;
 }

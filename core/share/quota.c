@@ -105,10 +105,13 @@ int gs_client_send(struct gs_share *share, struct gs_client *client,
                               &(struct gs_wire_fds){.count = fd >= 0, .fd = {fd}});
 }
 
-void gs_client_hang_up(struct gs_share *share, struct gs_client *client)
+void gs_client_close_socket(struct gs_share *share, struct gs_client *client)
 {
     struct gs_unread *unread = NULL;
 
+    if (client->fd < 0 || gs_client_is_lost(client))
+        return;
+    gs_unwatch(share, client->fd);
     if (client->was_sent_fd && !gs_conn_is_read(client->fd))
         unread = malloc(sizeof *unread);
     if (unread) {

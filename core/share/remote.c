@@ -40,11 +40,8 @@ struct gs_remote *gs_remote_of_locked(struct gs_share *share, const unsigned cha
 /* Where that is not the thread's own word it is to be woken. */
 static void look_later(struct gs_share *share, struct gs_remote *remote, uint64_t ns)
 {
-    const uint64_t due = gs_now_ns() + ns;
-
     remote->noticed = true;
-    if (due < share->importer.look_ns)
-        share->importer.look_ns = due;
+    gs_sooner(&share->importer.look_ns, gs_now_ns() + ns);
 }
 
 /* Whether a broker has heard what was named over this connection and given back. That it has hung
@@ -324,18 +321,19 @@ static void noticed_tick_locked(struct gs_share *share, uint64_t now)
             continue;
         if (!remote->busy)
             look_locked(share, remote);
-        else if (share->importer.look_ns > now + LOOK_NS)
-            share->importer.look_ns = now + LOOK_NS;
+        else
+            gs_sooner(&share->importer.look_ns, now + LOOK_NS);
     }
 }
 
 uint64_t gs_remotes_tick_locked(struct gs_share *share, uint64_t now)
 {
-    uint64_t astray;
+    uint64_t due;
 
     noticed_tick_locked(share, now); /* first: a connection that it finds lost is astray */
-    astray = astray_tick_locked(share, now);
-    return astray < share->importer.look_ns ? astray : share->importer.look_ns;
+    due = astray_tick_locked(share, now);
+    gs_sooner(&due, share->importer.look_ns);
+    return due;
 }
 
 static bool tell_fork(struct gs_remote *remote)

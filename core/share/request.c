@@ -410,21 +410,18 @@ gs_status gs_remote_request(struct gs_share *share, struct gs_remote *remote,
 {
     union gs_wire_message message = {0};
     uint64_t connection = remote->connection;
-    gs_status status = GS_OK;
+    gs_status status;
 
     ret_fds->count = 0;
     /* An exporter hangs up on a connection that has long been idle: that one is made anew. */
-    for (int i = 0; i < 2; i++) {
+    for (int lost = 0;;) {
         gs_remote_look(remote);
-        if (remote->conn.fd < 0)
-            status = connect_or_resume(share, remote);
+        status = remote->conn.fd < 0 ? connect_or_resume(share, remote) : GS_OK;
         if (request->wants != GS_OPEN_WANTS &&
             remote->connection != connection) /* the caller's mapping went with that */
             return GS_UNREACHABLE;
         if (status != GS_OK && may_come_yet(remote)) {
             gs_rest_ns(GS_REFUSED_NS);
-            status = GS_OK;
-            i--;
             continue;
         }
         if (status != GS_OK && remote->astray)
@@ -443,15 +440,12 @@ gs_status gs_remote_request(struct gs_share *share, struct gs_remote *remote,
             if (message.refuse.reason == GS_REFUSED_EARLY && gs_remote_may_go(remote))
                 gs_remote_disconnect(share, remote); /* it is asked first, if it can be by now */
             gs_rest_ns(GS_REFUSED_NS);
-            status = GS_OK;
-            i--;
             continue;
         }
-        status = GS_OK;
         if (request->wants != GS_OPEN_WANTS &&
             !remote->astray) /* the caller's mapping went with it: the caller asks again */
             return GS_UNREACHABLE;
-        if (i == 1)
+        if (lost++ > 0)
             return gs_say_unreachable(share,
                                       "the process that shared it has ended" GS_BROKER_HELPS);
     }

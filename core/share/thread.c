@@ -45,27 +45,22 @@ void gs_thread_event(struct gs_share *share, enum gs_watch kind, uint64_t id)
     }
 }
 
-static void sooner(uint64_t *due, uint64_t at)
-{
-    *due = at < *due ? at : *due;
-}
-
 uint64_t gs_thread_tick(struct gs_share *share, uint64_t now)
 {
     uint64_t due = gs_exports_work(share, now);
 
     gs_flush_work(share, now);
     gs_pleas_work(share);
-    sooner(&due, gs_clients_tick(share, now));
-    sooner(&due, gs_closing_tick(share, now));
-    sooner(&due, gs_graces_tick(share, now));
-    sooner(&due, gs_limbo_tick(share, now));
-    sooner(&due, gs_socket_tick(share, now));
+    gs_sooner(&due, gs_clients_tick(share, now));
+    gs_sooner(&due, gs_closing_tick(share, now));
+    gs_sooner(&due, gs_graces_tick(share, now));
+    gs_sooner(&due, gs_limbo_tick(share, now));
+    gs_sooner(&due, gs_socket_tick(share, now));
     if (share->options.is_broker) {
-        sooner(&due, gs_broker_tick(share, now));
-        sooner(&due, gs_cluster_tick(share, now));
+        gs_sooner(&due, gs_broker_tick(share, now));
+        gs_sooner(&due, gs_cluster_tick(share, now));
     }
     if (share->options.broker)
-        sooner(&due, gs_broker_look(share, now));
+        gs_sooner(&due, gs_broker_look(share, now));
     return gs_exports_tell(share) ? now : due;
 }
