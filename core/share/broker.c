@@ -138,12 +138,12 @@ static struct gs_export *export_new(const struct gs_client *client,
     memcpy(export->ipc_handle, message->ipc_handle, GS_IPC_HANDLE_SIZE);
     export->owner = client->id;
     export->slot = message->slot;
-    export->read_only = message->read_only != 0;
     export->source = (struct gs_share_source){.chunk_id = ipc_handle->chunk_id,
                                               .chunk_size = message->chunk_size,
                                               .block_id = ipc_handle->block_id,
                                               .offset = message->offset,
-                                              .size = ipc_handle->size};
+                                              .size = ipc_handle->size,
+                                              .read_only = message->read_only != 0};
     memcpy(export->source.uuid, message->uuid, sizeof export->source.uuid);
     return export;
 }
@@ -267,10 +267,7 @@ static struct gs_export *enter(struct gs_share *share, struct gs_client *client,
     }
     export->source.handle = (CUmemGenericAllocationHandle)(uintptr_t)chunk;
     export->source.strip = chunk->strip; /* as long as the chunk */
-    gs_lock_take(&share->lock);
-    HASH_ADD(hh, share->exporter.exports, key, sizeof export->key, export);
-    gs_lock_release(&share->lock);
-    if (!export->hh.tbl) {
+    if (!gs_export_enter(share, export)) {
         chunk_drop(share, chunk);
         free(export);
         return NULL;

@@ -108,15 +108,7 @@ static void tell_shared(struct gs_share *share, const struct gs_export *export)
 {
     union gs_wire_message message;
 
-    gs_wire_start(&message, GS_WIRE_SHARE, 0);
-    memcpy(message.share.ipc_handle, export->ipc_handle, GS_IPC_HANDLE_SIZE);
-    message.share.chunk_size = export->source.chunk_size;
-    message.share.offset = export->source.offset;
-    memcpy(message.share.uuid, export->source.uuid, sizeof message.share.uuid);
-    message.share.read_only = export->read_only;
-    message.share.far = 1;
-    message.share.held = export->far->lent;
-    memcpy(message.share.fabric, export->far->fabric, GS_FABRIC_SIZE);
+    gs_share_message_start(&message, export, export->far->lent);
     gs_agent_tell(share, &message, -1);
     if (export->far->recalled)
         gs_agent_tell_of(share, GS_WIRE_RECALL, export);

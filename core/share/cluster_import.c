@@ -136,7 +136,6 @@ static struct gs_export *export_new(struct gs_share *share, const struct gs_asks
                                     const struct gs_wire_grant *grant)
 {
     struct gs_export *export = calloc(1, sizeof *export);
-    bool entered;
 
     if (!export || !(export->far = calloc(1, sizeof *export->far))) {
         free(export);
@@ -144,20 +143,16 @@ static struct gs_export *export_new(struct gs_share *share, const struct gs_asks
     }
     export->key = gs_ipc_key(read->instance, read->block_id);
     memcpy(export->ipc_handle, asks->ipc_handle, GS_IPC_HANDLE_SIZE);
-    export->read_only = grant->read_only != 0;
     export->source = (struct gs_share_source){.chunk_id = read->chunk_id,
                                               .chunk_size = grant->chunk_size,
                                               .block_id = read->block_id,
                                               .offset = grant->offset,
-                                              .size = read->size};
+                                              .size = read->size,
+                                              .read_only = grant->read_only != 0};
     memcpy(export->source.uuid, grant->uuid, sizeof export->source.uuid);
     memcpy(export->far->fabric, grant->fabric, GS_FABRIC_SIZE);
     export->far->lease = asks->lease;
-    gs_lock_take(&share->lock);
-    HASH_ADD(hh, share->exporter.exports, key, sizeof export->key, export);
-    entered = export->hh.tbl != NULL;
-    gs_lock_release(&share->lock);
-    if (entered)
+    if (gs_export_enter(share, export))
         return export;
     free(export->far);
     free(export);

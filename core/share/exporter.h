@@ -23,7 +23,6 @@ struct gs_export {
     struct gs_publisher *publisher; /* in a broker: who left it there */
     uint64_t owner;         /* in a broker: the client that left it there; 0: that has ended, */
     uint64_t keep_until_ns; /* and nobody has had it open since keep_ns before this */
-    bool read_only;         /* importers are to map it for reading */
     bool wanted;            /* a withdrawal was refused: who comes to hold it is asked at once */
     bool recalled;          /* whoever holds it is asked to give it back */
     /* In the lists of what the share thread is to do; NULL: not in it. */
@@ -179,6 +178,11 @@ struct gs_export *gs_export_pin(struct gs_share *share,
 /* A grant of all that is to be known of the export; `far`: to another machine. */
 void gs_grant_start(union gs_wire_message *message, const struct gs_export *export, bool far,
                     uint32_t request);
+/* A SHARE of it, without pieces; `held`: by other machines. */
+void gs_share_message_start(union gs_wire_message *message, const struct gs_export *export,
+                            bool held);
+/* Into the table. False: no host memory. */
+bool gs_export_enter(struct gs_share *share, struct gs_export *export);
 /* One reference more, of nobody's here; and one less. */
 void gs_export_reference(struct gs_share *share, struct gs_export *export);
 void gs_export_drop(struct gs_share *share, struct gs_export *export);

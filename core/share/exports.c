@@ -120,7 +120,6 @@ gs_status gs_share_export(struct gs_share *share, const struct gs_share_source *
     char reason[GS_REASON_SIZE];
     struct gs_export *export;
     gs_status status;
-    bool entered;
 
     gs_say_used(share);
     if (!share->options.enable)
@@ -143,7 +142,7 @@ gs_status gs_share_export(struct gs_share *share, const struct gs_share_source *
     if (!export)
         return status == GS_OK ? no_host_memory(share) : status;
     export->source = *source;
-    export->read_only = share->options.read_only || source->read_only;
+    export->source.read_only |= share->options.read_only;
     export->made_ns = gs_now_ns();
     export->key = gs_ipc_key(share->instance,
                              __atomic_add_fetch(&share->exporter.next_export, 1, __ATOMIC_RELAXED));
@@ -154,11 +153,7 @@ gs_status gs_share_export(struct gs_share *share, const struct gs_share_source *
         errno = saved;
         return GS_NO_RANDOM;
     }
-    gs_lock_take(&share->lock);
-    HASH_ADD(hh, share->exporter.exports, key, sizeof export->key, export);
-    entered = export->hh.tbl != NULL;
-    gs_lock_release(&share->lock);
-    if (!entered) {
+    if (!gs_export_enter(share, export)) {
         free(export);
         return no_host_memory(share);
     }
@@ -203,7 +198,7 @@ void gs_grant_start(union gs_wire_message *message, const struct gs_export *expo
     grant->chunk_size = source->chunk_size;
     grant->offset = source->offset;
     grant->size = source->size;
-    grant->read_only = export->read_only;
+    grant->read_only = source->read_only;
     grant->pieces = gs_export_pieces(export);
     grant->own = gs_export_is_own(export);
     if (source->behind) {
@@ -214,6 +209,32 @@ void gs_grant_start(union gs_wire_message *message, const struct gs_export *expo
     grant->far = far;
     if (far)
         memcpy(grant->fabric, export->far->fabric, GS_FABRIC_SIZE);
+}
+
+void gs_share_message_start(union gs_wire_message *message, const struct gs_export *export,
+                            bool held)
+{
+    struct gs_wire_share *shared = &message->share;
+
+    gs_wire_start(message, GS_WIRE_SHARE, 0);
+    memcpy(shared->ipc_handle, export->ipc_handle, GS_IPC_HANDLE_SIZE);
+    shared->chunk_size = export->source.chunk_size;
+    shared->offset = export->source.offset;
+    memcpy(shared->uuid, export->source.uuid, sizeof shared->uuid);
+    shared->read_only = export->source.read_only;
+    if (!export->far)
+        return;
+    shared->far = 1;
+    shared->held = held;
+    memcpy(shared->fabric, export->far->fabric, GS_FABRIC_SIZE);
+}
+
+bool gs_export_enter(struct gs_share *share, struct gs_export *export)
+{
+    GS_HOLDING(&share->lock);
+
+    HASH_ADD(hh, share->exporter.exports, key, sizeof export->key, export);
+    return export->hh.tbl != NULL;
 }
 
 /* False: there is none. */

@@ -280,7 +280,7 @@ gs_status gs_share_open(struct gs_share *share, const unsigned char ipc_handle[G
 
 /* What is mapped at `address`. A span found without the lock is looked up again: its record may
  * have been recycled. */
-static struct gs_import *import_locked(struct gs_share *share, CUdeviceptr address)
+static struct gs_import *import_at(struct gs_share *share, CUdeviceptr address)
 {
     struct gs_span *span = gs_map_find(share->map, address);
 
@@ -290,17 +290,10 @@ static struct gs_import *import_locked(struct gs_share *share, CUdeviceptr addre
 /* The open block that covers `address`. */
 static struct gs_opened *opened_at_locked(struct gs_share *share, CUdeviceptr address)
 {
-    struct gs_import *import = import_locked(share, address);
+    struct gs_import *import = import_at(share, address);
     struct gs_opened *opened = import ? gs_import_at_locked(import, address) : NULL;
 
     return opened && opened->count > 0 ? opened : NULL;
-}
-
-static bool is_import(const struct gs_share *share, CUdeviceptr address)
-{
-    const struct gs_span *span = gs_map_find(share->map, address);
-
-    return span && span->kind == GS_SPAN_IMPORT;
 }
 
 gs_status gs_share_close(struct gs_share *share, CUdeviceptr address)
@@ -310,10 +303,10 @@ gs_status gs_share_close(struct gs_share *share, CUdeviceptr address)
     const struct gs_import *import;
     struct gs_opened *opened;
 
-    if (!is_import(share, address))
+    if (!import_at(share, address))
         return GS_NOT_OURS;
     gs_lock_take(&share->importer.lock);
-    import = import_locked(share, address);
+    import = import_at(share, address);
     opened = import ? gs_import_started_locked(import, address) : NULL;
     if (opened && !opened->external) {
         status = opened->count == 1 ? gs_uses_add_locked(share, opened) : GS_OK;
@@ -331,7 +324,7 @@ gs_status gs_share_pass_on(struct gs_share *share, CUdeviceptr address,
     const struct gs_opened *opened;
     bool external;
 
-    if (!is_import(share, address))
+    if (!import_at(share, address))
         return GS_NOT_OURS;
     gs_lock_take(&share->importer.lock);
     opened = opened_at_locked(share, address);
@@ -349,7 +342,7 @@ gs_status gs_share_find(struct gs_share *share, CUdeviceptr address,
 {
     struct gs_opened *opened;
 
-    if (!is_import(share, address))
+    if (!import_at(share, address))
         return GS_NOT_OURS;
     GS_HOLDING(&share->importer.lock);
     opened = opened_at_locked(share, address);
@@ -367,7 +360,7 @@ bool gs_share_is_home(struct gs_share *share, CUdeviceptr address, CUdevice devi
     struct gs_import *import;
     GS_HOLDING(&share->importer.lock);
 
-    import = import_locked(share, address);
+    import = import_at(share, address);
     return import && is_home(import, device);
 }
 
@@ -376,7 +369,7 @@ gs_status gs_share_give(struct gs_share *share, CUdeviceptr address, CUdevice de
     struct gs_import *import;
     GS_HOLDING(&share->importer.lock);
 
-    import = import_locked(share, address);
+    import = import_at(share, address);
     /* Under the lock it stays mapped: it leaves the map first. */
     return import ? gs_import_give(share, import, device) : GS_NOT_OURS;
 }

@@ -96,7 +96,6 @@ struct gs_loop {
     /* Written before it starts, then read only. */
     struct gs_background background;
     void *(*run)(void *share); /* gs_loop_run */
-    uint64_t asked_ns;         /* when it was started */
     int epoll;
     int wake, woken; /* ends of a pipe, which is nobody else's; of an eventfd that cannot be told */
     struct gs_fd wake_kept, woken_kept;

@@ -128,10 +128,6 @@ void *gs_loop_run(void *arg)
     struct gs_share *share = arg;
     struct epoll_event events[EVENTS_MAX];
 
-    gs_log_line(&share->log, GS_LOG_DEBUG,
-                "the share thread runs %llu us after its start, at %llu us",
-                (unsigned long long)(gs_now_ns() - share->loop.asked_ns) / 1000,
-                (unsigned long long)gs_now_ns() / 1000);
     pthread_setname_np(pthread_self(), "gpushim-share");
     while (!__atomic_load_n(&share->loop.stop, __ATOMIC_ACQUIRE)) {
         int count = wait_for_events(share, events);

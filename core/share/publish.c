@@ -301,28 +301,18 @@ static void pass_over(struct gs_share *share, struct gs_export *export, CUresult
 
 static void give_locked(struct gs_share *share, struct gs_export *export, uint32_t piece, int fd)
 {
-    const struct gs_share_source *source = &export->source;
+    const struct gs_share_strip *strip = export->source.strip;
     union gs_wire_message message;
     bool first = !export->slot;
 
     if (first)
         gs_confirm_locked(share, export);
-    gs_wire_start(&message, GS_WIRE_SHARE, 0);
-    memcpy(message.share.ipc_handle, export->ipc_handle, GS_IPC_HANDLE_SIZE);
-    message.share.chunk_size = source->chunk_size;
-    message.share.offset = source->offset;
-    memcpy(message.share.uuid, source->uuid, sizeof message.share.uuid);
-    message.share.read_only = export->read_only;
+    gs_share_message_start(&message, export, export->far && export->far->held);
     message.share.slot = export->slot;
-    if (source->strip) {
-        message.share.pieces = source->strip->pieces;
+    if (strip) {
+        message.share.pieces = strip->pieces;
         message.share.piece = piece;
-        message.share.piece_size = source->strip->sizes[piece];
-    }
-    if (export->far) {
-        message.share.far = 1;
-        message.share.held = export->far->held;
-        memcpy(message.share.fabric, export->far->fabric, GS_FABRIC_SIZE);
+        message.share.piece_size = strip->sizes[piece];
     }
     if (answer_locked(share, &message, fd))
         share->link.given = export;

@@ -129,7 +129,6 @@ static gs_status thread_start(struct gs_share *share)
     char reason[GS_REASON_SIZE];
     int error = gs_loop_open(share);
 
-    share->loop.asked_ns = gs_now_ns();
     if (!error)
         error = gs_background_start(&share->loop.background, share->loop.run, share);
     if (!error)

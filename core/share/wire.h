@@ -101,13 +101,13 @@ enum gs_wire_ways {
     M(GS_WIRE_FLUSHED, 11, flush, GS_ASKS)                                               \
     M(GS_WIRE_PUBLISH, 12, publish, GS_LEAVES)                                           \
     M(GS_WIRE_RESUME, 13, close, GS_ASKS | GS_TO_AGENT)                                  \
-    M(GS_WIRE_BYE, 14, bye, GS_ASKS | GS_ANSWERS | GS_PULLS)                             \
+    M(GS_WIRE_BYE, 14, head, GS_ASKS | GS_ANSWERS | GS_PULLS)                            \
     M(GS_WIRE_ORDER, 15, order, GS_ASKS)                                                 \
     M(GS_WIRE_DONE, 16, done, GS_ANSWERS)                                                \
-    M(GS_WIRE_FORKED, 17, forked, GS_ASKS)                                               \
+    M(GS_WIRE_FORKED, 17, head, GS_ASKS)                                                 \
     M(GS_WIRE_NAME, 18, name, GS_LEAVES)                                                 \
     M(GS_WIRE_PULL, 19, pull, GS_PULLS)                                                  \
-    M(GS_WIRE_RING, 20, ring, GS_LEAVES)
+    M(GS_WIRE_RING, 20, head, GS_LEAVES)
 
 #define GS_WIRE_NUMBER(name, number, shape, ways) name = number,
 enum gs_wire_type { GS_WIRE_MESSAGES(GS_WIRE_NUMBER) GS_WIRE_TYPES };
@@ -215,15 +215,8 @@ struct gs_wire_close {
     uint64_t lease; /* and this machine's lease of it, where it is another's */
 };
 
-/* Either side's last word: nothing is held over this connection. */
-struct gs_wire_bye {
-    struct gs_wire_head head;
-};
-
-/* A child of the importer's may have what keeps its GPU work alive. */
-struct gs_wire_forked {
-    struct gs_wire_head head;
-};
+/* Heads alone: BYE, either side's last word: nothing is held over this connection; FORKED: a child
+ * of the importer's may have what keeps its GPU work alive; RING. */
 
 /* FLUSH, not before the one before it was answered; and FLUSHED. */
 struct gs_wire_flush {
@@ -261,10 +254,6 @@ struct gs_wire_pull {
     uint64_t block_id; /* shared last, of which a piece is wanted; 0: the broker has done with it */
     uint32_t piece;    /* not the first */
     uint32_t kept;     /* 1: the last answer was a NAME, and is kept */
-};
-
-struct gs_wire_ring {
-    struct gs_wire_head head;
 };
 
 enum gs_order { GS_ORDER_TRIM, GS_ORDER_SET, GS_ORDER_SLEEP, GS_ORDER_UNNAME, GS_ORDERS };
@@ -389,7 +378,6 @@ struct gs_wire_name {
     struct gs_naming naming;
 };
 
-/* Those that are a head alone have no member. */
 union gs_wire_message {
     struct gs_wire_head head;
     struct gs_wire_hello hello;

@@ -207,7 +207,7 @@ Test(share_wire, a_version_is_its_messages)
     union gs_wire_message message;
 
     cr_assert_eq(GS_WIRE_VERSION, 1);
-    cr_assert_eq(messages_as_written(), 0x4860f161ea2525f3, "%#" PRIx64, messages_as_written());
+    cr_assert_eq(messages_as_written(), 0xb525ef6fb64ef17a, "%#" PRIx64, messages_as_written());
     cr_assert_eq((size_t)GS_WIRE_TYPES, sizeof lengths / sizeof *lengths);
     for (int type = GS_WIRE_HELLO; type < GS_WIRE_TYPES; type++) {
         gs_wire_start(&message, type, 0);
