@@ -24,7 +24,7 @@ struct gs_chunk_fd {
     UT_hash_handle hh;
 };
 
-unsigned gs_chunk_fds_max(void)
+static unsigned chunk_fds_max(void)
 {
     uint64_t part = gs_fd_limit() / LIMIT_SHARE;
 
@@ -86,7 +86,7 @@ void gs_piece_fd_keep(struct gs_share *share, const struct gs_export *export, ui
 {
     struct gs_chunk_fd *entry = NULL;
     uint64_t id = kept_as(export, piece);
-    unsigned max = id ? gs_chunk_fds_max() : 0;
+    unsigned max = id ? chunk_fds_max() : 0;
     bool kept = false;
 
     if (max > 0)
@@ -109,7 +109,7 @@ void gs_piece_fd_keep(struct gs_share *share, const struct gs_export *export, ui
 
 bool gs_chunk_fd_wanted(struct gs_share *share, const struct gs_export *export)
 {
-    unsigned max = gs_chunk_fds_max();
+    unsigned max = chunk_fds_max();
     struct gs_chunk_fd *entry;
     GS_HOLDING(&share->lock);
 

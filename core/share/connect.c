@@ -190,21 +190,47 @@ static int checked(struct gs_share *share, int fd, int *ret_pidfd)
     return fd;
 }
 
-static int connect_checked(struct gs_share *share, int directory, const char *name,
-                           uint64_t deadline_ns, int *ret_pidfd)
+static bool is_absent(int error)
 {
-    uint64_t now = gs_now_ns(), limit = now < deadline_ns ? deadline_ns - now : 0;
-    int fd = gs_directory_connect(directory, &share->options, name, limit);
+    return error == -ENOENT || error == -ECONNREFUSED;
+}
 
-    if (fd == -EACCES || fd == -EPERM) {
-        gs_say_unreachable(share, gs_directory_may_connect(directory, name)
-                                      ? "this process may not connect to its socket, though its "
-                                        "user may; see what " GS_FORBIDS
-                                      : "its socket is another user's; name this user in the "
-                                        "other's share.uids or share.gids, and the other here");
-        fd = -EPERM;
+int gs_connect_anywhere(struct gs_share *share, const char *name, uint64_t deadline_ns,
+                        char ret_reason[GS_REASON_SIZE])
+{
+    unsigned place = 0;
+    int fd = -ENOENT, directory = -1;
+    bool looked = false;
+
+    while (is_absent(fd) &&
+           (directory = gs_directory_next(&share->options, &place, ret_reason)) >= 0) {
+        struct gs_fd kept = gs_fd_keep(directory); /* that may take a while */
+        uint64_t now = gs_now_ns();
+
+        fd = gs_directory_connect(directory, &share->options, name,
+                                  now < deadline_ns ? deadline_ns - now : 0);
+        if (fd == -EACCES || fd == -EPERM)
+            fd = gs_directory_may_connect(directory, name) ? -EPERM : -EACCES;
+        gs_fd_close(&kept);
+        looked = true;
     }
-    return checked(share, fd, ret_pidfd);
+    if (looked)
+        ret_reason[0] = 0;
+    return is_absent(fd) && directory < -1 ? directory : fd;
+}
+
+static int connect_checked(struct gs_share *share, const struct gs_remote *remote, const char *name,
+                           int *ret_pidfd, char ret_reason[GS_REASON_SIZE])
+{
+    int fd = gs_connect_anywhere(share, name, remote->deadline_ns, ret_reason);
+
+    if (fd == -EPERM)
+        gs_say_unreachable(share, "this process may not connect to its socket, though its user "
+                                  "may; see what " GS_FORBIDS);
+    else if (fd == -EACCES)
+        gs_say_unreachable(share, "its socket is another user's; name this user in the other's "
+                                  "share.uids or share.gids, and the other here");
+    return checked(share, fd == -EACCES ? -EPERM : fd, ret_pidfd);
 }
 
 /* What the last connection was asked, nobody waits for any more; the thread looks at that of busy
@@ -228,40 +254,14 @@ static void set_connected(struct gs_share *share, struct gs_remote *remote, int 
     remote->flush_number = 0;
 }
 
-static bool is_absent(int error)
-{
-    return error == -ENOENT || error == -ECONNREFUSED;
-}
-
 bool gs_remote_owner_runs(const struct gs_remote *remote)
 {
     return remote->owner_started && gs_alive_started(remote->owner_pid) == remote->owner_started &&
            gs_alive_runs(remote->owner_pid);
 }
 
-/* In all directories: the descriptor, or an errno; with the reason where there was no directory. */
-static int connect_anywhere(struct gs_share *share, const struct gs_remote *remote,
-                            const char *name, int *ret_pidfd, char ret_reason[GS_REASON_SIZE])
-{
-    unsigned place = 0;
-    int fd = -ENOENT, directory = -1;
-    bool looked = false;
-
-    while (is_absent(fd) &&
-           (directory = gs_directory_next(&share->options, &place, ret_reason)) >= 0) {
-        struct gs_fd kept = gs_fd_keep(directory); /* that may take a while */
-
-        fd = connect_checked(share, directory, name, remote->deadline_ns, ret_pidfd);
-        gs_fd_close(&kept);
-        looked = true;
-    }
-    if (looked)
-        ret_reason[0] = 0;
-    return is_absent(fd) && directory < -1 ? directory : fd;
-}
-
 /* With all patience: to the process itself, and where it is absent to the broker that it left
- * something with, which serves nothing of one that runs. As connect_anywhere. */
+ * something with, which serves nothing of one that runs. As gs_connect_anywhere. */
 static int connect_patiently(struct gs_share *share, struct gs_remote *remote, bool itself,
                              bool broker, int *ret_pidfd, char ret_reason[GS_REASON_SIZE])
 {
@@ -270,12 +270,12 @@ static int connect_patiently(struct gs_share *share, struct gs_remote *remote, b
 
     gs_instance_name(remote->instance, name);
     if (itself)
-        fd = connect_anywhere(share, remote, name, ret_pidfd, ret_reason);
-    remote->conn.by_broker = broker && is_absent(fd) && !gs_remote_owner_runs(remote);
-    if (!remote->conn.by_broker)
+        fd = connect_checked(share, remote, name, ret_pidfd, ret_reason);
+    remote->conn.by_broker = broker && fd < 0;
+    if (!broker || !is_absent(fd) || gs_remote_owner_runs(remote))
         return fd;
     gs_broker_name(name);
-    return connect_anywhere(share, remote, name, ret_pidfd, ret_reason);
+    return connect_checked(share, remote, name, ret_pidfd, ret_reason);
 }
 
 /* Nobody is where its socket was. It puts that up again within a second, if it gets the CPU. */
@@ -309,7 +309,7 @@ int gs_remote_connect_again(struct gs_share *share, struct gs_remote *remote)
 {
     const bool by_broker = remote->conn.by_broker;
     char reason[GS_REASON_SIZE];
-    int pidfd, fd = connect_patiently(share, remote, !by_broker || gs_remote_may_go(remote),
+    int pidfd, fd = connect_patiently(share, remote, !by_broker || remote->opened_count == 0,
                                       by_broker, &pidfd, reason);
 
     if (fd >= 0 && is_another(remote, fd, pidfd)) {

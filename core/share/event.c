@@ -141,20 +141,11 @@ bool gs_events_came(struct gs_share *share, struct gs_client *client,
 static int reach(struct gs_share *share, const unsigned char *instance, uint64_t deadline_ns)
 {
     char name[GS_SOCKET_NAME_SIZE], reason[GS_REASON_SIZE];
-    unsigned place = 0;
-    int fd, directory;
+    int fd;
 
     gs_instance_name(instance, name);
     fd = gs_directory_connect_at_once(&share->options, name);
-    while (fd < 0 && (directory = gs_directory_next(&share->options, &place, reason)) >= 0) {
-        struct gs_fd kept = gs_fd_keep(directory); /* that may take a while */
-        uint64_t now = gs_now_ns();
-
-        fd = gs_directory_connect(directory, &share->options, name,
-                                  now < deadline_ns ? deadline_ns - now : 0);
-        gs_fd_close(&kept);
-    }
-    return fd;
+    return fd < 0 ? gs_connect_anywhere(share, name, deadline_ns, reason) : fd;
 }
 
 /* Its answer, or a negative errno. */

@@ -92,7 +92,6 @@ void gs_export_ask_locked(struct gs_share *share, struct gs_export *export, enum
 
 /* chunk_fds.c: descriptors of chunks, kept for the next importer; the least recently used go
  * first. */
-unsigned gs_chunk_fds_max(void); /* so many are kept */
 /* A descriptor of one of its pieces; the export is pinned by the share thread, which calls this. It
  * is good until the next call, unless *ret_fresh: then it is the caller's, who hands it to
  * gs_piece_fd_keep when it has been used. CUDA_ERROR_INVALID_HANDLE: what is mapped there is not

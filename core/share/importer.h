@@ -160,12 +160,6 @@ void gs_remote_hang_up(struct gs_remote *remote);
 void gs_remote_look(struct gs_remote *remote);
 /* Whether it runs whose memory this process let go of, as far as that shows. */
 bool gs_remote_owner_runs(const struct gs_remote *remote);
-/* Nothing is held over the connection: there may be another, to the process itself if it is
- * there. */
-static inline bool gs_remote_may_go(const struct gs_remote *remote)
-{
-    return remote->opened_count == 0;
-}
 void gs_remote_disconnect(struct gs_share *share, struct gs_remote *remote);
 /* Takes note where a connection is refused over which it was to be told what is held, and where it
  * says that this is nothing. */

@@ -63,14 +63,6 @@ enum gs_export_state {
     GS_EXPORT_STATES
 };
 
-struct gs_peer;
-struct gs_client;
-struct gs_export;
-struct gs_remote;
-struct gs_opened;
-struct gs_external;
-struct gs_importer_context;
-
 /* ---- The parts of struct gs_share ----------------------------------------------------------- */
 
 /* This process's place in the runtime directory (place.c, socket.c). */
@@ -388,8 +380,13 @@ bool gs_names_end(struct gs_share *share, uint32_t uid, const char *name, uint64
 
 /* owners.c: whose memory is open here; of the one with the index, how much, and whether it has
  * ended. */
-struct gs_wire_opened;
 void gs_owners_tell(struct gs_share *share, uint32_t index, struct gs_wire_opened *ret);
+
+/* connect.c: to the socket of the name, in whichever folder, by then: a descriptor, or an errno;
+ * with the reason where there was no folder. -EACCES: it is another user's; -EPERM: it may be
+ * connected to, and that is forbidden. */
+int gs_connect_anywhere(struct gs_share *share, const char *name, uint64_t deadline_ns,
+                        char ret_reason[GS_REASON_SIZE]);
 
 /* pressure_ask.c: at the very end. */
 void gs_others_free(struct gs_share *share);

@@ -437,7 +437,7 @@ gs_status gs_remote_request(struct gs_share *share, struct gs_remote *remote,
                 gs_say_unreachable(share, gs_wire_reason_text(message.refuse.reason));
                 break;
             }
-            if (message.refuse.reason == GS_REFUSED_EARLY && gs_remote_may_go(remote))
+            if (message.refuse.reason == GS_REFUSED_EARLY && remote->opened_count == 0)
                 gs_remote_disconnect(share, remote); /* it is asked first, if it can be by now */
             gs_rest_ns(GS_REFUSED_NS);
             continue;
