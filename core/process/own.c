@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/base/clock.h"
+
 #define DEVICES_MAX 64
 
 struct gs_own *gs_own_new(struct gs_share *share, bool isolates)
@@ -91,7 +93,7 @@ static void end_exports(struct gs_own *own, struct gs_own_export *export)
     while (export) {
         struct gs_own_export *next = export->next;
 
-        gs_share_strip_gone(own->share, export->export);
+        gs_share_freed(own->share, export->export, gs_now_ns());
         gs_share_strip_unref(export->strip);
         free(export);
         export = next;

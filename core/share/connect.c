@@ -237,16 +237,14 @@ static int connect_checked(struct gs_share *share, const struct gs_remote *remot
  * remotes too. */
 static void set_connected(struct gs_share *share, struct gs_remote *remote, int fd, int pidfd)
 {
-    remote->conn.fd = fd;
-    remote->conn.pidfd = pidfd;
-    remote->conn.pid = gs_conn_who(fd).pid;
-    remote->conn.kept_fd = gs_fd_keep(fd);
-    remote->conn.kept_pidfd = gs_fd_keep(pidfd);
-    remote->conn.greeted = false;
-    remote->conn.resumed = remote->conn.refused = false;
-    remote->conn.deaf = false;
-    remote->conn.fork_told = false;
-    remote->conn.owed = 0;
+    remote->conn = (struct gs_connection){.fd = fd,
+                                          .pidfd = pidfd,
+                                          .pid = gs_conn_who(fd).pid,
+                                          .kept_fd = gs_fd_keep(fd),
+                                          .kept_pidfd = gs_fd_keep(pidfd),
+                                          .request = remote->conn.request,
+                                          .by_broker = remote->conn.by_broker,
+                                          .may_hold = remote->conn.may_hold};
     remote->absent_ns = 0;
     GS_HOLDING(&share->importer.lock);
     if (!remote->conn.by_broker)

@@ -165,8 +165,6 @@ void gs_batch_end(struct gs_share *share, const struct gs_export *export, struct
 /* exports.c */
 /* With the lock held: its holders are to give it back as soon as they can. */
 void gs_export_recall_locked(struct gs_share *share, struct gs_export *export);
-/* With the lock held: frees a strip that has gone, and that nobody holds or is at any more. */
-void gs_export_end_strip_locked(struct gs_share *share, struct gs_export *export);
 /* The share thread: does a part of the work that exports ask for; when to come again. */
 uint64_t gs_exports_work(struct gs_share *share, uint64_t now);
 struct gs_export *gs_export_find(struct gs_share *share, const unsigned char *instance,

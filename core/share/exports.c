@@ -289,16 +289,28 @@ void gs_share_tell(struct gs_share *share)
         continue;
 }
 
+/* Frees a strip that has gone, and that nobody holds or is at any more. */
+static void end_own_locked(struct gs_share *share, struct gs_export *export)
+{
+    if (!export->freed_ns || export->references > 0 || export->pins > 0)
+        return;
+    gs_export_told_locked(share, export);
+    HASH_DEL(share->exporter.exports, export);
+    export_free(export);
+}
+
 void gs_share_freed(struct gs_share *share, struct gs_export *export, uint64_t freed_ns)
 {
-    gs_lock_take(&share->lock);
+    GS_HOLDING(&share->lock);
+
     export->freed_ns = freed_ns;
     export->in_grace = share->options.grace_ns > 0;
     gs_export_recall_locked(share, export);
     gs_limbo_note_locked(share, export);
     if (gs_names_end_locked(share, export))
         gs_thread_wake(share);
-    gs_lock_release(&share->lock);
+    if (gs_export_is_own(export))
+        end_own_locked(share, export);
 }
 
 bool gs_share_recall_all(struct gs_share *share)
@@ -414,20 +426,11 @@ struct gs_export *gs_export_pin(struct gs_share *share,
     return export;
 }
 
-void gs_export_end_strip_locked(struct gs_share *share, struct gs_export *export)
-{
-    if (!export->freed_ns || export->references > 0 || export->pins > 0)
-        return;
-    gs_export_told_locked(share, export);
-    HASH_DEL(share->exporter.exports, export);
-    export_free(export);
-}
-
 /* Called with the lock held. A withdrawal may have met what is gone now. */
 static void note_unheld(struct gs_share *share, struct gs_export *export)
 {
     if (gs_export_is_own(export)) {
-        gs_export_end_strip_locked(share, export);
+        end_own_locked(share, export);
         return;
     }
     if (export->references > 0 || export->pins > 0)

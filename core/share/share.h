@@ -315,17 +315,12 @@ void gs_export_handle(const struct gs_export *export,
                       unsigned char ret_ipc_handle[GS_IPC_HANDLE_SIZE]);
 
 /*
- * A strip's memory is about to go, which ends the export and its names: from now on nobody gets any
- * of it, and who has it open keeps that. Waits for nobody. An export has a reference of its strip of
- * its own.
- */
-void gs_share_strip_gone(struct gs_share *share, struct gs_export *export);
-
-/*
  * The program has freed the block: from `freed_ns` (CLOCK_MONOTONIC) on the grace runs, and when it
  * is over the handle is stale and lease_ended is called. May be called with rank ARENA held. It is
  * over grace_least_ns after the free where more than a part of what the device has left waits so,
  * what was freed first before the rest; else after grace_ns, or gs_share_end_graces.
+ * Or the program's own mapping is about to go, which ends the export and its names: from now on nobody
+ * gets any of it, and who has it open keeps that. An export has a reference of its strip of its own.
  */
 void gs_share_freed(struct gs_share *share, struct gs_export *export, uint64_t freed_ns);
 

@@ -24,20 +24,6 @@
 
 #include <string.h>
 
-void gs_share_strip_gone(struct gs_share *share, struct gs_export *export)
-{
-    GS_HOLDING(&share->lock);
-
-    export->freed_ns = gs_now_ns();
-    gs_export_recall_locked(share, export);
-    gs_limbo_note_locked(share, export);
-    if (gs_names_end_locked(share, export))
-        gs_thread_wake(share);
-    gs_export_end_strip_locked(share, export);
-}
-
-/* ---- Giving pieces --------------------------------------------------------------------------- */
-
 void gs_batch_end(struct gs_share *share, const struct gs_export *export, struct gs_batch *batch)
 {
     for (unsigned i = 0; i < batch->fds.count; i++)

@@ -174,7 +174,7 @@ void strip_unmap(struct process *process, struct block *block)
     if (block->state != BLOCK_LIVE || block->naming > 0)
         return;
     block->state = BLOCK_MADE; /* one thread is at it */
-    gs_share_strip_gone(process->share, block->export);
+    gs_share_freed(process->share, block->export, gs_now_ns());
     sim_point();
     sim_driver.mem_unmap(base, size_of(block));
     gone(block);

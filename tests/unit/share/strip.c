@@ -223,7 +223,7 @@ Test(share_strip, what_has_gone_is_given_no_more_of)
     cr_assert_eq(fetch(fd, 1, &message), GS_WIRE_GRANT);
     cr_assert_eq(stats().references, 1);
     /* It has gone: its holder is told, and until that has closed it, it is known who holds it. */
-    gs_share_strip_gone(side.share, export);
+    gs_share_freed(side.share, export, gs_now_ns());
     cr_assert_eq(stats().exports, 1);
     cr_assert(SIDE_WAIT(gs_wire_receive_all(fd, &message, &(struct gs_wire_fds){0}) == 0));
     cr_assert_eq(message.head.type, GS_WIRE_RECALL);
@@ -239,7 +239,7 @@ Test(share_strip, what_has_gone_is_given_no_more_of)
 Test(share_strip, what_has_gone_and_nobody_holds_is_no_export)
 {
     cr_assert_eq(stats().exports, 1);
-    gs_share_strip_gone(side.share, export);
+    gs_share_freed(side.share, export, gs_now_ns());
     cr_assert_eq(stats().exports, 0);
     export_pieces();
     gs_share_withdraw(side.share, export);
@@ -266,8 +266,8 @@ Test(share_strip, what_has_gone_and_is_held_has_its_bytes_once)
     cr_assert_eq(fetch(fd, 0, &message), GS_WIRE_GRANT);
     say_fetch(fd, second, 0);
     cr_assert_eq(hear_fds(fd, &message, &came), GS_WIRE_GRANT);
-    gs_share_strip_gone(side.share, export);
-    gs_share_strip_gone(side.share, second);
+    gs_share_freed(side.share, export, gs_now_ns());
+    gs_share_freed(side.share, second, gs_now_ns());
     await_limbo(PIECES * PIECE, 2);
     say_of_block(fd, GS_WIRE_CLOSE, 2, export->key.id);
     await_limbo(PIECES * PIECE, 1);
@@ -297,7 +297,7 @@ Test(share_strip, names_of_what_has_gone_take_no_place)
     }
     cr_assert_eq(name_as("strip"), GS_TOO_MANY);
     fd = open_by_hand();
-    gs_share_strip_gone(side.share, export);
+    gs_share_freed(side.share, export, gs_now_ns());
     export_pieces();
     cr_assert_eq(name_as("strip"), GS_OK);
     close(fd);
