@@ -47,6 +47,11 @@ void ask_aside(void (*what)(void *arg), void *arg)
     turn.end_ns = end == UINT64_MAX ? end : end + gs_now_ns() - began;
 }
 
+void ask_within(uint64_t ns)
+{
+    turn.end_ns = gs_now_ns() + ns;
+}
+
 static bool await(int fd, uint64_t deadline_ns)
 {
     struct pollfd answer = {.fd = fd, .events = POLLIN};
@@ -420,14 +425,18 @@ static bool nobody_shared(const struct gs_share_options *options)
     return nobody;
 }
 
-const char *ask_each(const struct gs_share_options *options, const struct ask_time *time,
-                     ask_visit_fn *visit, void *arg)
+const char *ask_each(const struct ask_time *time, ask_visit_fn *visit, void *arg)
 {
     static const struct ask_time usual = {2 * ANSWER_NS, 5 * ANSWER_NS};
     static char reason[GS_REASON_SIZE];
+    struct gs_share_options *options;
+    const char *wrong = command_share_options(&options);
     const struct round round = {options, time ? time : &usual, visit, arg};
-    unsigned folders = each_of_user(&round, geteuid(), reason);
+    unsigned folders;
 
+    if (wrong)
+        return wrong;
+    folders = each_of_user(&round, geteuid(), reason);
     if (geteuid() == 0)
         folders += each_of_others(&round);
     return folders || !reason[0] || nobody_shared(options) ? NULL : reason;

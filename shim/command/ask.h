@@ -41,15 +41,16 @@ bool ask_is_broker(const char *name);
 /* `fd`: a connection to it, which is closed afterwards; `name`: its socket's. */
 typedef void ask_visit_fn(void *arg, int fd, const char *name, struct who *who);
 /* Visits each of these in each folder that is looked at: this user's, and for root everybody's.
- * `time` NULL: as lists have it. NULL; or what is wrong with all the folders there are, which stays
- * until the next. */
-const char *ask_each(const struct gs_share_options *options, const struct ask_time *time,
-                     ask_visit_fn *visit, void *arg);
+ * `time` NULL: as lists have it. NULL; or what is wrong with the options, or with all the folders
+ * there are, which stays until the next. */
+const char *ask_each(const struct ask_time *time, ask_visit_fn *visit, void *arg);
 /* Whether it left anybody out. */
 bool ask_left_out(void);
 /* In a visit: what is done for others meanwhile is neither bounded by this user's time nor part of
  * it. */
 void ask_aside(void (*what)(void *arg), void *arg);
+/* In what is done aside: from now on so much is left for all that is asked. */
+void ask_within(uint64_t ns);
 /* Until when one that is visited may take for what takes so long at most. */
 uint64_t ask_deadline(uint64_t ns);
 /* `pid` as this process sees it, or 0; `told` and `name` as it says of itself; its name "": as the

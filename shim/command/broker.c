@@ -240,21 +240,21 @@ static int serve_detached(const struct gs_share_options *options)
 
 int command_broker(const struct call *call)
 {
-    struct gs_share_options options;
-    char *nothing = NULL;
+    struct gs_share_options *options;
+    const char *wrong = command_share_options(&options);
 
     if (call_has(call, "version"))
         return command_say("%s %s", command_program, GS_VERSION);
     if (call->argc && strcmp(call->argv[0], "ps") != 0)
         return call_wrong(call, "broker does not know '%s'", call->argv[0]);
     if (call->argc)
-        return command_who(&(struct call){.command = command_find("who"), .argv = &nothing});
-    if (!command_share_options(&options))
-        return COMMAND_WRONG;
+        return command_who(&(struct call){.command = command_find("who")});
+    if (wrong)
+        return command_complain("%s", wrong), COMMAND_WRONG;
     if (call_has(call, "detach"))
-        return serve_detached(&options);
+        return serve_detached(options);
     if (call_has(call, "started"))
-        return serve_started(&options);
-    options.listen_fd = activated_socket();
-    return serve(&options, options.listen_fd >= 0, false);
+        return serve_started(options);
+    options->listen_fd = activated_socket();
+    return serve(options, options->listen_fd >= 0, false);
 }

@@ -188,6 +188,30 @@ static const char *argument_name(const struct command *command, int n, char ret[
     return ret;
 }
 
+long call_pid(const struct call *call, int n)
+{
+    char *end;
+    const long pid = n < call->argc ? strtol(call->argv[n], &end, 10) : 0;
+
+    return pid > 0 && pid <= INT32_MAX && !*end ? pid : 0;
+}
+
+/* Whether each argument that is to be a process's number is one. */
+static bool check_pids(const struct call *call)
+{
+    for (int n = 0; n < call->argc; n++) {
+        const enum command_takes takes = call->command->takes[n > 0];
+        const char *word = call->argv[n];
+        const bool is_to_be = takes == TAKES_PID ||
+                              (takes == TAKES_PID_OR_ALL && strcmp(word, "all") != 0) ||
+                              (takes == TAKES_PID_OR_GROUP && word[0] != '/');
+
+        if (is_to_be && !call_pid(call, n))
+            return call_wrong(call, "'%s' is no process id", word), false;
+    }
+    return true;
+}
+
 bool call_read(const struct command *command, int argc, char **argv, struct call *ret,
                int *ret_status)
 {
@@ -207,6 +231,8 @@ bool call_read(const struct command *command, int argc, char **argv, struct call
         *ret_status = call_wrong(ret, "%s: %s is missing", command->name,
                                  argument_name(command, ret->argc, name)),
         well = false;
+    if (well && !check_pids(ret))
+        *ret_status = COMMAND_USAGE, well = false;
     return well;
 }
 
@@ -241,17 +267,6 @@ struct json *call_json(const struct call *call, bool rows)
     return &json;
 }
 
-long call_pid(const struct call *call, const char *text)
-{
-    char *end;
-    long pid = strtol(text, &end, 10);
-
-    if (end != text && !*end && pid > 0 && pid <= INT32_MAX)
-        return pid;
-    call_wrong(call, "'%s' is no process id", text);
-    return -1;
-}
-
 bool call_seconds(const struct call *call, const char *option, double least, uint64_t *ret_ns)
 {
     const char *text = call_value(call, option);
@@ -272,25 +287,15 @@ bool call_seconds(const struct call *call, const char *option, double least, uin
 
 /* ---- Help ------------------------------------------------------------------------------------ */
 
-/* From the column `indent`, where the line is now, on. */
-static void wrap(const char *text, size_t indent)
-{
-    for (bool begins = true; *text; begins = false) {
-        const size_t length = show_line(text, WIDTH - indent);
-
-        printf("%*s%.*s\n", begins ? 0 : (int)indent, "", (int)length, text);
-        text += length + (text[length] != 0);
-    }
-}
-
 static void print_option(const char *name, const char *help)
 {
-    const size_t indent = 28;
-    const int at = printf("  %s", name);
+    const bool fits = strlen(name) < 26;
+    char first[32];
 
-    printf("%s%*s", at < (int)indent ? "" : "\n", at < (int)indent ? (int)indent - at : (int)indent,
-           "");
-    wrap(help, indent);
+    if (!fits)
+        printf("  %s\n", name);
+    snprintf(first, sizeof first, "  %-26s", fits ? name : "");
+    show_wrapped(first, help, WIDTH, true);
 }
 
 static void print_options(const struct command *command)
@@ -315,7 +320,7 @@ int command_tell(const struct command *command)
 {
     printf("usage: gpushim %s [OPTION]...%s%s\n", command->name, command->arguments[0] ? " " : "",
            command->arguments);
-    wrap(command->text, 0);
+    show_wrapped("", command->text, WIDTH, true);
     print_options(command);
     if (command->run == command_set) {
         printf("\nWhat can change:\n");
@@ -412,7 +417,7 @@ static void offer_what_it_takes(enum command_takes takes, const char *word)
         printf(":file\n");
     if (takes == TAKES_PID_OR_ALL)
         offer(word, "", "all", "of this user; for root, of everybody");
-    if (takes == TAKES_PID || takes == TAKES_PID_OR_ALL)
+    if (takes == TAKES_PID || takes == TAKES_PID_OR_ALL || takes == TAKES_PID_OR_GROUP)
         offer_pids(word);
     if (takes == TAKES_OPTION || takes == TAKES_SETTING)
         offer_values(word, takes == TAKES_SETTING);

@@ -78,8 +78,9 @@ bool command_is_same_file(const char *one, const char *other);
 /* The configuration of the user who runs this, read once; complaints go to standard error. Never
  * NULL. */
 const struct gs_config *command_config(void);
-/* What core/share needs of it, as a broker's. False, and said: it cannot be. */
-bool command_share_options(struct gs_share_options *options);
+/* What core/share needs of it, as a broker's. NULL; or what is wrong with it: then it has no
+ * folder. */
+const char *command_share_options(struct gs_share_options **ret);
 
 /*
  * Files that a command writes for its user. One that the user has is never written over, unless the
@@ -127,6 +128,10 @@ struct call {
     unsigned count;
 };
 
+/* The pid that the n-th argument is; 0: there is none, or it is another word that may stand there.
+ */
+long call_pid(const struct call *call, int n);
+
 /* Reads argv, argv[0] being the name. Whether the command is to be run; else *ret_status is what to
  * exit with, and help was asked for, or what is wrong was said. It ends with call_end in any
  * case. */
@@ -148,8 +153,6 @@ bool call_seconds(const struct call *call, const char *option, double least, uin
 /* COMMAND_USAGE; one line says what is wrong, and where help is. */
 int call_wrong(const struct call *call, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
-/* The pid that the text is; -1, and said as call_wrong does: it is none. */
-long call_pid(const struct call *call, const char *text);
 
 /* NULL, and said: there is none of that name. */
 const struct command *command_find(const char *name);

@@ -110,7 +110,8 @@ const struct command commands[] = {
      "memory and do not use. They have to have debug.reclaim_from_peers on, as they do where nobody says otherwise.",
      {LIST_JSON},
      {{"gpushim trim all", "before a large program without the library"}}},
-    {"sleep", RUNS(command_sleep), "takes a process's memory off the GPU", "PID|CGROUP...", 1, 64, {TAKES_PID, TAKES_PID},
+    {"sleep", RUNS(command_sleep), "takes a process's memory off the GPU", "PID|CGROUP...", 1, 64,
+     {TAKES_PID_OR_GROUP, TAKES_PID_OR_GROUP},
      "Has each process take its memory off the GPU: what is live is kept on the host, what is free goes. Its calls of CUDA "
      "that need the GPU wait until 'gpushim wake'; those that only ask are answered. Pointers, streams and graphs stay "
      "good. What others have open stays, and is said; of several that are told together what they have open of each other "
@@ -124,13 +125,14 @@ const struct command commands[] = {
      {{"gpushim sleep 4711 4712", "their GPU is free for others, with what the two share"},
       {"gpushim sleep /sys/fs/cgroup/system.slice/serve.service", "all that the service has"},
       {"gpushim sleep 4711 --to /var/tmp", "where the host has no room"}}},
-    {"wake", RUNS(command_wake), "brings it back", "PID|CGROUP...", 1, 64, {TAKES_PID, TAKES_PID},
+    {"wake", RUNS(command_wake), "brings it back", "PID|CGROUP...", 1, 64,
+     {TAKES_PID_OR_GROUP, TAKES_PID_OR_GROUP},
      "Brings the memory of each process back to the GPU, at the same addresses: all of it, or none. Where the GPU is full "
      "it is waited for. A process that cannot be woken sleeps on, whole. Processes that share among themselves are woken in one "
      "command.",
      {TIMEOUT("for the GPU's memory"), LIST_JSON},
      {{"gpushim wake 4711 --timeout 5s", "it goes on where it was"}}},
-    {"swap", RUNS(command_swap), "one sleeps, another wakes", "PID|CGROUP PID|CGROUP", 2, 2, {TAKES_PID, TAKES_PID},
+    {"swap", RUNS(command_swap), "one sleeps, another wakes", "PID|CGROUP PID|CGROUP", 2, 2, {TAKES_PID_OR_GROUP, TAKES_PID_OR_GROUP},
      "Puts the first process to sleep and wakes the second. Where the first fails to sleep, or sleeps already, the second is not "
      "woken.",
      {TIMEOUT("for each"), LIST_JSON},

@@ -18,7 +18,8 @@ enum command_takes {
     TAKES_TEXT, /* nothing */
     TAKES_PID,
     TAKES_PID_OR_ALL,
-    TAKES_NAME, /* published */
+    TAKES_PID_OR_GROUP, /* a control group's path */
+    TAKES_NAME,         /* published */
     TAKES_FILE,
     TAKES_OPTION,  /* section.key=VALUE */
     TAKES_SETTING, /* that of an option that can change while a program runs */

@@ -36,52 +36,20 @@ void doctor_put(struct doctor *doctor, const struct doctor_row *row)
 
 static const char *const states[] = {"ok", "warn", "FAIL"};
 
-static void write_row(struct json *json, const struct doctor_row *row)
-{
-    json_open(json, NULL, '{');
-    json_text(json, "subject", row->subject);
-    json_text(json, "state", states[row->state]);
-    json_text(json, "found", row->found);
-    json_text(json, "remedy", row->remedy[0] ? row->remedy : NULL);
-    json_close(json, '}');
-}
-
-/* The lines that the text takes behind `first`, below whose end the others begin; they are said if
- * `says`. */
-static unsigned wrap(const char *first, const char *found, size_t columns, bool says)
-{
-    const size_t indent = strlen(first);
-    char text[4 * DOCTOR_TEXT];
-    const char *at = text;
-    unsigned lines = 0;
-
-    gs_printable(found, strlen(found), text, sizeof text);
-    do {
-        const size_t length = show_line(at, columns - indent);
-
-        if (says)
-            command_say("%*s%.*s", lines ? (int)indent : -(int)indent, lines ? "" : first,
-                        (int)length, at);
-        lines++;
-        at += length;
-        at += *at == ' ';
-    } while (*at);
-    return lines;
-}
-
-/* One that is ok has a line, which may be cut. */
+/* One that is ok has a line, which may be cut. The lines that it takes; they are said if `says`. */
 static unsigned put_row(const struct doctor_row *row, size_t columns, bool says)
 {
-    char first[64], line[2 * DOCTOR_TEXT], shown[2 * DOCTOR_TEXT];
+    char first[64], found[4 * DOCTOR_TEXT], more[4 * DOCTOR_TEXT];
 
     snprintf(first, sizeof first, "%-4s  %-17s ", states[row->state], row->subject);
+    gs_printable(row->found, strlen(row->found), found, sizeof found);
+    gs_printable(row->remedy, strlen(row->remedy), more, sizeof more);
     if (row->state == DOCTOR_OK) {
-        gs_printable(row->found, strlen(row->found), line, sizeof line);
-        show_cut(line, columns - strlen(first), shown, sizeof shown);
-        return wrap(first, shown, columns, says);
+        show_cut(found, columns - strlen(first), more, sizeof more);
+        return show_wrapped(first, more, columns, says);
     }
-    return wrap(first, row->found, columns, says) +
-           (row->remedy[0] ? wrap("                        -> ", row->remedy, columns, says) : 0);
+    return show_wrapped(first, found, columns, says) +
+           (more[0] ? show_wrapped("                        -> ", more, columns, says) : 0);
 }
 
 /* What fails comes first, then what warns, as far as there is room. */
@@ -114,9 +82,16 @@ static void say_rows(const struct doctor *doctor, bool all, bool quiet)
 
 static void write_rows(const struct doctor *doctor, struct json *json, bool quiet)
 {
-    for (size_t i = 0; i < doctor->count; i++)
-        if (!quiet || doctor->rows[i].state == DOCTOR_FAIL)
-            write_row(json, &doctor->rows[i]);
+    for (const struct doctor_row *row = doctor->rows; row < doctor->rows + doctor->count; row++) {
+        if (quiet && row->state != DOCTOR_FAIL)
+            continue;
+        json_open(json, NULL, '{');
+        json_text(json, "subject", row->subject);
+        json_text(json, "state", states[row->state]);
+        json_text(json, "found", row->found);
+        json_text(json, "remedy", row->remedy[0] ? row->remedy : NULL);
+        json_close(json, '}');
+    }
     json_end(json);
 }
 
@@ -127,7 +102,7 @@ void doctor_say(struct doctor *doctor, enum doctor_state state, const char *subj
     va_list arguments;
 
     snprintf(row.subject, sizeof row.subject, "%s", subject);
-    snprintf(row.remedy, sizeof row.remedy, "%s", remedy);
+    snprintf(row.remedy, sizeof row.remedy, "%s", state == DOCTOR_OK ? "" : remedy);
     va_start(arguments, format);
     vsnprintf(row.found, sizeof row.found, format, arguments);
     va_end(arguments);
@@ -137,17 +112,18 @@ void doctor_say(struct doctor *doctor, enum doctor_state state, const char *subj
 int command_doctor(const struct call *call)
 {
     const bool quiet = call_has(call, "quiet");
-    struct doctor doctor = {.to_parent = -1};
+    const long pid = call_pid(call, 0);
+    struct doctor doctor = {.to_parent = -1, .config = command_config()};
+    struct gs_share_options *options;
+    const char *wrong = command_share_options(&options);
     struct json *json;
-    long pid = 0;
 
-    if (call->argc && (pid = call_pid(call, call->argv[0])) <= 0)
-        return COMMAND_USAGE;
-    doctor.config = command_config();
-    command_share_options(&doctor.options); /* or it has none, as the library then */
+    if (wrong) /* the library does without a folder then */
+        command_complain("%s", wrong);
+    doctor.options = options;
     library_find(doctor.library);
     if (pid)
-        doctor_process(&doctor, (pid_t)pid);
+        doctor_process(&doctor, pid);
     for (size_t i = 0; !pid && i < sizeof subjects / sizeof *subjects; i++)
         subjects[i](&doctor);
     json = call_json(call, true);

@@ -10,10 +10,7 @@
 #include <limits.h>
 #include <stdbool.h>
 #include <stddef.h>
-#include <stdint.h>
-#include <sys/types.h>
 
-#include "core/gpu/driver.h"
 #include "shim/command/command.h"
 #include "shim/command/run.h"
 
@@ -35,7 +32,7 @@ _Static_assert(sizeof(struct doctor_row) <= PIPE_BUF, "a row goes through a pipe
 
 struct doctor {
     const struct gs_config *config;
-    struct gs_share_options options;
+    const struct gs_share_options *options;
     int to_parent; /* rows go through this pipe; -1: they are kept */
     struct doctor_row *rows;
     size_t count, room;
@@ -44,7 +41,7 @@ struct doctor {
 };
 
 void doctor_put(struct doctor *doctor, const struct doctor_row *row);
-/* A row. `remedy` is "" where nothing is to be done. */
+/* A row. `remedy` is for one that is not ok. */
 void doctor_say(struct doctor *doctor, enum doctor_state state, const char *subject,
                 const char *remedy, const char *format, ...) __attribute__((format(printf, 5, 6)));
 
@@ -57,47 +54,19 @@ void doctor_sockets(struct doctor *doctor);
 void doctor_library(struct doctor *doctor); /* doctor_process.c */
 void doctor_preload(struct doctor *doctor);
 void doctor_processes(struct doctor *doctor);
-void doctor_process(struct doctor *doctor, pid_t pid);
+void doctor_process(struct doctor *doctor, long pid);
 
 /* ---- Shared by them ------------------------------------------------------------------------- */
 
 /* Whether the process has put up a socket in the folder, and whether it answers. */
-void doctor_look_for_socket(struct doctor *doctor, pid_t pid);
+void doctor_look_for_socket(struct doctor *doctor, long pid);
 
-/*
- * The driver, and NVIDIA's library of management, as gpushim doctor asks them: found while it runs,
- * past whatever is preloaded here. What is missing is NULL.
- */
-
-struct doctor_nvml_memory { /* nvmlMemory_t */
+struct nvml_memory { /* nvmlMemory_t */
     unsigned long long total, left, used;
 };
 
-/* OP(field, symbol, its type) */
-#define DOCTOR_NVML(OP)                                                    \
-    OP(init, nvmlInit_v2, int (*)(void))                                   \
-    OP(by_uuid, nvmlDeviceGetHandleByUUID, int (*)(const char *, void **)) \
-    OP(memory, nvmlDeviceGetMemoryInfo, int (*)(void *, struct doctor_nvml_memory *))
-
-struct doctor_nvml {
-#define DOCTOR_NVML_FIELD(field, symbol, type) __typeof__((type)0) field;
-    DOCTOR_NVML(DOCTOR_NVML_FIELD)
-#undef DOCTOR_NVML_FIELD
-};
-
-struct doctor_cuda {
-    struct gs_driver core; /* what core uses of it */
-    CUresult (*init)(unsigned);
-    CUresult (*version)(int *);
-    CUresult (*device_get)(CUdevice *, int);
-    CUresult (*device_name)(char *, int, CUdevice);
-    CUresult (*error_name)(CUresult, const char **);
-    struct doctor_nvml nvml;
-};
-
-/* NVML, started; all NULL where there is none. */
-void doctor_find_nvml(struct doctor_nvml *ret);
-/* The device's handle; NULL: there is none. *ret_mig: it is a part of a GPU, by MIG. */
-void *doctor_in_nvml(const struct doctor_nvml *nvml, const unsigned char uuid[16], bool *ret_mig);
+/* What NVIDIA's library of management says of a GPU, past whatever is preloaded here. False: it is
+ * not here, or knows none. *ret_mig: it is a part of a GPU, by MIG. */
+bool nvml_memory(const unsigned char uuid[16], struct nvml_memory *ret, bool *ret_mig);
 
 #endif

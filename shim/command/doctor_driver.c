@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "core/gpu/device.h"
+#include "core/gpu/driver.h"
 #include "shim/command/doctor.h"
 #include "shim/command/old_dl.h"
 #include "shim/command/show.h"
@@ -46,56 +47,57 @@ static struct link_map *doctor_load(const char *name, const char **ret_reason)
 }
 
 /* Past the hooks of a library that is preloaded here. */
-static void *doctor_symbol(const struct link_map *library, const char *name)
-{
-    return gs_elf_symbol(library->l_addr, library->l_ld, name);
-}
+#define SYMBOL(pointer, library, name) \
+    (pointer) = (__typeof__(pointer))gs_elf_symbol((library)->l_addr, (library)->l_ld, name)
+
+struct cuda {
+    struct gs_driver core; /* what core uses of it */
+    CUresult (*init)(unsigned);
+    CUresult (*version)(int *);
+    CUresult (*device_get)(CUdevice *, int);
+    CUresult (*device_name)(char *, int, CUdevice);
+    CUresult (*error_name)(CUresult, const char **);
+};
 
 /* The first operation that core cannot do without and the driver lacks; or NULL. */
-static const char *fill(struct doctor_cuda *cuda, const struct link_map *library)
+static const char *fill(struct cuda *cuda, const struct link_map *library)
 {
     const char *missing = NULL;
 
-#define FIND(field, symbol, required)                                                 \
-    cuda->core.field = (__typeof__(cuda->core.field))doctor_symbol(library, #symbol); \
-    if (required && !cuda->core.field)                                                \
+#define FIND(field, symbol, required)           \
+    SYMBOL(cuda->core.field, library, #symbol); \
+    if (required && !cuda->core.field)          \
         missing = #symbol;
     GS_DRIVER_OPS(FIND)
 #undef FIND
-    cuda->init = (__typeof__(cuda->init))doctor_symbol(library, "cuInit");
-    cuda->version = (__typeof__(cuda->version))doctor_symbol(library, "cuDriverGetVersion");
-    cuda->device_get = (__typeof__(cuda->device_get))doctor_symbol(library, "cuDeviceGet");
-    cuda->device_name = (__typeof__(cuda->device_name))doctor_symbol(library, "cuDeviceGetName");
-    cuda->error_name = (__typeof__(cuda->error_name))doctor_symbol(library, "cuGetErrorName");
+    SYMBOL(cuda->init, library, "cuInit");
+    SYMBOL(cuda->version, library, "cuDriverGetVersion");
+    SYMBOL(cuda->device_get, library, "cuDeviceGet");
+    SYMBOL(cuda->device_name, library, "cuDeviceGetName");
+    SYMBOL(cuda->error_name, library, "cuGetErrorName");
     if (!cuda->init || !cuda->version || !cuda->device_get || !cuda->device_name)
         missing = "cuInit";
     return missing;
 }
 
-void doctor_find_nvml(struct doctor_nvml *ret)
+bool nvml_memory(const unsigned char uuid[16], struct nvml_memory *ret, bool *ret_mig)
 {
+    static int (*init)(void), (*by_uuid)(const char *, void **),
+        (*memory)(void *, struct nvml_memory *);
+    static bool is_there;
     const char *ignored;
-    const struct link_map *library = doctor_load("libnvidia-ml.so.1", &ignored);
-
-    *ret = (struct doctor_nvml){.init = NULL};
-    if (!library)
-        return;
-#define FIND(field, symbol, type) ret->field = (type)doctor_symbol(library, #symbol);
-    DOCTOR_NVML(FIND)
-#undef FIND
-    if (!ret->init || !ret->by_uuid || ret->init() != 0)
-        *ret = (struct doctor_nvml){.init = NULL};
-}
-
-void *doctor_in_nvml(const struct doctor_nvml *nvml, const unsigned char uuid[16], bool *ret_mig)
-{
+    const struct link_map *library = is_there ? NULL : doctor_load("libnvidia-ml.so.1", &ignored);
     void *handle = NULL;
 
-    *ret_mig = false;
-    if (!nvml->by_uuid || nvml->by_uuid(show_uuid("GPU", uuid).text, &handle) == 0)
-        return handle;
-    *ret_mig = nvml->by_uuid(show_uuid("MIG", uuid).text, &handle) == 0;
-    return *ret_mig ? handle : NULL;
+    if (library) { /* each time: an exporter may run before the driver is there */
+        SYMBOL(init, library, "nvmlInit_v2");
+        SYMBOL(by_uuid, library, "nvmlDeviceGetHandleByUUID");
+        SYMBOL(memory, library, "nvmlDeviceGetMemoryInfo");
+        is_there = init && by_uuid && init() == 0;
+    }
+    *ret_mig = is_there && by_uuid(show_uuid("GPU", uuid).text, &handle) != 0 &&
+               by_uuid(show_uuid("MIG", uuid).text, &handle) == 0;
+    return is_there && handle && memory && memory(handle, ret) == 0;
 }
 
 static bool has_device_files(void)
@@ -112,6 +114,8 @@ static bool has_device_files(void)
 #define MAKE_FILES                                                                                               \
     "in a container give it the GPU's device files (docker --gpus all, podman --device nvidia.com/gpu=all); on " \
     "the host run nvidia-modprobe -u -c 0, as root"
+
+#define NAME_A_GPU "unset CUDA_VISIBLE_DEVICES, or name a GPU that nvidia-smi -L lists"
 
 static const struct {
     int error;
@@ -131,10 +135,11 @@ static const struct {
      "take the toolkit's folder stubs out of LD_LIBRARY_PATH"},
     {CUDA_ERROR_DEVICE_UNAVAILABLE, "another process has the GPU for itself",
      "end that process, or set the GPU's compute mode to default (nvidia-smi -c 0)"},
-    {CUDA_ERROR_INVALID_DEVICE, "CUDA_VISIBLE_DEVICES names a GPU that is not there",
-     "unset CUDA_VISIBLE_DEVICES, or name one that nvidia-smi -L lists"},
+    {CUDA_ERROR_INVALID_DEVICE, "CUDA_VISIBLE_DEVICES names a GPU that is not there", NAME_A_GPU},
     {CUDA_ERROR_MPS_CONNECTION_FAILED, "the MPS server cannot be reached",
      "start nvidia-cuda-mps-control -d, or unset CUDA_MPS_PIPE_DIRECTORY"},
+    {0, "it is not known why", /* any other */
+     "look whether nvidia-smi works, and at what the kernel says (dmesg, lines with NVRM)"},
 };
 
 static void say_no_device(struct doctor *doctor)
@@ -142,8 +147,7 @@ static void say_no_device(struct doctor *doctor)
     const char *visible = getenv("CUDA_VISIBLE_DEVICES");
 
     if (visible)
-        doctor_say(doctor, DOCTOR_WARN, "driver",
-                   "unset CUDA_VISIBLE_DEVICES, or name a GPU that nvidia-smi -L lists",
+        doctor_say(doctor, DOCTOR_WARN, "driver", NAME_A_GPU,
                    "it shows no GPU: CUDA_VISIBLE_DEVICES is '%s'", visible);
     else
         doctor_say(
@@ -151,9 +155,10 @@ static void say_no_device(struct doctor *doctor)
             "libcuda is here, and no GPU that it can use: programs that need one fail, with the library or without");
 }
 
-static void say_init_error(struct doctor *doctor, const struct doctor_cuda *cuda, CUresult error)
+static void say_init_error(struct doctor *doctor, const struct cuda *cuda, CUresult error)
 {
     const char *name = NULL;
+    size_t i = 0;
 
     if (error == CUDA_ERROR_NO_DEVICE) {
         say_no_device(doctor);
@@ -161,36 +166,27 @@ static void say_init_error(struct doctor *doctor, const struct doctor_cuda *cuda
     }
     if (!cuda->error_name || cuda->error_name(error, &name) != CUDA_SUCCESS || !name)
         name = "an error without a name";
-    for (size_t i = 0; i < sizeof init_errors / sizeof *init_errors; i++)
-        if (init_errors[i].error == (int)error) {
-            doctor_say(doctor, DOCTOR_FAIL, "driver", init_errors[i].remedy,
-                       "it does not start: %s (cuInit gives %s, %d)", init_errors[i].words, name,
-                       (int)error);
-            return;
-        }
-    doctor_say(
-        doctor, DOCTOR_FAIL, "driver",
-        "look whether nvidia-smi works, and at what the kernel says (dmesg, lines with NVRM)",
-        "it does not start: cuInit gives %s (%d)", name, (int)error);
+    while (init_errors[i].error && init_errors[i].error != (int)error)
+        i++;
+    doctor_say(doctor, DOCTOR_FAIL, "driver", init_errors[i].remedy,
+               "it does not start: %s (cuInit gives %s, %d)", init_errors[i].words, name,
+               (int)error);
 }
 
 static void say_no_driver(struct doctor *doctor, const char *reason)
 {
-    if (has_device_files())
-        doctor_say(
-            doctor, DOCTOR_FAIL, "driver",
-            "in a container let NVIDIA's runtime mount it (docker --gpus all, podman --device nvidia.com/gpu=all; "
-            "NVIDIA_DRIVER_CAPABILITIES must have compute); else install the driver's libcuda1",
-            "a GPU is here, and no libcuda: %s", reason);
-    else
-        doctor_say(
-            doctor, DOCTOR_WARN, "driver",
-            "nothing, if this machine has no GPU; else install NVIDIA's driver, or give the container the GPU (docker "
-            "--gpus all, podman --device nvidia.com/gpu=all)",
-            "no GPU for CUDA is seen here, and no libcuda: %s", reason);
+    const bool has = has_device_files();
+
+    doctor_say(
+        doctor, has ? DOCTOR_FAIL : DOCTOR_WARN, "driver",
+        has ? "in a container let NVIDIA's runtime mount it (docker --gpus all, podman --device nvidia.com/gpu=all; "
+              "NVIDIA_DRIVER_CAPABILITIES must have compute); else install the driver's libcuda1"
+            : "nothing, if this machine has no GPU; else install NVIDIA's driver, or give the container the GPU "
+              "(docker --gpus all, podman --device nvidia.com/gpu=all)",
+        "%s, and no libcuda: %s", has ? "a GPU is here" : "no GPU for CUDA is seen here", reason);
 }
 
-static void say_version(struct doctor *doctor, const struct doctor_cuda *cuda, const char *path)
+static void say_version(struct doctor *doctor, const struct cuda *cuda, const char *path)
 {
     int version = 0;
 
@@ -233,24 +229,23 @@ static void keep_line(enum gs_log_level level, const void *place, const char *te
     snprintf(probe_said, sizeof probe_said, "%s", text);
 }
 
-static void say_gpu(struct doctor *doctor, const struct doctor_cuda *cuda,
-                    const struct gs_device *probed, const char *subject)
+static void say_gpu(struct doctor *doctor, const struct cuda *cuda, const struct gs_device *probed,
+                    const char *subject)
 {
-    struct doctor_nvml_memory memory = {0};
-    char name[128] = "", left[48] = "an unknown part (no NVML)";
+    struct nvml_memory memory;
+    char name[128] = "";
     bool is_mig;
-    void *in_nvml = doctor_in_nvml(&cuda->nvml, probed->uuid, &is_mig);
+    const bool is_known = nvml_memory(probed->uuid, &memory, &is_mig);
 
     cuda->device_name(name, sizeof name - 1, probed->ordinal);
-    if (in_nvml && cuda->nvml.memory && cuda->nvml.memory(in_nvml, &memory) == 0)
-        snprintf(left, sizeof left, "%s", show_size(memory.left).text);
     doctor_say(doctor, modes[probed->mode].state, subject, modes[probed->mode].remedy,
                "%s, %s, %s, of which %s is free: %s", name,
                show_uuid(is_mig ? "MIG" : "GPU", probed->uuid).text, show_size(probed->total).text,
-               left, modes[probed->mode].found ? modes[probed->mode].found : probe_said);
+               is_known ? show_size(memory.left).text : "an unknown part (no NVML)",
+               modes[probed->mode].found ? modes[probed->mode].found : probe_said);
 }
 
-static void doctor_gpus(struct doctor *doctor, const struct doctor_cuda *cuda)
+static void doctor_gpus(struct doctor *doctor, const struct cuda *cuda)
 {
     static int level = GS_LOG_INFO;
     const struct gs_log log = {.line = keep_line, .level = &level};
@@ -273,7 +268,7 @@ static void doctor_gpus(struct doctor *doctor, const struct doctor_cuda *cuda)
 
 static void ask_driver(struct doctor *doctor)
 {
-    struct doctor_cuda cuda = {0};
+    struct cuda cuda = {0};
     const char *reason, *missing;
     const struct link_map *library;
     CUresult error;
@@ -293,12 +288,10 @@ static void ask_driver(struct doctor *doctor)
         return;
     }
     error = cuda.init(0);
-    if (error != CUDA_SUCCESS) {
+    if (error != CUDA_SUCCESS)
         say_init_error(doctor, &cuda, error);
-        return;
-    }
-    doctor_find_nvml(&cuda.nvml);
-    doctor_gpus(doctor, &cuda);
+    else
+        doctor_gpus(doctor, &cuda);
 }
 
 /* ---- The child that asks -------------------------------------------------------------------- */

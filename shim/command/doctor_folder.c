@@ -18,8 +18,7 @@ void doctor_folder(struct doctor *doctor)
         doctor_say(doctor, DOCTOR_WARN, "folder", "set share.enable = on to share with others",
                    "sharing is switched off (share.enable)");
     snprintf(name, sizeof name, "doctor.%d", (int)getpid());
-    if (gs_directory_try(&doctor->options, name, path,
-                         reason)) /* as the library's first use does */
+    if (gs_directory_try(doctor->options, name, path, reason)) /* as the library's first use does */
         doctor_say(doctor, DOCTOR_OK, "folder", "", "a process here puts its socket up in %s",
                    path[0] ? path : "a folder of its own there");
     else
@@ -34,8 +33,8 @@ void doctor_folder(struct doctor *doctor)
 /* Who is asked, and what came of it. */
 struct asking {
     struct doctor *doctor;
-    pid_t only; /* 0: all */
-    bool seen;  /* it has a socket */
+    long only; /* 0: all */
+    bool seen; /* it has a socket */
     unsigned answered, brokers;
 };
 
@@ -97,20 +96,20 @@ void doctor_sockets(struct doctor *doctor)
     const bool wanted = doctor->config->share.strategy == GS_CONFIG_SHARE_STRATEGY_BROKER;
     struct asking asking = {.doctor = doctor};
 
-    ask_each(&doctor->options, NULL, ask_one, &asking);
+    ask_each(NULL, ask_one, &asking);
     doctor_say(doctor, DOCTOR_OK, "sockets", "",
                "%u processes answer in the protocol of this version (%d), %u of them brokers%s",
                asking.answered, GS_WIRE_VERSION, asking.brokers,
                wanted && !asking.brokers ? ": the first that shares starts one" : "");
 }
 
-void doctor_look_for_socket(struct doctor *doctor, pid_t pid)
+void doctor_look_for_socket(struct doctor *doctor, long pid)
 {
     struct asking asking = {.doctor = doctor, .only = pid};
     char why[QUIET_WHY];
 
-    ask_each(&doctor->options, NULL, ask_one, &asking);
-    quiet_say(pid, &doctor->options, why);
+    ask_each(NULL, ask_one, &asking);
+    quiet_say(pid, doctor->options, why);
     if (asking.answered)
         doctor_say(doctor, DOCTOR_OK, "socket", "", "it answers in the folder");
     else if (!asking.seen)

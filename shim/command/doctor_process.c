@@ -106,10 +106,8 @@ void doctor_library(struct doctor *doctor)
     }
     run_file_read(doctor->library, &file);
     wrong = run_file_wrong(&file);
-    if (wrong)
-        doctor_say(doctor, DOCTOR_FAIL, "library", remedy, "%s %s", doctor->library, wrong);
-    else
-        doctor_say(doctor, DOCTOR_OK, "library", "", "%s", doctor->library);
+    doctor_say(doctor, wrong ? DOCTOR_FAIL : DOCTOR_OK, "library", remedy, "%s%s%s",
+               doctor->library, wrong ? " " : "", wrong ? wrong : "");
 }
 
 /* What a process has mapped that matters here. */
@@ -121,14 +119,14 @@ struct maps {
 
 /* ---- Looking at one ------------------------------------------------------------------------- */
 
-static void read_maps(pid_t pid, struct maps *ret_maps)
+static void read_maps(long pid, struct maps *ret_maps)
 {
     char name[40], *line = NULL;
     size_t size = 0;
     FILE *file;
 
     memset(ret_maps, 0, sizeof *ret_maps);
-    snprintf(name, sizeof name, "/proc/%d/maps", (int)pid);
+    snprintf(name, sizeof name, "/proc/%ld/maps", pid);
     file = fopen(name, "re");
     errno = file ? 0 : errno;
     while (file && getline(&line, &size, file) > 0) {
@@ -154,40 +152,39 @@ bool who_has_library(long pid)
 {
     static struct maps maps;
 
-    read_maps((pid_t)pid, &maps);
+    read_maps(pid, &maps);
     return maps.library[0];
 }
 
-/* What it has of the library, in words behind "it", and the way out. */
-static enum doctor_state judge(const struct doctor *doctor, const struct maps *maps,
-                               char ret_found[DOCTOR_TEXT], char ret_remedy[DOCTOR_TEXT])
+/* What it has of the library, behind `name`, and the way out. */
+static struct doctor_row judge(const struct doctor *doctor, const struct maps *maps,
+                               const char *name)
 {
-    static const char gone[] = " (deleted)";
-    const size_t length = strlen(maps->library);
+    struct doctor_row row = {.state = DOCTOR_OK};
 
-    ret_remedy[0] = 0;
-    if (!length) {
-        snprintf(ret_found, DOCTOR_TEXT,
+    if (!maps->library[0]) {
+        row.state = maps->cuda ? DOCTOR_FAIL : DOCTOR_WARN;
+        snprintf(row.found, sizeof row.found, "%s %s", name,
                  maps->cuda ? "uses CUDA without the library"
                             : "runs without the library; it has no libcuda");
-        snprintf(ret_remedy, DOCTOR_TEXT,
+        snprintf(row.remedy, sizeof row.remedy,
                  "start it with gpushim run, or LD_PRELOAD=%.400s, if it is to have it; nothing is "
                  "preloaded into what is setuid or has capabilities",
                  doctor->library[0] ? doctor->library : LIBRARY);
-        return maps->cuda ? DOCTOR_FAIL : DOCTOR_WARN;
+    } else if (maps->another[0]) {
+        row.state = DOCTOR_FAIL;
+        snprintf(row.found, sizeof row.found, "%s has two copies of the library: %.150s and %.150s",
+                 name, maps->library, maps->another);
+        strcpy(row.remedy, "name one of them in its LD_PRELOAD, and start it again");
+    } else {
+        snprintf(row.found, sizeof row.found, "%s has the library, %.300s%s", name, maps->library,
+                 maps->cuda ? " and libcuda" : "; no libcuda so far");
+        if (strstr(basename(maps->library), " (deleted)")) {
+            row.state = DOCTOR_WARN;
+            strcpy(row.remedy, "its file was replaced: start it again with the new one");
+        }
     }
-    if (maps->another[0]) {
-        snprintf(ret_found, DOCTOR_TEXT, "has two copies of the library: %.200s and %.200s",
-                 maps->library, maps->another);
-        snprintf(ret_remedy, DOCTOR_TEXT, "name one of them in its LD_PRELOAD, and start it again");
-        return DOCTOR_FAIL;
-    }
-    snprintf(ret_found, DOCTOR_TEXT, "has the library, %.400s%s", maps->library,
-             maps->cuda ? " and libcuda" : "; no libcuda so far");
-    if (length < sizeof gone || strcmp(maps->library + length + 1 - sizeof gone, gone) != 0)
-        return DOCTOR_OK;
-    snprintf(ret_remedy, DOCTOR_TEXT, "its file was replaced: start it again with the new one");
-    return DOCTOR_WARN;
+    return row;
 }
 
 /* ---- All that use CUDA ---------------------------------------------------------------------- */
@@ -200,9 +197,9 @@ void doctor_processes(struct doctor *doctor)
     unsigned with = 0, hidden = 0;
 
     while (all && (entry = readdir(all))) {
-        char subject[32], found[DOCTOR_TEXT], remedy[DOCTOR_TEXT];
-        const pid_t pid = (pid_t)atol(entry->d_name);
-        enum doctor_state state;
+        const long pid = atol(entry->d_name);
+        struct doctor_row row;
+        char name[264];
         struct who who;
 
         if (pid <= 0 || pid == getpid())
@@ -211,14 +208,15 @@ void doctor_processes(struct doctor *doctor)
         hidden += maps.error == EACCES || maps.error == EPERM;
         if (maps.error || !maps.cuda)
             continue;
-        state = judge(doctor, &maps, found, remedy);
-        with += state == DOCTOR_OK;
-        if (state == DOCTOR_OK)
-            continue;
         who_fill(&who, pid, 0, "");
-        snprintf(subject, sizeof subject, "process %d", (int)pid);
-        doctor_say(doctor, maps.library[0] ? state : DOCTOR_WARN, subject, remedy, "(%s) %s",
-                   who.command, found);
+        snprintf(name, sizeof name, "(%s)", who.command);
+        row = judge(doctor, &maps, name);
+        snprintf(row.subject, sizeof row.subject, "process %ld", pid);
+        with += row.state == DOCTOR_OK;
+        if (!maps.library[0])
+            row.state = DOCTOR_WARN;
+        if (row.state != DOCTOR_OK)
+            doctor_put(doctor, &row);
     }
     doctor_say(doctor, all ? DOCTOR_OK : DOCTOR_WARN, "processes",
                all ? "" : "mount /proc: mount -t proc proc /proc",
@@ -229,49 +227,37 @@ void doctor_processes(struct doctor *doctor)
 
 /* ---- One process ---------------------------------------------------------------------------- */
 
-struct subject {
-    struct doctor *doctor;
-    pid_t pid;
-    struct who who;
-};
-
-static void path_in(const struct subject *subject, const char *name, char ret_path[64])
-{
-    snprintf(ret_path, 64, "/proc/%d/%s", (int)subject->pid, name);
-}
-
 /* False: there is nothing more to be said about it. */
-static bool say_who(const struct subject *subject)
+static bool say_who(struct doctor *doctor, const struct who *who)
 {
-    struct doctor *doctor = subject->doctor;
-    const bool there = kill(subject->pid, 0) == 0 || errno != ESRCH;
+    const pid_t pid = (pid_t)who->pid;
+    const bool there = kill(pid, 0) == 0 || errno != ESRCH;
 
     if (!there)
         doctor_say(doctor, DOCTOR_FAIL, "process",
                    "look for its number with gpushim who or ps, where this command runs: another "
                    "container counts otherwise",
-                   "there is no process %d", (int)subject->pid);
-    else if (!gs_alive_runs(subject->pid))
+                   "there is no process %d", pid);
+    else if (!gs_alive_runs(pid))
         doctor_say(doctor, DOCTOR_FAIL, "process", "let its parent wait for it",
-                   "%d (%s) has ended", (int)subject->pid, subject->who.command);
-    else if (subject->who.stopped)
+                   "%d (%s) has ended", pid, who->command);
+    else if (who->stopped)
         doctor_say(doctor, DOCTOR_WARN, "process", "let it go on: kill -CONT, or end the debugger",
-                   "%d (%s) is stopped: it gives nothing back meanwhile", (int)subject->pid,
-                   subject->who.command);
+                   "%d (%s) is stopped: it gives nothing back meanwhile", pid, who->command);
     else
-        doctor_say(doctor, DOCTOR_OK, "process", "", "%d (%s)%s%s", (int)subject->pid,
-                   subject->who.command, subject->who.place[0] ? " in " : "", subject->who.place);
-    return there && gs_alive_runs(subject->pid);
+        doctor_say(doctor, DOCTOR_OK, "process", "", "%d (%s)%s%s", pid, who->command,
+                   who->place[0] ? " in " : "", who->place);
+    return there && gs_alive_runs(pid);
 }
 
-static void say_program(const struct subject *subject)
+static void say_program(struct doctor *doctor, long pid)
 {
     char link[64], path[PATH_MAX];
     struct run_file file;
     const char *wrong;
     ssize_t length;
 
-    path_in(subject, "exe", link);
+    snprintf(link, sizeof link, "/proc/%ld/exe", pid);
     length = readlink(link, path, sizeof path - 1);
     if (length < 0)
         return; /* its libraries may not be looked at either, which is said */
@@ -280,42 +266,40 @@ static void say_program(const struct subject *subject)
     wrong = run_program_wrong(path, &file);
     if (wrong)
         doctor_say(
-            subject->doctor, DOCTOR_FAIL, "program",
+            doctor, DOCTOR_FAIL, "program",
             "run a build of this architecture, for glibc, linked with libc.so; or run it without",
             "%s %s: the library cannot be loaded into it", path, wrong);
     else
-        doctor_say(subject->doctor, DOCTOR_OK, "program", "", "%s, by %s", path, file.interpreter);
+        doctor_say(doctor, DOCTOR_OK, "program", "", "%s, by %s", path, file.interpreter);
 }
 
-static void say_libraries(const struct subject *subject)
+static void say_libraries(struct doctor *doctor, long pid)
 {
     static struct maps maps;
-    char found[DOCTOR_TEXT], remedy[DOCTOR_TEXT];
-    enum doctor_state state;
+    struct doctor_row row;
 
-    read_maps(subject->pid, &maps);
-    if (maps.error) {
-        doctor_say(subject->doctor, DOCTOR_WARN, "libraries", "ask as its user, or as root",
+    read_maps(pid, &maps);
+    row = judge(doctor, &maps, "it");
+    strcpy(row.subject, "libraries");
+    if (maps.error)
+        doctor_say(doctor, DOCTOR_WARN, "libraries", "ask as its user, or as root",
                    "what it has loaded may not be looked at: %s", strerror(maps.error));
-    } else {
-        state = judge(subject->doctor, &maps, found, remedy);
-        doctor_say(subject->doctor, state, "libraries", remedy, "it %s", found);
-    }
+    else
+        doctor_put(doctor, &row);
 }
 
 /* What it was told otherwise than this command: by its environment, and by its files. */
-static void say_options(const struct subject *subject)
+static void say_options(struct doctor *doctor, long pid)
 {
-    struct doctor *doctor = subject->doctor;
     static struct gs_config config;
-    char **environment = quiet_environment(subject->pid), proc[24];
+    char **environment = quiet_environment(pid), proc[32];
 
-    snprintf(proc, sizeof proc, "/proc/%d", (int)subject->pid);
+    snprintf(proc, sizeof proc, "/proc/%ld", pid);
     for (char **entry = environment; entry && *entry; entry++)
         if (strncmp(*entry, "LD_PRELOAD=", 11) == 0 && (*entry)[11])
             look_at_preload(doctor, "LD_PRELOAD", *entry + 11, proc);
-    if (environment && quiet_config(subject->pid, environment, &config)) {
-        const char *dir = config.share.dir.text, *here = doctor->options.dir;
+    if (environment && quiet_config(pid, environment, &config)) {
+        const char *dir = config.share.dir.text, *here = doctor->options->dir;
 
         if (!config.general.enable)
             doctor_say(doctor, DOCTOR_WARN, "enable",
@@ -332,15 +316,15 @@ static void say_options(const struct subject *subject)
     free(environment);
 }
 
-void doctor_process(struct doctor *doctor, pid_t pid)
+void doctor_process(struct doctor *doctor, long pid)
 {
-    struct subject subject = {.doctor = doctor, .pid = pid};
+    struct who who;
 
-    who_fill(&subject.who, pid, 0, "");
-    if (!say_who(&subject))
+    who_fill(&who, pid, 0, "");
+    if (!say_who(doctor, &who))
         return;
-    say_program(&subject);
-    say_options(&subject);
-    say_libraries(&subject);
+    say_program(doctor, pid);
+    say_options(doctor, pid);
+    say_libraries(doctor, pid);
     doctor_look_for_socket(doctor, pid);
 }

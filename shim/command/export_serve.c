@@ -292,7 +292,6 @@ static bool start_listening(const char *where, const struct addrinfo *address)
 
 int export_serve(const struct call *call, const char *where)
 {
-    struct gs_share_options options;
     struct addrinfo *address = read_address(where);
     bool well;
 
@@ -302,7 +301,7 @@ int export_serve(const struct call *call, const char *where)
             call,
             "--listen takes ADDRESS:PORT, and not '%s'; as 127.0.0.1:9465, :9465 or [::1]:9465",
             where);
-    well = command_share_options(&options) && start_listening(where, address);
+    well = start_listening(where, address);
     freeaddrinfo(address);
     if (!well)
         return COMMAND_WRONG;

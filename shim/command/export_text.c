@@ -9,7 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "core/base/printable.h"
 #include "shim/command/command.h"
@@ -159,29 +158,24 @@ static void put_gpus(FILE *file, const struct table *table)
     }
 }
 
-static void put_about(FILE *file, const struct timespec *began)
+static void put_about(FILE *file, uint64_t took_ns)
 {
-    struct timespec now;
-
-    clock_gettime(CLOCK_MONOTONIC, &now);
     put_metric(file, "gpushim_build_info", "gauge", "1, with the version of gpushim export.");
     fputs("gpushim_build_info{", file);
     put_label(file, "", "version", GS_VERSION);
     fputs("} 1\n", file);
     put_metric(file, "gpushim_export_seconds", "gauge", "How long it took to ask all processes.");
-    fprintf(file, "gpushim_export_seconds %.6f\n",
-            (double)(now.tv_sec - began->tv_sec) + (double)(now.tv_nsec - began->tv_nsec) / 1e9);
+    fprintf(file, "gpushim_export_seconds %.6f\n", (double)took_ns / 1e9);
 }
 
 bool export_write(FILE *file, const void *unused)
 {
     struct table table = {0};
-    struct timespec began;
+    const uint64_t began = gs_now_ns();
 
-    clock_gettime(CLOCK_MONOTONIC, &began);
     if (!figures_find(&table, 0, true))
         return false;
-    put_about(file, &began);
+    put_about(file, gs_now_ns() - began);
     put_counts(file, &table);
     put_gpus(file, &table);
     put_info(file, &table);
@@ -206,16 +200,15 @@ static int write_file(const char *path)
                                          .head_size = sizeof head - 1,
                                          .mode = 0644,
                                          .write = export_write};
-    struct gs_share_options options;
 
-    if (!command_share_options(&options)) /* export_write would say that, and fail */
-        return COMMAND_WRONG;
     return output_write(&output, path, NULL) ? COMMAND_WELL : COMMAND_WRONG;
 }
 
 int command_export(const struct call *call)
 {
-    const char *listen = call_value(call, "listen"), *textfile = call_value(call, "textfile");
+    const char *listen = call_value(call, "listen"), *textfile = call_value(call, "textfile"),
+               *wrong;
+    struct gs_share_options *options;
 
     if (!call_has(call, "prometheus"))
         return call_wrong(
@@ -225,6 +218,8 @@ int command_export(const struct call *call)
         return call_wrong(call, "--listen and --textfile are two ways: choose one");
     if (textfile && !*textfile)
         return call_wrong(call, "--textfile takes the path of a file");
+    if ((wrong = command_share_options(&options)))
+        return command_complain("%s", wrong), COMMAND_WRONG;
     if (listen)
         return export_serve(call, listen);
     if (textfile)

@@ -101,16 +101,6 @@ static void add_holder(struct row *process, const struct gs_wire_report *report,
         process->holders[at] = holder;
 }
 
-/* A further question, while there is time. An error: no REPORT came. */
-static int ask_more(int fd, uint32_t index, uint32_t device, uint64_t deadline,
-                    union gs_wire_message *ret_answer, int *ret_pidfd)
-{
-    const struct gs_wire_query what = {.index = index, .device = device};
-    int error = gs_now_ns() < deadline ? ask_send(fd, &what) : -ETIMEDOUT;
-
-    return error ? error : ask_hear(fd, deadline, GS_WIRE_REPORT, ret_answer, ret_pidfd);
-}
-
 static void note_silence(struct row *row, int error)
 {
     if (error == -ETIMEDOUT)
@@ -119,7 +109,7 @@ static void note_silence(struct row *row, int error)
 }
 
 /* For whom it keeps what its program has freed. */
-static void find_holders(struct row *process, int fd, uint64_t deadline)
+static void find_holders(struct row *process, int fd)
 {
     union gs_wire_message answer;
     int error = 0;
@@ -127,7 +117,7 @@ static void find_holders(struct row *process, int fd, uint64_t deadline)
     for (uint32_t i = 0; !error && process->report.limbo && i < process->report.clients; i++) {
         int pidfd = -1;
 
-        error = ask_more(fd, i, 0, deadline, &answer, &pidfd);
+        error = ask(fd, i, 0, &answer, &pidfd);
         if (!error && answer.report.limbo_references)
             add_holder(process, &answer.report, pidfd);
         gs_fd_drop(pidfd);
@@ -136,7 +126,7 @@ static void find_holders(struct row *process, int fd, uint64_t deadline)
 }
 
 /* Of every device that it has had memory of; one row without figures where that is none. */
-static void add_figures(struct table *table, const struct row *process, int fd, uint64_t deadline)
+static void add_figures(struct table *table, const struct row *process, int fd)
 {
     union gs_wire_message answer = {.report = process->report};
     unsigned had = 0;
@@ -155,7 +145,7 @@ static void add_figures(struct table *table, const struct row *process, int fd, 
             row->seen_ns = gs_now_ns();
             row->is_first = had++ == 0;
         }
-        error = ask_more(fd, UINT32_MAX, device + 1, deadline, &answer, NULL);
+        error = ask(fd, UINT32_MAX, device + 1, &answer, NULL);
     }
     if (row)
         note_silence(row, error);
@@ -171,12 +161,6 @@ static void add_figures(struct table *table, const struct row *process, int fd, 
         snprintf(row->silent, sizeof row->silent,
                  "has had no memory by cuMemAlloc and the like, and has %s of others open",
                  show_size(process->report.opened.bytes).text);
-}
-
-static void add_answering(struct table *table, struct row *process, int fd, uint64_t deadline)
-{
-    find_holders(process, fd, deadline);
-    add_figures(table, process, fd, deadline);
 }
 
 /* One that was asked and is to be heard. */
@@ -195,13 +179,13 @@ struct search {
 
 static const struct row nobody = {.rate = -1, .slow_rate = -1, .is_first = true};
 
-static void hear(struct asked *asked, uint64_t deadline)
+static void hear(struct asked *asked)
 {
     struct row *row = &asked->row;
     union gs_wire_message answer = {.head = {0}};
 
     if (!asked->error)
-        asked->error = ask_hear(asked->fd, deadline, GS_WIRE_REPORT, &answer, NULL);
+        asked->error = ask_hear(asked->fd, ask_deadline(ANSWER_NS), GS_WIRE_REPORT, &answer, NULL);
     row->answers = !asked->error;
     if (!row->answers) {
         ask_silence(row->silent, sizeof row->silent, asked->error, &answer);
@@ -218,19 +202,21 @@ static void hear(struct asked *asked, uint64_t deadline)
 static void hear_all(void *arg)
 {
     struct search *search = arg;
-    uint64_t deadline = gs_now_ns() + ANSWER_NS;
 
+    ask_within(ANSWER_NS);
     for (unsigned i = 0; i < search->count; i++)
-        hear(&search->asked[i], deadline);
+        hear(&search->asked[i]);
     for (unsigned i = 0; i < search->count; i++) {
         struct asked *asked = &search->asked[i];
 
         if (i == 0 || asked->uid != asked[-1].uid)
-            deadline = gs_now_ns() + DETAILS_NS;
-        if (asked->row.answers)
-            add_answering(search->table, &asked->row, asked->fd, deadline);
-        else
+            ask_within(DETAILS_NS);
+        if (asked->row.answers) {
+            find_holders(&asked->row, asked->fd);
+            add_figures(search->table, &asked->row, asked->fd);
+        } else {
             add(search->table, &asked->row);
+        }
         close(asked->fd);
     }
     search->count = 0;
@@ -299,17 +285,18 @@ bool figures_find(struct table *table, long only, bool brokers)
 {
     /* It is the connections that this is for: what they answer is heard of all together. */
     static const struct ask_time time = {ANSWER_NS, ANSWER_NS};
-    struct gs_share_options options;
     struct search search = {.table = table, .brokers = brokers};
+    struct gs_share_options *options;
+    const char *wrong = command_share_options(&options);
     size_t kept = 0;
 
-    if (!command_share_options(&options))
-        return false;
+    if (wrong)
+        return command_complain("%s", wrong), false;
     search.asked = command_need(calloc(TOGETHER, sizeof *search.asked));
-    ask_each(&options, &time, add_listener, &search);
-    hear_all(&search);
+    ask_each(&time, add_listener, &search);
+    ask_aside(hear_all, &search);
     free(search.asked);
-    add_quiet(table, &options);
+    add_quiet(table, options);
     for (size_t i = 0; i < table->count; i++)
         if (!only || table->rows[i].who.pid == only)
             table->rows[kept++] = table->rows[i];

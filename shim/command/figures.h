@@ -84,7 +84,7 @@ struct gpu {
     bool is_numbered;     /* and in all others */
     uint64_t own, others; /* what this user's processes with the library have, and other users' */
     bool is_known;
-    struct doctor_nvml_memory memory;
+    struct nvml_memory memory;
 };
 
 /* From the first on by number; how many. */

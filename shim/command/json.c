@@ -4,7 +4,8 @@
 #include "core/base/printable.h"
 
 #include <string.h>
-#include <time.h>
+
+#include "shim/command/show.h"
 
 static void put_text(FILE *file, const char *text);
 
@@ -105,29 +106,22 @@ void json_bool(struct json *json, const char *key, bool is)
 
 void json_begin(struct json *json, bool rows)
 {
-    const time_t seconds = time(NULL);
-    char now[32] = "";
-    struct tm utc;
-
     if (!json)
         return;
-    if (gmtime_r(&seconds, &utc))
-        strftime(now, sizeof now, "%Y-%m-%dT%H:%M:%SZ", &utc);
     json_open(json, NULL, '{');
     json_text(json, "version", GS_VERSION);
-    json_text(json, "time", now);
+    json_text(json, "time", show_utc(time(NULL)).text);
     json->in_rows = rows;
     if (rows)
         json_open(json, "rows", '[');
 }
 
-bool json_end(struct json *json)
+void json_end(struct json *json)
 {
     if (!json)
-        return true;
+        return;
     if (json->in_rows)
         json_close(json, ']');
     json_close(json, '}');
     fputc('\n', json->file);
-    return fflush(json->file) == 0 && !ferror(json->file);
 }

@@ -35,7 +35,7 @@ void json_minus_one(struct json *json); /* of a list: none */
 void json_bool(struct json *json, const char *key, bool is);
 /* Whether all of it can be written as it is: it is UTF-8. */
 bool json_takes(const char *text);
-/* The end of what json_begin began, and of the line. False: it could not be written. */
-bool json_end(struct json *json);
+/* The end of what json_begin began, and of the line. */
+void json_end(struct json *json);
 
 #endif

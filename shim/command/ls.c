@@ -37,25 +37,16 @@ static bool is_same(const struct row *row, const struct gs_found *found)
 }
 
 /* What a process and its broker have is one: the process's word for who it is counts more. */
-static bool merge(struct listing *listing, const struct row *row)
+static void add(struct listing *listing, const struct row *row)
 {
-    for (size_t i = 0; i < listing->count; i++) {
-        struct row *other = &listing->rows[i];
-
+    for (struct row *other = listing->rows; other < listing->rows + listing->count; other++) {
         if (!is_same(other, &row->found))
             continue;
         if (row->who.pid)
             other->who = row->who;
         other->found.kept |= row->found.kept;
-        return true;
-    }
-    return false;
-}
-
-static void add(struct listing *listing, const struct row *row)
-{
-    if (merge(listing, row))
         return;
+    }
     listing->rows =
         command_room(listing->rows, listing->count, &listing->room, sizeof *listing->rows);
     listing->rows[listing->count++] = *row;
@@ -134,11 +125,7 @@ static void put_row(struct sheet *sheet, const struct row *row)
     sheet_put(sheet, "%s", show_size(found->size).text);
     sheet_put(sheet, "%s", found->kept ? "kept" : "-");
     sheet_put(sheet, "%s", show_age(found->age_ns).text);
-    if (who->pid)
-        sheet_put(sheet, "pid %ld (%s)%s%s", who->pid, who->name, who->place[0] ? " in " : "",
-                  who->place);
-    else
-        sheet_put(sheet, "(%s)", who->name);
+    sheet_put(sheet, who->pid ? "%s" : "(%s)", who->pid ? who_shown(who).text : who->name);
     sheet_put(sheet, "%s", found->naming.label);
 }
 
@@ -173,27 +160,23 @@ static void write_row(struct json *json, const struct row *row)
     json_close(json, '}');
 }
 
-static bool tell(const struct listing *listing, struct json *json)
+static void tell(const struct listing *listing, struct json *json)
 {
     struct sheet sheet = {.columns = columns, .count = sizeof columns / sizeof *columns};
-    bool well;
 
     if (listing->count > 0)
         qsort(listing->rows, listing->count, sizeof *listing->rows, by_name);
     for (size_t i = 0; i < listing->count; i++)
         json ? write_row(json, &listing->rows[i]) : put_row(&sheet, &listing->rows[i]);
-    well = json ? json_end(json) : sheet_say(&sheet);
+    json ? json_end(json) : sheet_say(&sheet);
     sheet_free(&sheet);
-    return well;
 }
 
 void ls_names(void (*each)(void *arg, const char *name, const char *process), void *arg)
 {
-    struct gs_share_options options;
     struct listing listing = {0};
 
-    if (command_share_options(&options))
-        ask_each(&options, NULL, list_one, &listing);
+    ask_each(NULL, list_one, &listing);
     for (size_t i = 0; i < listing.count; i++)
         each(arg, listing.rows[i].found.naming.name, listing.rows[i].who.name);
     free(listing.rows);
@@ -201,15 +184,11 @@ void ls_names(void (*each)(void *arg, const char *name, const char *process), vo
 
 int command_ls(const struct call *call)
 {
-    struct gs_share_options options;
     struct listing listing = {.only = call->argc ? call->argv[0] : NULL};
-    const char *wrong;
-    bool well;
+    const char *wrong = ask_each(NULL, list_one, &listing);
+    const bool well = !listing.silent && !ask_left_out();
 
-    if (!command_share_options(&options))
-        return COMMAND_WRONG;
-    wrong = ask_each(&options, NULL, list_one, &listing);
-    well = tell(&listing, call_json(call, true)) && !listing.silent && !ask_left_out();
+    tell(&listing, call_json(call, true));
     if (wrong)
         command_complain("%s", wrong);
     else if (listing.only && !listing.count)

@@ -120,13 +120,15 @@ const struct gs_config *command_config(void)
     return &config;
 }
 
-bool command_share_options(struct gs_share_options *options)
+const char *command_share_options(struct gs_share_options **ret)
 {
-    *options = (struct gs_share_options){.enable = true, .is_broker = true};
-    if (share_options_fill(options, command_config()))
-        return true;
-    command_complain("share.dir is too long for a socket; choose a shorter path");
-    return false;
+    static struct gs_share_options options;
+
+    options = (struct gs_share_options){.enable = true, .is_broker = true};
+    *ret = &options;
+    return share_options_fill(&options, command_config())
+               ? NULL
+               : "share.dir is too long for a socket; choose a shorter path";
 }
 
 int command_version(const struct call *call)
@@ -137,10 +139,10 @@ int command_version(const struct call *call)
     library_find(path);
     json = call_json(call, false);
     json_text(json, "library", path[0] ? path : NULL);
-    if (json)
-        return json_end(json) ? COMMAND_WELL : COMMAND_WRONG;
-    command_say("gpushim %s", GS_VERSION);
-    if (path[0])
+    json_end(json);
+    if (!json)
+        command_say("gpushim %s", GS_VERSION);
+    if (!json && path[0])
         command_say("library %s", path);
     return COMMAND_WELL;
 }

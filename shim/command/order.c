@@ -35,11 +35,23 @@ void order_each(struct order *order)
 {
     /* Who is at giving back takes its time. */
     static const struct ask_time time = {15 * GS_NS_PER_S, 30 * GS_NS_PER_S};
+    const char *wrong = ask_each(order->time ? order->time : &time, look_at, order);
 
-    ask_each(order->options, order->time ? order->time : &time, look_at, order);
-    if (order->only && !order->found && !order->if_there)
+    order->failed |= wrong != NULL;
+    if (wrong)
+        command_complain("%s", wrong);
+    else if (order->only && !order->found && !order->if_there)
         ask_complain_of_absent(order->only, order->json);
     order->failed |= order->only ? !order->found && !order->if_there : ask_left_out();
+}
+
+int order_run(struct order *order, const struct call *call)
+{
+    order->only = call_pid(call, 0);
+    order->json = call_json(call, true);
+    order_each(order);
+    json_end(order->json);
+    return order->failed ? COMMAND_WRONG : COMMAND_WELL;
 }
 
 bool order_ask(int fd, union gs_wire_message *message, struct gs_wire_done *ret_done,
@@ -59,28 +71,32 @@ bool order_ask(int fd, union gs_wire_message *message, struct gs_wire_done *ret_
     return true;
 }
 
-void order_say(struct order *order, const struct who *who, const char *silent,
-               order_write_fn *write, const void *answer, const char *format, ...)
+bool order_begins(struct order *order, const struct who *who, const char *silent)
+{
+    json_open(order->json, NULL, '{');
+    who_write(order->json, who);
+    if (!silent[0])
+        return true;
+    order->failed = true;
+    json_text(order->json, "silent", silent);
+    json_close(order->json, '}');
+    if (!order->json)
+        command_complain("%s: %s", who_shown(who).text, silent);
+    return false;
+}
+
+void order_ends(struct order *order, const struct who *who, const char *format, ...)
 {
     char text[1024];
     va_list arguments;
 
-    order->failed |= silent[0] != 0;
-    if (order->json) {
-        json_open(order->json, NULL, '{');
-        who_write(order->json, who);
-        if (!silent[0])
-            write(order->json, answer);
-        json_text(order->json, "silent", silent[0] ? silent : NULL);
-        json_close(order->json, '}');
-    } else if (silent[0]) {
-        command_complain("%s: %s", who_shown(who).text, silent);
-    } else {
-        va_start(arguments, format);
-        vsnprintf(text, sizeof text, format, arguments);
-        va_end(arguments);
+    json_text(order->json, "silent", NULL);
+    json_close(order->json, '}');
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    if (!order->json)
         command_say("%s: %s", who_shown(who).text, text);
-    }
 }
 
 /* ---- Trim ------------------------------------------------------------------------------------ */
@@ -111,60 +127,35 @@ static int64_t ask_back(int fd, const unsigned char uuid[16], uint32_t request,
     return error;
 }
 
-struct gave {
-    unsigned device;
-    int64_t bytes;
-};
-
-static void write_given(struct json *json, const void *answer)
-{
-    const struct gave *gave = answer;
-
-    json_number(json, "device", gave->device);
-    json_number(json, "given_bytes", (uint64_t)gave->bytes);
-}
-
 /* Of each device that it keeps something of. */
 static void trim(struct order *order, const struct who *who, int fd, const char *silent)
 {
-    union gs_wire_message answer, given_answer;
+    union gs_wire_message answer;
     char reason[128] = "";
 
     if (silent[0])
-        order_say(order, who, silent, write_given, NULL, "%s", "");
-    for (struct gave gave = {0}; !silent[0] && !reason[0] && gave.device < DEVICES_MOST;
-         gave.device++) {
+        order_begins(order, who, silent);
+    for (unsigned device = 0; !silent[0] && !reason[0] && device < DEVICES_MOST; device++) {
         const struct gs_figures *figures = &answer.report.figures;
-        int error = ask(fd, UINT32_MAX, gave.device, &answer, NULL);
+        int64_t given = ask(fd, UINT32_MAX, device, &answer, NULL);
 
-        gave.bytes = 0;
-        if (error) {
-            ask_order_silence(reason, sizeof reason, error, &answer);
-        } else {
-            if (!answer.report.has_figures)
-                return;
-            if (!figures->cached && !figures->ordered && !figures->retired)
-                continue;
-            gave.bytes = ask_back(fd, figures->uuid, gave.device + 1, &given_answer);
-            if (gave.bytes < 0)
-                ask_order_silence(reason, sizeof reason, (int)gave.bytes, &given_answer);
-        }
-        order_say(order, who, reason, write_given, &gave, "gave %s of GPU %u back",
-                  show_size((uint64_t)gave.bytes).text, gave.device);
+        if (given == 0 && !answer.report.has_figures)
+            return;
+        if (given == 0 && !figures->cached && !figures->ordered && !figures->retired)
+            continue;
+        if (given == 0)
+            given = ask_back(fd, figures->uuid, device + 1, &answer);
+        if (given < 0)
+            ask_order_silence(reason, sizeof reason, (int)given, &answer);
+        if (!order_begins(order, who, reason))
+            return;
+        json_number(order->json, "device", device);
+        json_number(order->json, "given_bytes", (uint64_t)given);
+        order_ends(order, who, "gave %s of GPU %u back", show_size((uint64_t)given).text, device);
     }
 }
 
 int command_trim(const struct call *call)
 {
-    struct gs_share_options options;
-    struct order order = {.options = &options, .tell = trim};
-
-    if (strcmp(call->argv[0], "all") != 0 && (order.only = call_pid(call, call->argv[0])) <= 0)
-        return COMMAND_USAGE;
-    if (!command_share_options(&options))
-        return COMMAND_WRONG;
-    order.json = call_json(call, true);
-    order_each(&order);
-    json_end(order.json);
-    return order.failed ? COMMAND_WRONG : COMMAND_WELL;
+    return order_run(&(struct order){.tell = trim}, call);
 }

@@ -9,7 +9,6 @@
 #include "shim/command/command.h"
 
 struct order {
-    const struct gs_share_options *options;
     long only;     /* 0: all */
     bool if_there; /* that one may be absent */
     bool found, failed;
@@ -22,15 +21,16 @@ struct order {
 
 /* Tells those that are meant; an absent one is complained of. */
 void order_each(struct order *order);
+/* All of it, of a command that tells the process that it was given, or all. */
+int order_run(struct order *order, const struct call *call);
 /* Tells the process (message->order), and hears one answer. False, and why in ret_reason: there is
  * none. */
 bool order_ask(int fd, union gs_wire_message *message, struct gs_wire_done *ret_done,
                char *ret_reason, size_t size);
-/* What came of it, as `format` has it, or in JSON as `write` has it of the answer; or that nothing
- * did, if `silent` says why. */
-typedef void order_write_fn(struct json *json, const void *answer);
-void order_say(struct order *order, const struct who *who, const char *silent,
-               order_write_fn *write, const void *answer, const char *format, ...)
-    __attribute__((format(printf, 6, 7)));
+/* What came of it. False, and said: nothing did, as `silent` says; "": members of JSON may follow,
+ * and then order_ends, which has the same as text. */
+bool order_begins(struct order *order, const struct who *who, const char *silent);
+void order_ends(struct order *order, const struct who *who, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
 
 #endif

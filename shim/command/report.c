@@ -7,7 +7,6 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "core/base/text.h"
 #include "shim/command/command.h"
@@ -34,14 +33,9 @@ static struct shown time_text(uint64_t ns)
 
 static void print_begin(const struct trace *trace)
 {
-    time_t seconds = (time_t)(trace->header.realtime_ns / 1000000000);
-    char when[32] = "";
-    struct tm utc;
-
-    if (gmtime_r(&seconds, &utc))
-        strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%SZ", &utc);
     command_say("program     %s, pid %d, recorded from %s on for %s", trace->header.program,
-                trace->header.pid, when, time_text(trace->duration_ns).text);
+                trace->header.pid, show_utc((time_t)(trace->header.realtime_ns / 1000000000)).text,
+                time_text(trace->duration_ns).text);
     command_say("events      %zu of %u thread%s; the program waited %s for the file", trace->count,
                 trace->threads, trace->threads == 1 ? "" : "s", time_text(trace->waited_ns).text);
 }
@@ -279,13 +273,23 @@ bool report_frame(const struct report *report, const struct trace_event *event, 
 
 /* ---- As JSON -------------------------------------------------------------------------------- */
 
+void report_write_stack(struct json *json, const char *key, const struct report *report,
+                        const struct trace_event *event)
+{
+    char text[TRACE_FRAME_SIZE];
+
+    json_open(json, key, '[');
+    for (unsigned n = 0; report_frame(report, event, n, text); n++)
+        json_text(json, NULL, text);
+    json_close(json, ']');
+}
+
 static void write_holders(struct json *json, const char *key, const struct report *report,
                           unsigned device, size_t event)
 {
     size_t count = 0;
     struct trace_holder *holders =
         event == TRACE_NEVER ? NULL : trace_holders(&report->memory, device, event, &count);
-    char text[TRACE_FRAME_SIZE];
 
     json_open(json, key, '[');
     for (size_t i = 0; i < count && i < REPORT_TOP; i++) {
@@ -295,10 +299,7 @@ static void write_holders(struct json *json, const char *key, const struct repor
         json_number(json, "first_ns", holders[i].first->at_ns);
         json_number(json, "last_ns", holders[i].last->at_ns);
         json_bool(json, "by_size", !holders[i].first->frame_count);
-        json_open(json, "stack", '[');
-        for (unsigned n = 0; report_frame(report, holders[i].first, n, text); n++)
-            json_text(json, NULL, text);
-        json_close(json, ']');
+        report_write_stack(json, "stack", report, holders[i].first);
         json_close(json, '}');
     }
     json_close(json, ']');

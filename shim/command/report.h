@@ -29,6 +29,10 @@ const char *report_missing(const struct report *report);
 bool report_frame(const struct report *report, const struct trace_event *event, unsigned n,
                   char ret_text[TRACE_FRAME_SIZE]);
 
+/* All of them, as a list; `key` as json_open has it. */
+void report_write_stack(struct json *json, const char *key, const struct report *report,
+                        const struct trace_event *event);
+
 /* The rows, as members of an object. */
 void report_write(struct json *json, const struct report *report);
 

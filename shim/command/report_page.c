@@ -80,18 +80,6 @@ static int by_stack(const void *a, const void *b)
     return x->stack < y->stack ? -1 : x->stack > y->stack;
 }
 
-static void write_stack(struct page *page, const struct trace_event *event)
-{
-    char text[TRACE_FRAME_SIZE];
-
-    json_open(&page->json, NULL, '[');
-    for (unsigned i = 0; i < event->frame_count; i++) {
-        trace_frame_text(page->report->modules, trace_frame(event, i), text);
-        json_text(&page->json, NULL, text);
-    }
-    json_close(&page->json, ']');
-}
-
 static void write_stacks(struct page *page)
 {
     const struct trace_memory *memory = &page->report->memory;
@@ -106,7 +94,8 @@ static void write_stacks(struct page *page)
         if (!block->stack || block->size < page->smallest)
             continue;
         if (block->stack != last) {
-            write_stack(page, &page->report->trace.events[block->from]);
+            report_write_stack(&page->json, NULL, page->report,
+                               &page->report->trace.events[block->from]);
             count++;
         }
         last = block->stack;

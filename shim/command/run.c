@@ -117,28 +117,13 @@ static uint64_t were_set; /* by index in gs_options */
 static void complain_of_name(const char *before, struct gs_text text)
 {
     const struct gs_option *meant = gs_option_meant(text, NULL);
-    char quoted[GS_QUOTE_SIZE], name[GS_OPTION_NAME_SIZE];
+    char quoted[GS_QUOTE_SIZE], name[GS_OPTION_NAME_SIZE] = "";
 
-    gs_quote(text, quoted);
-    if (!meant) {
-        command_complain("%sno option has the name %s; 'gpushim config' lists them", before,
-                         quoted);
-        return;
-    }
-    gs_option_name(meant, name);
-    command_complain("%sno option has the name %s; did you mean %s?", before, quoted, name);
-}
-
-/* Of the checked value. */
-static bool set(const struct gs_option *option, const char *value)
-{
-    char variable[GS_OPTION_NAME_SIZE];
-
-    gs_option_variable(option, variable);
-    if (setenv(variable, value, 1) != 0)
-        return command_complain("%s: %m", variable), false;
-    were_set |= UINT64_C(1) << (option - gs_options);
-    return true;
+    if (meant)
+        gs_option_name(meant, name);
+    command_complain("%sno option has the name %s; %s%s%s", before, gs_quote(text, quoted),
+                     meant ? "did you mean " : "'gpushim config' lists them", name,
+                     meant ? "?" : "");
 }
 
 static bool check(const char *before, const struct gs_option *option, const char *value,
@@ -195,13 +180,20 @@ const struct gs_option *run_option_read(const char *before, const char *text, st
     return check(before, option, *ret_value, ret) ? option : NULL;
 }
 
-static bool run_option_set(const char *text)
+static bool set(const char *text)
 {
     static struct gs_config config;
+    char variable[GS_OPTION_NAME_SIZE];
     const char *value;
     const struct gs_option *option = run_option_read("-o: ", text, &config, &value);
 
-    return option && set(option, value);
+    if (!option)
+        return false;
+    gs_option_variable(option, variable);
+    if (setenv(variable, value, 1) != 0)
+        return command_complain("%s: %m", variable), false;
+    were_set |= UINT64_C(1) << (option - gs_options);
+    return true;
 }
 
 static void run_option_print(void)
@@ -221,34 +213,25 @@ static void run_option_print(void)
 /* FILE of --record, as the library takes it: wherever the program runs. */
 static bool record_to(const char *file)
 {
-    char folder[PATH_MAX], option[2 * PATH_MAX + 16];
+    char folder[PATH_MAX] = "", option[2 * PATH_MAX + 16];
 
-    if (file[0] == '/')
-        snprintf(option, sizeof option, "record=%s", file);
-    else if (*file && getcwd(folder, sizeof folder))
-        snprintf(option, sizeof option, "record=%s/%s", folder, file);
-    else
+    if (!*file || (file[0] != '/' && !getcwd(folder, sizeof folder)))
         return command_complain("--record: the file's name is missing"), false;
-    return run_option_set(option);
-}
-
-static bool record_stacks(const char *frames)
-{
-    char option[64];
-
-    snprintf(option, sizeof option, "record_stacks=%.40s", frames);
-    return run_option_set(option);
+    snprintf(option, sizeof option, "record=%s%s%s", folder, folder[0] ? "/" : "", file);
+    return set(option);
 }
 
 /* False, and said: it cannot be. */
 static bool take_option(const struct given *given)
 {
     const char *option = given->option->name;
+    char stacks[64];
 
     if (strcmp(option, "set") == 0)
-        return run_option_set(given->value);
+        return set(given->value);
+    snprintf(stacks, sizeof stacks, "record_stacks=%.40s", given->value);
     if (strcmp(option, "record-stacks") == 0)
-        return record_stacks(given->value);
+        return set(stacks);
     return strcmp(option, "print") == 0 || record_to(given->value);
 }
 

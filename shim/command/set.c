@@ -29,8 +29,6 @@ static uint64_t number_of(const struct gs_option *option, const struct gs_config
 
     if (option->type == GS_OPTION_ENUM)
         memcpy(&word, field, sizeof word);
-    else if (option->type == GS_OPTION_BOOL)
-        word = *(const bool *)field;
     else if (option->type == GS_OPTION_AMOUNT)
         number = amount->percent ? GS_CONFIG_PERCENT + amount->percent : amount->bytes;
     else
@@ -47,9 +45,7 @@ static void text_of(const struct gs_option *option, uint64_t number, char ret[GS
 
     while (option->type == GS_OPTION_ENUM && option->words[words])
         words++;
-    if (option->type == GS_OPTION_BOOL) {
-        *(bool *)field = number != 0;
-    } else if (option->type == GS_OPTION_ENUM) {
+    if (option->type == GS_OPTION_ENUM) {
         word = number < words ? (unsigned)number : 0;
         memcpy(field, &word, sizeof word);
     } else if (option->type == GS_OPTION_AMOUNT) {
@@ -66,42 +62,32 @@ static void text_of(const struct gs_option *option, uint64_t number, char ret[GS
 
 /* ---- The process ---------------------------------------------------------------------------- */
 
-struct told {
-    char name[GS_OPTION_NAME_SIZE], before[GS_VALUE_SIZE], after[GS_VALUE_SIZE];
-};
-
-static void write_it(struct json *json, const void *answer)
-{
-    const struct told *told = answer;
-
-    json_text(json, "option", told->name);
-    json_text(json, "before", told->before);
-    json_text(json, "after", told->after);
-}
-
 static void tell_it(struct order *order, const struct who *who, int fd, const char *silent)
 {
     const struct setting *setting = (const struct setting *)order;
     union gs_wire_message message;
     struct gs_wire_done done = {.more = 0};
-    char reason[128] = "";
-    struct told told;
+    char reason[128] = "", name[GS_OPTION_NAME_SIZE], before[GS_VALUE_SIZE], after[GS_VALUE_SIZE];
 
-    gs_option_name(setting->option, told.name);
+    gs_option_name(setting->option, name);
     gs_wire_start(&message, GS_WIRE_ORDER, 1);
     message.order.kind = GS_ORDER_SET;
     message.order.value = number_of(setting->option, setting->config);
-    snprintf(message.order.name, sizeof message.order.name, "%s", told.name);
+    snprintf(message.order.name, sizeof message.order.name, "%s", name);
     if (!silent[0] && order_ask(fd, &message, &done, reason, sizeof reason)) {
         if (done.outcome == GS_SET_UNKNOWN)
-            snprintf(reason, sizeof reason, "does not change %s while it runs", told.name);
+            snprintf(reason, sizeof reason, "does not change %s while it runs", name);
         else if (done.outcome != GS_SET_DONE)
-            snprintf(reason, sizeof reason, "does not take this value for %s", told.name);
+            snprintf(reason, sizeof reason, "does not take this value for %s", name);
     }
-    text_of(setting->option, done.set.before, told.before);
-    text_of(setting->option, done.set.after, told.after);
-    order_say(order, who, silent[0] ? silent : reason, write_it, &told, "%s %s -> %s", told.name,
-              told.before, told.after);
+    if (!order_begins(order, who, silent[0] ? silent : reason))
+        return;
+    text_of(setting->option, done.set.before, before);
+    text_of(setting->option, done.set.after, after);
+    json_text(order->json, "option", name);
+    json_text(order->json, "before", before);
+    json_text(order->json, "after", after);
+    order_ends(order, who, "%s %s -> %s", name, before, after);
 }
 
 /* ---- The command ---------------------------------------------------------------------------- */
@@ -133,17 +119,11 @@ static bool can_change(const struct gs_option *option)
 int command_set(const struct call *call)
 {
     static struct gs_config config;
-    struct gs_share_options options;
-    struct setting setting = {.order = {.options = &options, .tell = tell_it}, .config = &config};
+    struct setting setting = {.order = {.tell = tell_it}, .config = &config};
     const char *value;
 
-    if ((setting.order.only = call_pid(call, call->argv[0])) <= 0)
-        return COMMAND_USAGE;
     setting.option = run_option_read("", call->argv[1], &config, &value);
-    if (!setting.option || !can_change(setting.option) || !command_share_options(&options))
+    if (!setting.option || !can_change(setting.option))
         return COMMAND_WRONG;
-    setting.order.json = call_json(call, true);
-    order_each(&setting.order);
-    json_end(setting.order.json);
-    return setting.order.failed ? COMMAND_WRONG : COMMAND_WELL;
+    return order_run(&setting.order, call);
 }

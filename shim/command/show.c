@@ -48,6 +48,16 @@ struct shown show_age(uint64_t ns)
     return shown;
 }
 
+struct shown show_utc(time_t seconds)
+{
+    struct shown shown = {""};
+    struct tm utc;
+
+    if (gmtime_r(&seconds, &utc))
+        strftime(shown.text, sizeof shown.text, "%Y-%m-%dT%H:%M:%SZ", &utc);
+    return shown;
+}
+
 struct shown show_uuid(const char *kind, const unsigned char uuid[16])
 {
     struct shown shown;
@@ -119,6 +129,24 @@ size_t show_line(const char *text, size_t columns)
     return length ? length : most;
 }
 
+unsigned show_wrapped(const char *first, const char *text, size_t columns, bool says)
+{
+    const size_t indent = strlen(first);
+    unsigned lines = 0;
+
+    do {
+        const size_t length = show_line(text, columns - indent);
+
+        if (says)
+            command_say("%*s%.*s", lines ? (int)indent : -(int)indent, lines ? "" : first,
+                        (int)length, text);
+        lines++;
+        text += length;
+        text += *text == ' ' || *text == '\n';
+    } while (*text);
+    return lines;
+}
+
 size_t show_cut(const char *text, size_t columns, char *ret, size_t size)
 {
     const char *dots = columns >= 3 ? "..." : "";
@@ -150,32 +178,21 @@ static void add(struct sheet *sheet, char *cell)
     sheet->cells[sheet->used++] = cell;
 }
 
-static void put(struct sheet *sheet, const char *format, va_list arguments)
+void sheet_put(struct sheet *sheet, const char *format, ...)
 {
     char text[LINE_MOST], shown[LINE_MOST];
+    va_list arguments;
 
+    va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
     gs_printable(text, strlen(text), shown, sizeof shown);
     add(sheet, command_need(strdup(shown)));
 }
 
-void sheet_put(struct sheet *sheet, const char *format, ...)
+void sheet_end_row(struct sheet *sheet)
 {
-    va_list arguments;
-
-    va_start(arguments, format);
-    put(sheet, format, arguments);
-    va_end(arguments);
-}
-
-void sheet_line(struct sheet *sheet, const char *format, ...)
-{
-    va_list arguments;
-
     add(sheet, NULL);
-    va_start(arguments, format);
-    put(sheet, format, arguments);
-    va_end(arguments);
 }
 
 /* The widths, and 0 of those that have gone; without that of the last one, which gets what is
@@ -257,17 +274,15 @@ void sheet_print(const struct sheet *sheet, unsigned width,
 
 static void say(void *arg, const char *text)
 {
-    *(bool *)arg &= command_say("%s", text) == COMMAND_WELL;
+    command_say("%s", text);
 }
 
-bool sheet_say(const struct sheet *sheet)
+void sheet_say(const struct sheet *sheet)
 {
     unsigned columns, lines;
-    bool well = true;
 
     show_terminal(0, &columns, &lines);
-    sheet_print(sheet, columns, say, &well);
-    return well;
+    sheet_print(sheet, columns, say, NULL);
 }
 
 void sheet_free(struct sheet *sheet)

@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <time.h>
 
 /* Text that is there as long as the statement that asks for it. */
 struct shown {
@@ -17,6 +18,9 @@ struct shown show_size(uint64_t bytes);
 /* "59 s", "12 min", "47 h", "5 d". */
 struct shown show_age(uint64_t ns);
 
+/* "2026-11-23T21:29:15Z". */
+struct shown show_utc(time_t seconds);
+
 /* "GPU-00112233-4455-...", as nvidia-smi and NVML have it; `kind` is GPU, or MIG for a part of
  * one. */
 struct shown show_uuid(const char *kind, const unsigned char uuid[16]);
@@ -24,6 +28,9 @@ struct shown show_uuid(const char *kind, const unsigned char uuid[16]);
 /* The bytes of its first line, where lines have so many at most and end at a blank if they can; a
  * blank, or a newline, comes behind them. */
 size_t show_line(const char *text, size_t columns);
+/* The lines that printable text takes behind `first`, below whose end the others begin; they go to
+ * standard output if `says`. */
+unsigned show_wrapped(const char *first, const char *text, size_t columns, bool says);
 /* What of the text fits, with "..." where some does not; the columns it takes. */
 size_t show_cut(const char *text, size_t columns, char *ret, size_t size);
 
@@ -47,13 +54,14 @@ struct sheet {
 /* The next cell, row by row; it is made printable. */
 void sheet_put(struct sheet *sheet, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* A line between rows. */
-void sheet_line(struct sheet *sheet, const char *format, ...) __attribute__((format(printf, 2, 3)));
+#define sheet_line(sheet, ...) (sheet_end_row(sheet), sheet_put(sheet, __VA_ARGS__))
+void sheet_end_row(struct sheet *sheet);
 /* The head, unless there is nothing, and the rows, each without its newline; `width` 0: as wide as
  * they are. */
 void sheet_print(const struct sheet *sheet, unsigned width,
                  void (*line)(void *arg, const char *text), void *arg);
-/* On standard output, as wide as that is. False: it cannot be written. */
-bool sheet_say(const struct sheet *sheet);
+/* On standard output, as wide as that is. */
+void sheet_say(const struct sheet *sheet);
 void sheet_free(struct sheet *sheet);
 
 #endif

@@ -94,18 +94,10 @@ static const struct {
                            {"that the driver did not unmap", "refused_bytes"},
                            {"of the program's own", "own_bytes"}};
 
-struct told {
-    struct gs_wire_done done;
-    uint64_t took_ns;
-};
-
-static void write_it(struct json *json, const void *answer)
+static void write_it(struct json *json, const struct gs_asleep_for *sleep, uint64_t took_ns)
 {
-    const struct told *told = answer;
-    const struct gs_asleep_for *sleep = &told->done.sleep;
-
     json_text(json, "state", sleep->ns ? "asleep" : "awake");
-    json_number(json, "took_ns", told->took_ns);
+    json_number(json, "took_ns", took_ns);
     json_number(json, "away_bytes", sleep->away);
     json_number(json, "kept_bytes", sleep->copied);
     for (int i = 0; i < GS_SLEEP_STAYS; i++)
@@ -134,21 +126,21 @@ static void tell_it(struct order *order, const struct who *who, int fd, const ch
 {
     struct sleeping *sleeping = (struct sleeping *)order;
     const uint64_t began = gs_now_ns();
-    struct told told = {.took_ns = 0};
-    const struct gs_asleep_for *sleep = &told.done.sleep;
-    char reason[sizeof told.done.text], sizes[320] = "";
+    struct gs_wire_done done = {.more = 0};
+    uint64_t *took_ns = &sleeping->target->took_ns;
+    char reason[sizeof done.text], sizes[320] = "";
 
     snprintf(reason, sizeof reason, "%s", silent);
     if (!silent[0])
-        have_it(fd, sleeping, &told.done, reason, sizeof reason);
-    sleeping->target->took_ns += gs_now_ns() - began;
-    told.took_ns = sleeping->target->took_ns;
-    if (is_half(sleeping->verb) && !reason[0])
+        have_it(fd, sleeping, &done, reason, sizeof reason);
+    *took_ns += gs_now_ns() - began;
+    if ((is_half(sleeping->verb) && !reason[0]) || !order_begins(order, who, reason))
         return;
-    if (sleep->ns)
-        put_sizes(sleep, sizes, sizeof sizes);
-    order_say(order, who, reason, write_it, &told, "%s, in %.2f s%s",
-              sleep->ns ? "asleep" : "awake", (double)told.took_ns / 1e9, sizes);
+    if (done.sleep.ns)
+        put_sizes(&done.sleep, sizes, sizeof sizes);
+    write_it(order->json, &done.sleep, *took_ns);
+    order_ends(order, who, "%s, in %.2f s%s", done.sleep.ns ? "asleep" : "awake",
+               (double)*took_ns / 1e9, sizes);
 }
 
 /* False: it was not done, which was said. */
@@ -241,28 +233,31 @@ static bool is_group(const char *word)
 
 /* Those that have not failed: all, or those whose work has ended, or has not. */
 enum those { ALL, AT_REST, AT_WORK };
+static bool is_of(const struct sleeping *sleeping, size_t i, enum those those)
+{
+    const struct target *target = &sleeping->targets[i];
+
+    return target->first == i && target->goes_on &&
+           (those == ALL || target->works == (those == AT_WORK));
+}
+
 static bool order_those(struct sleeping *sleeping, enum those those, enum gs_sleep_verb verb)
 {
     bool well = true;
 
-    for (size_t i = 0; i < sleeping->count; i++) {
-        struct target *target = &sleeping->targets[i];
-
-        if (target->first == i && target->goes_on &&
-            (those == ALL || target->works == (those == AT_WORK)))
-            well &= order_one(sleeping, target, verb);
-    }
+    for (size_t i = 0; i < sleeping->count; i++)
+        if (is_of(sleeping, i, those))
+            well &= order_one(sleeping, &sleeping->targets[i], verb);
     return well;
 }
 
-static size_t count_those(const struct sleeping *sleeping, bool at_work)
+static bool has_any(const struct sleeping *sleeping, enum those those)
 {
-    size_t count = 0;
+    size_t i = 0;
 
-    for (size_t i = 0; i < sleeping->count; i++)
-        count += sleeping->targets[i].first == i && sleeping->targets[i].goes_on &&
-                 sleeping->targets[i].works == at_work;
-    return count;
+    while (i < sleeping->count && !is_of(sleeping, i, those))
+        i++;
+    return i < sleeping->count;
 }
 
 /*
@@ -278,12 +273,12 @@ static bool stop_targets(struct sleeping *sleeping)
 
     sleeping->timeout_ns = STOPS_NS;
     well = order_those(sleeping, ALL, GS_SLEEP_STOPS);
-    while (count_those(sleeping, true) > 0 && gs_now_ns() < end) {
+    while (has_any(sleeping, AT_WORK) && gs_now_ns() < end) {
         well &= order_those(sleeping, AT_WORK, GS_SLEEP_STOPS);
-        if (count_those(sleeping, true) == 0)
+        if (!has_any(sleeping, AT_WORK))
             break;
         sleeping->timeout_ns = PASSES_NS;
-        if (count_those(sleeping, false) > 0) {
+        if (has_any(sleeping, AT_REST)) {
             well &= order_those(sleeping, AT_REST, GS_SLEEP_PASSES);
             rested_ns = gs_now_ns();
         } else if (gs_now_ns() - rested_ns > STUCK_NS) {
@@ -339,7 +334,7 @@ static bool order_words(struct sleeping *sleeping, const struct call *call, int 
         if (is_group(call->argv[i]))
             well &= add_groups(sleeping, call->argv[i], i);
         else
-            add_target(sleeping, call_pid(call, call->argv[i]), i, false);
+            add_target(sleeping, call_pid(call, i), i, false);
     well &= order_targets(sleeping, verb);
     for (int i = n; well && i < n + count; i++)
         well = has_found(sleeping, call, i);
@@ -347,18 +342,14 @@ static bool order_words(struct sleeping *sleeping, const struct call *call, int 
 }
 
 /* Of all: the options, and what is asked. COMMAND_WELL: it can begin. */
-static int begin(const struct call *call, struct sleeping *ret, struct gs_share_options *options)
+static int begin(const struct call *call, struct sleeping *ret)
 {
     const char *to = call_value(call, "to"), *discard = call_value(call, "discard");
     char path[PATH_MAX];
 
-    *ret =
-        (struct sleeping){.order = {.options = options, .tell = tell_it}, .timeout_ns = TIMEOUT_NS};
+    *ret = (struct sleeping){.order = {.tell = tell_it}, .timeout_ns = TIMEOUT_NS};
     if (!call_seconds(call, "timeout", 0, &ret->timeout_ns))
         return COMMAND_USAGE;
-    for (int i = 0; i < call->argc; i++)
-        if (!is_group(call->argv[i]) && call_pid(call, call->argv[i]) <= 0)
-            return COMMAND_USAGE;
     if (to && !realpath(to, path)) {
         command_complain("%s: %s", to, strerror(errno));
         return COMMAND_WRONG;
@@ -373,16 +364,15 @@ static int begin(const struct call *call, struct sleeping *ret, struct gs_share_
         snprintf(ret->discard, sizeof ret->discard, "%s", discard) >= (int)sizeof ret->discard)
         return call_wrong(call, "--discard takes a tag of up to %zu characters",
                           sizeof ret->discard - 1);
-    return command_share_options(options) ? COMMAND_WELL : COMMAND_WRONG;
+    return COMMAND_WELL;
 }
 
 /* All words; of a swap the second one wakes, and does not where the first does not sleep. */
 static int order_all(const struct call *call, enum gs_sleep_verb verb, bool swaps)
 {
-    struct gs_share_options options;
     struct sleeping sleeping;
     bool well;
-    int status = begin(call, &sleeping, &options);
+    int status = begin(call, &sleeping);
 
     if (status != COMMAND_WELL)
         return status;

@@ -135,17 +135,15 @@ void stats_sheet(const struct table *table, struct sheet *ret)
 }
 
 /* Of one alone that is not there the caller complains. */
-static bool print_table(const struct table *table, bool one)
+static void print_table(const struct table *table, bool one)
 {
     struct sheet sheet;
-    bool well;
 
     stats_sheet(table, &sheet);
-    well = sheet_say(&sheet);
+    sheet_say(&sheet);
     sheet_free(&sheet);
     if (!table->count && !one)
         command_say("no process with the library that this user may see");
-    return well;
 }
 
 static void write_holders(struct json *json, const struct row *row)
@@ -195,13 +193,13 @@ static void write_row(struct json *json, const struct row *row)
     json_close(json, '}');
 }
 
-static bool tell_table(const struct table *table, const struct call *call)
+static void tell_table(const struct table *table, const struct call *call)
 {
     struct json *json = call_json(call, true);
 
     for (size_t i = 0; json && i < table->count; i++)
         write_row(json, &table->rows[i]);
-    return json ? json_end(json) : print_table(table, call->argc > 0);
+    json ? json_end(json) : print_table(table, call->argc > 0);
 }
 
 /* ---- The commands --------------------------------------------------------------------------- */
@@ -215,8 +213,9 @@ static int watch(const struct call *call, long only, uint64_t every_ns)
     for (;;) {
         well = figures_find(&table, only, false);
         stats_rates(&table, &before);
-        well = well && tell_table(&table, call);
-        well = fflush(stdout) == 0 && well;
+        if (well)
+            tell_table(&table, call);
+        well = well && fflush(stdout) == 0 && !ferror(stdout);
         if (!every_ns || !well)
             break;
         free(before.rows);
@@ -235,11 +234,9 @@ static int watch(const struct call *call, long only, uint64_t every_ns)
 
 static int begin(const struct call *call, uint64_t every_ns, bool is_page)
 {
-    long only = 0;
+    const long only = call_pid(call, 0);
 
     if (!call_seconds(call, "watch", 0.1, &every_ns))
-        return COMMAND_USAGE;
-    if (call->argc && (only = call_pid(call, call->argv[0])) <= 0)
         return COMMAND_USAGE;
     return is_page ? top_run(only, every_ns) : watch(call, only, every_ns);
 }
@@ -285,19 +282,6 @@ static bool is_own(const struct who *who)
     return geteuid() != 0 || strcmp(who->user, own) == 0;
 }
 
-static void ask_nvml(struct gpu *gpu)
-{
-    static struct doctor_nvml nvml;
-    void *handle;
-    bool is_mig;
-
-    if (!nvml.init) /* an exporter may run before the driver is there */
-        doctor_find_nvml(&nvml);
-    handle = doctor_in_nvml(&nvml, gpu->uuid, &is_mig);
-    gpu->is_known =
-        handle && nvml.memory && nvml.memory(handle, &gpu->memory) == 0 && gpu->memory.total > 0;
-}
-
 static int by_device(const void *left, const void *right)
 {
     const struct gpu *a = left, *b = right;
@@ -309,6 +293,7 @@ static int by_device(const void *left, const void *right)
 unsigned gpus_find(const struct table *table, struct gpu ret_gpus[GPUS_MOST])
 {
     unsigned count = 0;
+    bool is_mig;
 
     for (size_t i = 0; i < table->count; i++) {
         const struct row *row = &table->rows[i];
@@ -319,8 +304,8 @@ unsigned gpus_find(const struct table *table, struct gpu ret_gpus[GPUS_MOST])
         gpu->is_numbered &= gpu->device == row->device;
         *(is_own(&row->who) ? &gpu->own : &gpu->others) += row->figures.reserved;
     }
-    for (unsigned i = 0; i < count; i++)
-        ask_nvml(&ret_gpus[i]);
+    for (struct gpu *gpu = ret_gpus; gpu < ret_gpus + count; gpu++)
+        gpu->is_known = nvml_memory(gpu->uuid, &gpu->memory, &is_mig) && gpu->memory.total > 0;
     qsort(ret_gpus, count, sizeof *ret_gpus, by_device);
     return count;
 }

@@ -42,19 +42,13 @@ static volatile sig_atomic_t ended, resumed;
 
 /* ---- The terminal ---------------------------------------------------------------------------- */
 
-static void on_end(int number)
+/* Each ends poll: where the terminal's size has changed nothing else is to be done. */
+static void on_signal(int number)
 {
-    ended = number;
-}
-
-static void on_resume(int number)
-{
-    resumed = number;
-}
-
-static void look_up(int number)
-{
-    (void)number; /* its size has changed: poll ends */
+    if (number == SIGCONT)
+        resumed = 1;
+    else if (number != SIGWINCH)
+        ended = 1;
 }
 
 static void take_terminal(void)
@@ -81,17 +75,10 @@ static void give_terminal_back(void)
 
 static void hear_signals(void)
 {
-    static const struct {
-        int number;
-        void (*handler)(int);
-    } heard[] = {{SIGINT, on_end},
-                 {SIGTERM, on_end},
-                 {SIGHUP, on_end},
-                 {SIGCONT, on_resume},
-                 {SIGWINCH, look_up}};
+    static const int heard[] = {SIGINT, SIGTERM, SIGHUP, SIGCONT, SIGWINCH};
 
     for (size_t i = 0; i < sizeof heard / sizeof *heard; i++)
-        sigaction(heard[i].number, &(struct sigaction){.sa_handler = heard[i].handler}, NULL);
+        sigaction(heard[i], &(struct sigaction){.sa_handler = on_signal}, NULL);
 }
 
 /* ---- The page -------------------------------------------------------------------------------- */

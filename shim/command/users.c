@@ -23,25 +23,22 @@ static struct user user_of(const struct statx *owner)
                          owner->stx_gid || !owner->stx_uid ? owner->stx_gid : NOBODYS};
 }
 
-static void add_user(struct users *users, const struct statx *owner)
-{
-    const struct user user = user_of(owner);
-    bool is_new = user.uid != (uid_t)-1 && user.uid != geteuid() && users->count < USERS_MAX;
-
-    for (unsigned i = 0; is_new && i < users->count; i++)
-        is_new = users->of[i].uid != user.uid;
-    if (is_new)
-        users->of[users->count++] = user;
-}
-
 static void add_owner(struct users *users, int directory, const char *name)
 {
     struct statx info;
+    struct user user;
 
-    if (statx(directory, name, AT_SYMLINK_NOFOLLOW, STATX_TYPE | STATX_UID | STATX_GID, &info) ==
-            0 &&
-        S_ISDIR(info.stx_mode))
-        add_user(users, &info);
+    if (statx(directory, name, AT_SYMLINK_NOFOLLOW, STATX_TYPE | STATX_UID | STATX_GID, &info) !=
+            0 ||
+        !S_ISDIR(info.stx_mode))
+        return;
+    user = user_of(&info);
+    if (user.uid == (uid_t)-1 || user.uid == geteuid() || users->count == USERS_MAX)
+        return;
+    for (unsigned i = 0; i < users->count; i++)
+        if (users->of[i].uid == user.uid)
+            return;
+    users->of[users->count++] = user;
 }
 
 /* Adds those whose something there is that is named by a number after `prefix`: the owner's, but in

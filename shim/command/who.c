@@ -259,16 +259,9 @@ static void list_one(void *arg, int fd, const char *name, struct who *who)
 
 int command_who(const struct call *call)
 {
-    struct gs_share_options options;
-    struct listing listing = {0};
-    const char *wrong;
+    struct listing listing = {.only = call_pid(call, 0), .json = call_json(call, true)};
+    const char *wrong = ask_each(NULL, list_one, &listing);
 
-    if (call->argc && (listing.only = call_pid(call, call->argv[0])) <= 0)
-        return COMMAND_USAGE;
-    if (!command_share_options(&options))
-        return COMMAND_WRONG;
-    listing.json = call_json(call, true);
-    wrong = ask_each(&options, NULL, list_one, &listing);
     json_end(listing.json);
     if (wrong)
         command_complain("%s", wrong);

@@ -189,7 +189,7 @@ def bad_drivers():
             ({'SOFTCUDA_FAULTS': 'cuInit:*:304'}, 'FAIL', r'device files .*CUDA_ERROR_OPERATING_SYSTEM, 304',
              'gpus all'),
             ({'SOFTCUDA_FAULTS': 'cuInit:*:999'}, 'FAIL', 'nvidia-uvm', 'modprobe'),
-            ({'SOFTCUDA_FAULTS': 'cuInit:*:3'}, 'FAIL', r'cuInit gives .* \(3\)', 'nvidia-smi'),
+            ({'SOFTCUDA_FAULTS': 'cuInit:*:3'}, 'FAIL', r'cuInit gives .*, 3\)', 'nvidia-smi'),
             ({'SOFTCUDA_FAULTS': 'cuInit:kill:1'}, 'FAIL', 'ended the process by signal 9', 'again'),
             ({'SOFTCUDA_FAULTS': 'cuDriverGetVersion:*:1'}, 'warn', 'does not tell its version', 'again'),
             ({'CUDA_VISIBLE_DEVICES': '7'}, 'warn', "CUDA_VISIBLE_DEVICES is '7'", 'unset'),
