@@ -2,20 +2,12 @@
 #include "shim/command/ask.h"
 
 #include <dirent.h>
-#include <errno.h>
-#include <fcntl.h>
 #include <poll.h>
 #include <pwd.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "core/base/printable.h"
 #include "core/share/directory.h"
-#include "shim/command/command.h"
-#include "shim/command/figures.h"
+#include "core/share/alive.h"
 
 /* Whose turn it is, and what is left of it. */
 static struct {

@@ -5,10 +5,7 @@
 #ifndef GS_SHIM_COMMAND_ASK_H
 #define GS_SHIM_COMMAND_ASK_H
 
-#include "config/config.h"
-#include "core/share/alive.h"
-#include "core/share/internal.h"
-#include "shim/command/json.h"
+#include "shim/command/command.h"
 
 #define ANSWER_NS (2 * GS_NS_PER_S) /* for one of those that are listed */
 

@@ -3,19 +3,10 @@
 #include <dirent.h>
 #include <getopt.h>
 #include <stdarg.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 #include "config/internal.h"
 #include "core/base/printable.h"
-#include "shim/command/command.h"
-#include "shim/command/figures.h"
-#include "shim/command/json.h"
-#include "shim/command/run.h"
-#include "shim/command/show.h"
+#include "shim/command/ask.h"
 
 #define WIDTH 80 /* of help */
 
@@ -110,7 +101,7 @@ static const struct reading *list_options(const struct command *command)
     return &reading;
 }
 
-static void complain_of(const struct call *call, const struct reading *reading, const char *word)
+static int complain_of(const struct call *call, const struct reading *reading, const char *word)
 {
     struct nearest nearest = {.to = gs_text_of(word)};
     const char *equals = strchr(word, '=');
@@ -122,9 +113,9 @@ static void complain_of(const struct call *call, const struct reading *reading, 
     for (unsigned i = 0; i < reading->count && word[1] == '-'; i++)
         if (!reading->rows[i] || reading->rows[i]->help)
             try_name(&nearest, reading->options[i].name);
-    call_wrong(call, "%s does not know '%s'%s%s%s", call->command->name, word,
-               nearest.name[0] ? "; did you mean --" : "", nearest.name,
-               nearest.name[0] ? "?" : "");
+    return call_wrong(call, "%s does not know '%s'%s%s%s", call->command->name, word,
+                      nearest.name[0] ? "; did you mean --" : "", nearest.name,
+                      nearest.name[0] ? "?" : "");
 }
 
 /* That getopt_long means: by its place, or its letter. */
@@ -137,42 +128,36 @@ static const struct command_option *row_of(const struct command *command,
     return got < OPTION_0 ? NULL : reading->rows[got - OPTION_0];
 }
 
-/* One that getopt_long gave. False: the call is over, with *ret_status. */
-static bool take(struct call *call, const struct reading *reading, int got, const char *word,
-                 int *ret_status)
+/* One that getopt_long gave. CALL_GOES_ON, or what to exit with. */
+static int take(struct call *call, const struct reading *reading, int got, const char *word)
 {
     const struct command_option *row = row_of(call->command, reading, got == ':' ? optopt : got);
 
-    *ret_status = COMMAND_USAGE;
     if (got == OPTION_HELP)
-        return *ret_status = command_tell(call->command), false;
+        return command_tell(call->command);
     if (got == ':')
-        return call_wrong(call, "%s: %s is missing after it", word, row->argument), false;
+        return call_wrong(call, "%s: %s is missing after it", word, row->argument);
     if (!row)
-        return complain_of(call, reading, word), false;
-    if (!row->argument && row->letter && call_has(call, row->name))
-        return true; /* letters of one word are without end */
-    call->given[call->count++] = (struct given){row, row->argument ? optarg : ""};
-    return true;
+        return complain_of(call, reading, word);
+    if (row->argument || !row->letter || !call_has(call, row->name)) /* letters are without end */
+        call->given[call->count++] = (struct given){row, row->argument ? optarg : ""};
+    return CALL_GOES_ON;
 }
 
-static bool read_options(struct call *call, const struct reading *reading, int argc, char **argv,
-                         int *ret_status)
+static int read_options(struct call *call, const struct reading *reading, int argc, char **argv)
 {
-    int got, at = 1;
+    int status = CALL_GOES_ON, got, at = 1;
 
     optind = 0; /* from the beginning, and of other options than before */
     opterr = 0;
-    while ((got = getopt_long(argc, argv, reading->letters, reading->options, NULL)) != -1) {
-        const char *word = argv[optind > 1 ? optind - 1 : at];
-
-        if (!take(call, reading, got, word, ret_status))
-            return false;
+    while (status == CALL_GOES_ON &&
+           (got = getopt_long(argc, argv, reading->letters, reading->options, NULL)) != -1) {
+        status = take(call, reading, got, argv[optind > 1 ? optind - 1 : at]);
         at = optind;
     }
     call->argc = argc - optind;
     call->argv = argv + optind;
-    return true;
+    return status;
 }
 
 /* The n-th word of what usage says. */
@@ -196,44 +181,39 @@ long call_pid(const struct call *call, int n)
     return pid > 0 && pid <= INT32_MAX && !*end ? pid : 0;
 }
 
-/* Whether each argument that is to be a process's number is one. */
-static bool check_pids(const struct call *call)
+/* Whether there are as many as there may be, and numbers of processes where these are to be. */
+static int check_arguments(const struct call *call)
 {
+    const struct command *command = call->command;
+    char name[64];
+
+    if ((unsigned)call->argc > command->most)
+        return call_wrong(call, "%s does not know '%s'", command->name, call->argv[command->most]);
+    if ((unsigned)call->argc < command->least && !call_has(call, "print"))
+        return call_wrong(call, "%s: %s is missing", command->name,
+                          argument_name(command, call->argc, name));
     for (int n = 0; n < call->argc; n++) {
-        const enum command_takes takes = call->command->takes[n > 0];
+        const enum command_takes takes = command->takes[n > 0];
         const char *word = call->argv[n];
         const bool is_to_be = takes == TAKES_PID ||
                               (takes == TAKES_PID_OR_ALL && strcmp(word, "all") != 0) ||
                               (takes == TAKES_PID_OR_GROUP && word[0] != '/');
 
         if (is_to_be && !call_pid(call, n))
-            return call_wrong(call, "'%s' is no process id", word), false;
+            return call_wrong(call, "'%s' is no process id", word);
     }
-    return true;
+    return CALL_GOES_ON;
 }
 
-bool call_read(const struct command *command, int argc, char **argv, struct call *ret,
-               int *ret_status)
+int call_read(const struct command *command, int argc, char **argv, struct call *ret)
 {
-    char name[64];
-    bool well;
-
     /* One for each word, and one for each letter of a word with several. */
-    *ret = (struct call){.command = command,
-                         .given =
-                             command_need(calloc((size_t)argc + OPTIONS_MOST, sizeof *ret->given))};
-    well = read_options(ret, list_options(command), argc, argv, ret_status);
-    if (well && (unsigned)ret->argc > command->most)
-        *ret_status =
-            call_wrong(ret, "%s does not know '%s'", command->name, ret->argv[command->most]),
-        well = false;
-    if (well && (unsigned)ret->argc < command->least && !call_has(ret, "print"))
-        *ret_status = call_wrong(ret, "%s: %s is missing", command->name,
-                                 argument_name(command, ret->argc, name)),
-        well = false;
-    if (well && !check_pids(ret))
-        *ret_status = COMMAND_USAGE, well = false;
-    return well;
+    struct given *given = command_need(calloc((size_t)argc + OPTIONS_MOST, sizeof *given));
+    int status;
+
+    *ret = (struct call){.command = command, .given = given};
+    status = read_options(ret, list_options(command), argc, argv);
+    return status == CALL_GOES_ON ? check_arguments(ret) : status;
 }
 
 void call_end(struct call *call)

@@ -10,16 +10,11 @@
  *   /opt/gpushim/bin/gpushim-broker    the same program; GPUSHIM_SHARE_BROKER
  *   /opt/gpushim/share                 the host's folder for sockets; GPUSHIM_SHARE_DIR
  */
-#include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 
 #include "shim/command/command.h"
-#include "shim/command/json.h"
 #include "shim/command/run.h"
 
 #define KIND    "libgpushim.dev/shim"

@@ -3,17 +3,10 @@
  * agents, what may be opened on other machines, what is, and which machines have leases. And
  * `gpushim cluster forget MACHINE`, by which an operator says that a machine is gone for good.
  */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 #include "core/base/clock.h"
 #include "core/base/text.h"
 #include "shim/command/ask.h"
-#include "shim/command/command.h"
-#include "shim/command/json.h"
-#include "shim/command/show.h"
 
 struct cluster {
     const char *forget; /* a machine; NULL: tells */

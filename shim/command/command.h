@@ -9,37 +9,28 @@
  */
 #ifndef GS_SHIM_COMMAND_H
 #define GS_SHIM_COMMAND_H
+
+/* What nearly all of them need, they have from here. */
+#include <errno.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
-#include <sys/types.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 
 #include "config/config.h"
 #include "core/share/internal.h"
 #include "shim/command/commands.h"
+#include "shim/command/json.h"
+#include "shim/command/show.h"
 
 enum { COMMAND_WELL = 0, COMMAND_WRONG = 1, COMMAND_USAGE = 2 };
 
-int command_broker(const struct call *call);
-int command_cdi(const struct call *call);
-int command_cluster(const struct call *call);
-int command_config_list(const struct call *call);
-int command_doctor(const struct call *call);
-int command_export(const struct call *call);
-int command_report(const struct call *call);
-int command_record(const struct call *call);
-int command_help(const struct call *call);
-int command_ls(const struct call *call);
-int command_run(const struct call *call);
-int command_set(const struct call *call);
-int command_sleep(const struct call *call);
-int command_swap(const struct call *call);
-int command_who(const struct call *call);
-int command_stats(const struct call *call);
-int command_top(const struct call *call);
-int command_trim(const struct call *call);
-int command_version(const struct call *call);
-int command_wake(const struct call *call);
+command_fn command_broker, command_cdi, command_cluster, command_config_list, command_doctor,
+    command_export, command_help, command_ls, command_record, command_report, command_run,
+    command_set, command_sleep, command_stats, command_swap, command_top, command_trim,
+    command_version, command_wake, command_who;
 
 /* The names under which GPU memory is published that this user may ask for, and who published it,
  * for completion. */
@@ -70,7 +61,9 @@ size_t command_read(const char *path, char *ret_text, size_t size);
 size_t command_read_of(long pid, const char *name, char *ret_text, size_t size);
 /* What an allocation gave; where it gave nothing that is said, and the program ends. */
 void *command_need(void *memory);
-/* An array with room for one more than `count`, each of `size` bytes. */
+/* One more of an array that has room for `room`. */
+#define COMMAND_NEXT(array, count, room) \
+    ((array) = command_room(array, count, &(room), sizeof *(array)), &(array)[(count)++])
 void *command_room(void *items, size_t count, size_t *room, size_t size);
 /* Whether both paths are one file that is there. */
 bool command_is_same_file(const char *one, const char *other);
@@ -132,11 +125,10 @@ struct call {
  */
 long call_pid(const struct call *call, int n);
 
-/* Reads argv, argv[0] being the name. Whether the command is to be run; else *ret_status is what to
- * exit with, and help was asked for, or what is wrong was said. It ends with call_end in any
- * case. */
-bool call_read(const struct command *command, int argc, char **argv, struct call *ret,
-               int *ret_status);
+/* Reads argv, argv[0] being the name. CALL_GOES_ON: the command is to be run; else what to exit
+ * with: help was asked for, or what is wrong was said. It ends with call_end in any case. */
+#define CALL_GOES_ON (-1)
+int call_read(const struct command *command, int argc, char **argv, struct call *ret);
 void call_end(struct call *call);
 
 /* What the option was given last; NULL: it was not. */

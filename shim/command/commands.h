@@ -38,10 +38,11 @@ struct command_option {
 };
 
 struct call;
+typedef int command_fn(const struct call *call);
 
 struct command {
     const char *name;
-    int (*run)(const struct call *call);
+    command_fn *run;
     const char *line;      /* help, in one */
     const char *arguments; /* as usage has them; "" */
     unsigned least, most;  /* so many of them */

@@ -4,14 +4,9 @@
  * like the library's included. The text is itself a configuration file. With --check, one file
  * alone.
  */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 #include "config/explain.h"
 #include "shim/command/command.h"
-#include "shim/command/json.h"
 
 /* How much of a file's name a comment shows: lines of a file have a longest length. */
 #define SHOWN_SIZE  256

@@ -2,16 +2,7 @@
 #include "core/base/printable.h"
 #include "shim/command/doctor.h"
 
-#include <errno.h>
 #include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/auxv.h>
-#include <unistd.h>
-
-#include "shim/command/json.h"
-#include "shim/command/show.h"
 
 #define COLUMNS 100 /* of what is said without --all, */
 #define LINES   30  /* and how much that is */
@@ -28,8 +19,7 @@ void doctor_put(struct doctor *doctor, const struct doctor_row *row)
             ;
         return;
     }
-    doctor->rows = command_room(doctor->rows, doctor->count, &doctor->room, sizeof *doctor->rows);
-    doctor->rows[doctor->count++] = *row;
+    *COMMAND_NEXT(doctor->rows, doctor->count, doctor->room) = *row;
 }
 
 /* ---- How rows are put out -------------------------------------------------------------------- */

@@ -8,8 +8,6 @@
 #define GS_SHIM_COMMAND_DOCTOR_H
 
 #include <limits.h>
-#include <stdbool.h>
-#include <stddef.h>
 
 #include "shim/command/command.h"
 #include "shim/command/run.h"

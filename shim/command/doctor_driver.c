@@ -3,23 +3,17 @@
  * a child: it may wait for ever, or end its process, and then that is what was found.
  */
 #include <dlfcn.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <glob.h>
 #include <link.h>
 #include <poll.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include "core/gpu/device.h"
 #include "core/gpu/driver.h"
 #include "shim/command/doctor.h"
 #include "shim/command/old_dl.h"
-#include "shim/command/show.h"
 #include "shim/lookup/elf_symbols.h"
 
 #define ANSWER_MS    60000 /* for the next row; starting with 8 GPUs has been seen to take seconds */

@@ -1,12 +1,8 @@
 /* gpushim doctor: the folder of the sockets, who answers there, and the broker. */
-#include <errno.h>
-#include <stdio.h>
-#include <unistd.h>
 
 #include "core/share/directory.h"
 #include "shim/command/ask.h"
 #include "shim/command/doctor.h"
-#include "shim/command/show.h"
 
 /* ---- The folder ----------------------------------------------------------------------------- */
 

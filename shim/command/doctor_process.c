@@ -1,14 +1,9 @@
 /* gpushim doctor: the library's file, and what LD_PRELOAD makes of it; processes that use CUDA, of
  * all; or one process, and what keeps the library out. */
 #include <dirent.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "core/share/alive.h"
 #include "shim/command/ask.h"

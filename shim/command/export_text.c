@@ -5,15 +5,9 @@
  */
 
 #include <inttypes.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "core/base/printable.h"
-#include "shim/command/command.h"
 #include "shim/command/figures.h"
-#include "shim/command/show.h"
 
 /* `before`: a comma, or nothing. */
 static void put_label(FILE *file, const char *before, const char *name, const char *value)

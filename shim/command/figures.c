@@ -2,15 +2,8 @@
 #include "shim/command/figures.h"
 
 #include <dirent.h>
-#include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 #include "core/base/fd.h"
-#include "shim/command/command.h"
-#include "shim/command/show.h"
 
 #define TOGETHER   SOCKETS_OF_USER /* are asked at once, of those there are */
 #define DETAILS_NS ANSWER_NS       /* for what else those of one user are asked, all together */
@@ -81,9 +74,10 @@ uint64_t figures_number(const struct row *row, const struct figure *figure)
 
 static struct row *add(struct table *table, const struct row *like)
 {
-    table->rows = command_room(table->rows, table->count, &table->room, sizeof *table->rows);
-    table->rows[table->count] = *like;
-    return &table->rows[table->count++];
+    struct row *row = COMMAND_NEXT(table->rows, table->count, table->room);
+
+    *row = *like;
+    return row;
 }
 
 static void add_holder(struct row *process, const struct gs_wire_report *report, int pidfd)

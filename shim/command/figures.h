@@ -8,7 +8,6 @@
 
 #include "shim/command/ask.h"
 #include "shim/command/doctor.h"
-#include "shim/command/show.h"
 
 #define LIMBO_HOLDERS 4 /* are told of */
 

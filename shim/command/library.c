@@ -1,11 +1,6 @@
 /* Where the library lies (run.h). */
 
-#include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/auxv.h>
-#include <unistd.h>
 
 #include "shim/command/command.h"
 #include "shim/command/run.h"

@@ -3,17 +3,9 @@
  * by whom, since when, and whether a broker has it beyond the end of its process. Each process is
  * asked at its socket, and a broker at its own; what both have is one row.
  */
-#include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 #include "core/base/text.h"
 #include "shim/command/ask.h"
-#include "shim/command/command.h"
-#include "shim/command/json.h"
-#include "shim/command/show.h"
 
 struct row {
     struct gs_found found;
@@ -47,9 +39,7 @@ static void add(struct listing *listing, const struct row *row)
         other->found.kept |= row->found.kept;
         return;
     }
-    listing->rows =
-        command_room(listing->rows, listing->count, &listing->room, sizeof *listing->rows);
-    listing->rows[listing->count++] = *row;
+    *COMMAND_NEXT(listing->rows, listing->count, listing->room) = *row;
 }
 
 /* Whether it is what was asked for: a name behind the last one. */

@@ -4,20 +4,14 @@
  */
 #include "core/base/printable.h"
 #include "shim/command/command.h"
-#include "shim/command/json.h"
 #include "shim/command/run.h"
 #include "shim/share_options.h"
 #include "shim/standard_files.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #define LINE_SIZE (4 * PATH_MAX)
 
@@ -150,9 +144,9 @@ int command_version(const struct call *call)
 static int run_command(const struct command *command, int argc, char **argv)
 {
     struct call call;
-    int status;
+    int status = call_read(command, argc, argv, &call);
 
-    if (call_read(command, argc, argv, &call, &status))
+    if (status == CALL_GOES_ON)
         status = command->run(&call);
     call_end(&call);
     return status;

@@ -2,14 +2,7 @@
  * do for each other where a GPU is full (core/share/pressure.c). */
 #include "shim/command/order.h"
 
-#include <errno.h>
 #include <stdarg.h>
-#include <stdio.h>
-#include <string.h>
-#include <unistd.h>
-
-#include "shim/command/command.h"
-#include "shim/command/show.h"
 
 static void look_at(void *arg, int fd, const char *name, struct who *who)
 {

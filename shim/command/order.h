@@ -6,7 +6,6 @@
 #define GS_SHIM_COMMAND_ORDER_H
 
 #include "shim/command/ask.h"
-#include "shim/command/command.h"
 
 struct order {
     long only;     /* 0: all */

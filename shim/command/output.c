@@ -1,13 +1,9 @@
 /* Files that a command writes for its user (command.h). */
 
-#include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <signal.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "core/base/fd.h"
 #include "core/base/regular.h"

@@ -5,12 +5,9 @@
 #include "shim/command/report.h"
 
 #include <inttypes.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "core/base/text.h"
 #include "shim/command/command.h"
-#include "shim/command/show.h"
 
 #define FRAMES 8 /* of a call stack in text */
 
@@ -246,7 +243,6 @@ void report_free(struct report *report)
     trace_modules_free(report->modules);
     trace_memory_free(&report->memory);
     trace_free(&report->trace);
-    memset(report, 0, sizeof *report);
 }
 
 const char *report_missing(const struct report *report)

@@ -1,13 +1,7 @@
 /* gpushim report FILE --against EARLIER: what two recordings of a program differ in (report.h). */
 #include "shim/command/report.h"
 
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "shim/command/command.h"
-#include "shim/command/show.h"
 
 #define FRAMES 8 /* of a call stack, by which holders of both are the same */
 
@@ -56,10 +50,9 @@ static void add_changes(const struct report *report, unsigned device, bool is_no
     for (size_t i = 0; i < count; i++) {
         const uint64_t bytes = holders[i].bytes;
 
-        changes->list =
-            command_room(changes->list, changes->count, &changes->room, sizeof *changes->list);
-        changes->list[changes->count++] = (struct change){key_of(report, holders[i].first),
-                                                          is_now ? bytes : 0, is_now ? 0 : bytes};
+        *COMMAND_NEXT(changes->list, changes->count, changes->room) =
+            (struct change){key_of(report, holders[i].first), is_now ? bytes : 0,
+                            is_now ? 0 : bytes};
     }
     free(holders);
 }

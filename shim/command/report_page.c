@@ -2,9 +2,6 @@
  * that this draws, all in one file. */
 #include "shim/command/report.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 #include "shim/command/command.h"
 #include "report_page_html.h"
 #include "report_page_js.h"

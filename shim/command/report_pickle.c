@@ -8,9 +8,6 @@
  */
 #include "shim/command/report.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 #include "shim/command/command.h"
 
 #define WORDS_MOST 64 /* a byte tells which; here are some thirty */

@@ -4,15 +4,10 @@
  * becomes the program: signals and exit status are the program's. gpushim record stays beside it,
  * passes those on, and has the last line.
  */
-#include <errno.h>
-#include <fcntl.h>
 #include <signal.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include "config/internal.h"
 #include "shim/command/command.h"

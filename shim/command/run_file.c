@@ -3,15 +3,11 @@
  * Nothing in a file is trusted.
  */
 #include <elf.h>
-#include <errno.h>
 #include <fcntl.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/xattr.h>
-#include <unistd.h>
 
 #include "core/base/regular.h"
 #include "shim/command/command.h"

@@ -3,12 +3,8 @@
  * parser, and goes as a number to the process's socket in the folder (core/share/order.c), which
  * says what it was. What can be changed is what config/options.h calls LIVE.
  */
-#include <stdio.h>
-#include <string.h>
-#include <unistd.h>
 
 #include "config/internal.h"
-#include "shim/command/command.h"
 #include "shim/command/order.h"
 #include "shim/command/run.h"
 

@@ -1,13 +1,8 @@
 /* Sizes, ages and tables for people (show.h). */
-#include "shim/command/show.h"
 
 #include <locale.h>
 #include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/ioctl.h>
-#include <unistd.h>
 #include <wchar.h>
 
 #include "core/base/printable.h"
@@ -172,12 +167,6 @@ void show_terminal(unsigned otherwise, unsigned *ret_columns, unsigned *ret_line
 
 /* ---- Tables ---------------------------------------------------------------------------------- */
 
-static void add(struct sheet *sheet, char *cell)
-{
-    sheet->cells = command_room(sheet->cells, sheet->used, &sheet->room, sizeof *sheet->cells);
-    sheet->cells[sheet->used++] = cell;
-}
-
 void sheet_put(struct sheet *sheet, const char *format, ...)
 {
     char text[LINE_MOST], shown[LINE_MOST];
@@ -187,12 +176,12 @@ void sheet_put(struct sheet *sheet, const char *format, ...)
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
     gs_printable(text, strlen(text), shown, sizeof shown);
-    add(sheet, command_need(strdup(shown)));
+    *COMMAND_NEXT(sheet->cells, sheet->used, sheet->room) = command_need(strdup(shown));
 }
 
 void sheet_end_row(struct sheet *sheet)
 {
-    add(sheet, NULL);
+    *COMMAND_NEXT(sheet->cells, sheet->used, sheet->room) = NULL;
 }
 
 /* The widths, and 0 of those that have gone; without that of the last one, which gets what is

@@ -5,18 +5,10 @@
  * the other in each: so what they share among themselves goes too. Before that all of them stop, for
  * the work of one may wait for what another would submit next.
  */
-#include <errno.h>
 #include <fts.h>
 #include <limits.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
-#include "shim/command/command.h"
-#include "shim/command/figures.h"
 #include "shim/command/order.h"
-#include "shim/command/show.h"
 
 #define TIMEOUT_NS     (30 * GS_NS_PER_S)
 #define MOVES_NS       (600 * GS_NS_PER_S) /* for the copies, beside that */
@@ -166,16 +158,13 @@ static bool order_one(struct sleeping *sleeping, struct target *target, enum gs_
 
 static void add_target(struct sleeping *sleeping, long pid, int word, bool in_group)
 {
-    struct target *targets =
-        command_room(sleeping->targets, sleeping->count, &sleeping->room, sizeof *targets);
     size_t first = 0;
 
-    sleeping->targets = targets;
-    while (first < sleeping->count && targets[first].pid != pid)
+    while (first < sleeping->count && sleeping->targets[first].pid != pid)
         first++;
     if (first < sleeping->count)
-        targets[first].in_group &= in_group;
-    targets[sleeping->count++] =
+        sleeping->targets[first].in_group &= in_group;
+    *COMMAND_NEXT(sleeping->targets, sleeping->count, sleeping->room) =
         (struct target){.pid = pid, .word = word, .in_group = in_group, .first = first};
 }
 

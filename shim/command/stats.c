@@ -3,16 +3,10 @@
  * what it did there (figures.h).
  */
 #include <poll.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 #include "core/base/printable.h"
 #include "core/base/text.h"
-#include "shim/command/command.h"
 #include "shim/command/figures.h"
-#include "shim/command/json.h"
 
 #define COMMAND_SHOWN 100               /* columns of a command line */
 #define EVERY_NS      (2 * GS_NS_PER_S) /* top, where nobody says how often */

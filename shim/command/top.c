@@ -3,20 +3,14 @@
  * on top, as much of it as fits. A few sequences that every terminal knows do; no library knows
  * more of what is needed here.
  */
-#include <errno.h>
 #include <langinfo.h>
 #include <locale.h>
 #include <poll.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <termios.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "core/base/printable.h"
-#include "shim/command/command.h"
 #include "shim/command/figures.h"
 
 #define LINE_BYTES 8192

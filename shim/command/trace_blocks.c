@@ -2,8 +2,6 @@
 #include "shim/command/trace_read.h"
 
 #include <search.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "shim/command/command.h"
 
@@ -226,7 +224,6 @@ void trace_memory_free(struct trace_memory *memory)
     free(memory->pieces);
     free(memory->begins);
     free(memory->ends);
-    memset(memory, 0, sizeof *memory);
 }
 
 /* ---- Holders -------------------------------------------------------------------------------- */

@@ -1,13 +1,9 @@
 /* Reading what a process recorded (trace_read.h). */
 #include "shim/command/trace_read.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <search.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 #include "core/base/fd.h"
 #include "core/base/regular.h"
@@ -143,10 +139,8 @@ static void add_event(struct reader *reader, const struct gs_trace_event *raw,
 {
     struct trace *trace = reader->trace;
     uint64_t end = raw->time_ns + raw->took_ns;
-    struct trace_event *event;
+    struct trace_event *event = COMMAND_NEXT(trace->events, trace->count, reader->room);
 
-    trace->events = command_room(trace->events, trace->count, &reader->room, sizeof *trace->events);
-    event = &trace->events[trace->count++];
     fill(event, raw, thread);
     event->frames = frames;
     trace->has_device[raw->device] = true;
@@ -357,7 +351,6 @@ void trace_free(struct trace *trace)
     free(trace->modules);
     free(trace->names);
     free(trace->bytes);
-    memset(trace, 0, sizeof *trace);
 }
 
 /* ---- What an event is ----------------------------------------------------------------------- */

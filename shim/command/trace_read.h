@@ -160,9 +160,9 @@ void trace_frame_text(struct trace_modules *modules, uint64_t address,
 
 struct functions;
 
-/* NULL: the file cannot be read, or is no ELF file. */
+/* Without any where the file cannot be read, or is no ELF file. */
 struct functions *functions_make(const char *path);
-void functions_free(struct functions *functions); /* or NULL */
+void functions_free(void *functions);
 /* The symbol of the function whose code is at this place, which stays the functions'; NULL: none is
  * known to be. */
 const char *functions_find(const struct functions *functions, uint64_t place);

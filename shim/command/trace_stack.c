@@ -8,9 +8,6 @@
 #include <limits.h>
 #include <link.h>
 #include <search.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "core/base/fd.h"
 #include "core/base/regular.h"
@@ -25,18 +22,26 @@ struct module {
     int length;
 };
 
-/* A file that modules are of. */
-struct binary {
-    const char *path;
+#define LOADS_MAX 256 /* program headers that are looked at; linkers write some ten */
+
+/* Those of a file, as far as it can be read. */
+struct functions {
+    const char *path; /* as a module has it */
     int length;
-    struct functions *functions; /* NULL: none are known */
+    unsigned load_count;
+    struct load {
+        uint64_t place, size, address;
+    } *loads;
+    ElfW(Sym) * symbols; /* by address */
+    size_t count;
+    char *names;
 };
 
 struct trace_modules {
     const struct trace *trace;
     struct module *modules; /* by their beginnings */
     size_t count, room;
-    void *binaries; /* by their paths: a tree (tsearch) */
+    void *files; /* their functions, by path: a tree (tsearch) */
 };
 
 /* ---- /proc/PID/maps ------------------------------------------------------------------------- */
@@ -58,9 +63,7 @@ static void add_module(struct trace_modules *modules, const char *line, size_t l
         return;
     module.path = line + path;
     module.length = (int)length - path;
-    modules->modules =
-        command_room(modules->modules, modules->count, &modules->room, sizeof module);
-    modules->modules[modules->count++] = module;
+    *COMMAND_NEXT(modules->modules, modules->count, modules->room) = module;
 }
 
 /* As in the text those of one beginning, which is their order in time. */
@@ -87,19 +90,11 @@ struct trace_modules *trace_modules_make(const struct trace *trace)
     return modules;
 }
 
-static void free_binary(void *binary_)
-{
-    struct binary *binary = binary_;
-
-    functions_free(binary->functions);
-    free(binary);
-}
-
 void trace_modules_free(struct trace_modules *modules)
 {
     if (!modules)
         return;
-    tdestroy(modules->binaries, free_binary);
+    tdestroy(modules->files, functions_free);
     free(modules->modules);
     free(modules);
 }
@@ -129,7 +124,7 @@ static const struct module *find_module(const struct trace_modules *modules, uin
 
 static int by_path(const void *a, const void *b)
 {
-    const struct binary *x = a, *y = b;
+    const struct functions *x = a, *y = b;
 
     return x->length != y->length ? x->length - y->length
                                   : memcmp(x->path, y->path, (size_t)x->length);
@@ -139,20 +134,19 @@ static int by_path(const void *a, const void *b)
 static const struct functions *functions_of(struct trace_modules *modules,
                                             const struct module *module)
 {
-    const struct binary like = {.path = module->path, .length = module->length};
-    struct binary *const *found = tfind(&like, &modules->binaries, by_path);
-    struct binary *binary = found ? *found : command_need(malloc(sizeof *binary));
-    char path[PATH_MAX];
+    const struct functions like = {.path = module->path, .length = module->length};
+    struct functions *const *found = tfind(&like, &modules->files, by_path), *functions;
+    char path[PATH_MAX] = "";
 
     if (found)
-        return binary->functions;
-    *binary = like;
-    if (like.path[0] == '/' && like.length < PATH_MAX) {
+        return *found;
+    if (like.path[0] == '/' && like.length < PATH_MAX)
         snprintf(path, sizeof path, "%.*s", like.length, like.path);
-        binary->functions = functions_make(path);
-    }
-    command_need(tsearch(binary, &modules->binaries, by_path));
-    return binary->functions;
+    functions = functions_make(path);
+    functions->path = like.path;
+    functions->length = like.length;
+    command_need(tsearch(functions, &modules->files, by_path));
+    return functions;
 }
 
 /* ---- A place -------------------------------------------------------------------------------- */
@@ -182,7 +176,6 @@ static void look_up_name(const struct trace *trace, uint64_t number, struct trac
 
 void trace_place(struct trace_modules *modules, uint64_t address, struct trace_place *ret_place)
 {
-    const struct functions *functions;
     const char *slash, *name;
     const struct module *module;
 
@@ -200,8 +193,9 @@ void trace_place(struct trace_modules *modules, uint64_t address, struct trace_p
     snprintf(ret_place->file, sizeof ret_place->file, "%.*s",
              (int)(module->path + module->length - name), name);
     /* The call is before the address to which it returns, which may be another function's. */
-    functions = ret_place->offset > 0 ? functions_of(modules, module) : NULL;
-    name = functions ? functions_find(functions, ret_place->offset - 1) : NULL;
+    name = ret_place->offset > 0
+               ? functions_find(functions_of(modules, module), ret_place->offset - 1)
+               : NULL;
     if (name) /* of any length: no more of it is looked at than there is room for */
         snprintf(ret_place->function, sizeof ret_place->function, "%.*s",
                  (int)sizeof ret_place->function - 1, name);
@@ -231,21 +225,10 @@ void trace_frame_text(struct trace_modules *modules, uint64_t address,
 
 /* ---- Functions of an ELF file ---------------------------------------------------------------- */
 
-#define LOADS_MAX 256 /* program headers that are looked at; linkers write some ten */
 #define TABLE_MAX \
     (UINT64_C(1) << 28) /* bytes of symbols, or of names; a larger table is passed over */
 #define NESTED_MAX \
     16 /* symbols before an address of which one may reach over it, as others that begin later do not */
-
-struct functions {
-    unsigned load_count;
-    struct load {
-        uint64_t place, size, address;
-    } loads[LOADS_MAX];
-    ElfW(Sym) * symbols; /* by address */
-    size_t count;
-    char *names;
-};
 
 struct file {
     int fd;
@@ -282,6 +265,7 @@ static void read_loads(struct functions *functions, const struct file *file,
 {
     ElfW(Phdr) segment;
 
+    functions->loads = command_need(calloc(LOADS_MAX, sizeof *functions->loads));
     for (unsigned i = 0; i < head->e_phnum && i < LOADS_MAX; i++)
         if (get(file, head->e_phoff, head->e_phentsize, i, &segment, sizeof segment) &&
             segment.p_type == PT_LOAD)
@@ -339,18 +323,17 @@ static void drop_table(struct functions *functions)
 
 struct functions *functions_make(const char *path)
 {
-    struct functions *functions = NULL;
+    struct functions *functions = command_need(calloc(1, sizeof *functions));
     struct stat info;
     struct file file = {.fd = gs_regular_open(AT_FDCWD, path, 0, &info)};
     ElfW(Ehdr) head;
 
     if (file.fd < 0)
-        return NULL;
+        return functions;
     file.size = (uint64_t)info.st_size;
     if (get(&file, 0, sizeof head, 0, &head, sizeof head) &&
         memcmp(head.e_ident, ELFMAG, SELFMAG) == 0 &&
         head.e_ident[EI_CLASS] == (sizeof(void *) == 8 ? ELFCLASS64 : ELFCLASS32)) {
-        functions = command_need(calloc(1, sizeof *functions));
         read_loads(functions, &file, &head);
         read_table(functions, &file, &head, SHT_SYMTAB);
         if (!functions
@@ -363,10 +346,12 @@ struct functions *functions_make(const char *path)
     return functions;
 }
 
-void functions_free(struct functions *functions)
+void functions_free(void *functions_)
 {
-    if (functions)
-        drop_table(functions);
+    struct functions *functions = functions_;
+
+    drop_table(functions);
+    free(functions->loads);
     free(functions);
 }
 

@@ -6,14 +6,9 @@
 #include <fcntl.h>
 #include <grp.h>
 #include <limits.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "core/share/directory.h"
-#include "shim/command/command.h"
 
 #define NOBODYS 65534
 

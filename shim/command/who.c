@@ -4,14 +4,8 @@
  * is asked at its socket in the folder (core/share/report.c answers). Pids are as the reader sees
  * them, by the kernel's word, or marked as what the process calls itself.
  */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "shim/command/ask.h"
-#include "shim/command/command.h"
-#include "shim/command/json.h"
-#include "shim/command/show.h"
 
 #define REPORTS_MAX   65536
 #define COMMAND_SHOWN 100 /* columns of a command line */
@@ -45,10 +39,8 @@ struct listing {
 static void add_told(struct sharer *sharer, bool of_holder, bool of_owner,
                      const struct gs_wire_report *report, int pidfd)
 {
-    struct told *told;
+    struct told *told = COMMAND_NEXT(sharer->told, sharer->count, sharer->room);
 
-    sharer->told = command_room(sharer->told, sharer->count, &sharer->room, sizeof *told);
-    told = &sharer->told[sharer->count++];
     *told = (struct told){.of_holder = of_holder, .of_owner = of_owner, .report = *report};
     if (of_holder)
         who_fill_told(&told->holder, &sharer->who, pidfd, report->client_seen, report->client_pid,

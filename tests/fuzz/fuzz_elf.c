@@ -31,7 +31,7 @@ static void read_file(const uint8_t *data, size_t size)
     CHECK(memchr(file.interpreter, 0, sizeof file.interpreter));
     functions = functions_make(path);
     close(fd);
-    for (uint64_t place = 0; functions && place < 2 * size; place += 1 + size / 64)
+    for (uint64_t place = 0; place < 2 * size; place += 1 + size / 64)
         if ((name = functions_find(functions, place)))
             CHECK(name[0]);
     functions_free(functions);
