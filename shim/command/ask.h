@@ -1,7 +1,4 @@
-/*
- * Asking the processes in the folder: which one listens at a socket, and what it says of itself.
- * Used by the commands that list them.
- */
+/* Asking the processes in the folder: which one listens at a socket, and what it says of itself. */
 #ifndef GS_SHIM_COMMAND_ASK_H
 #define GS_SHIM_COMMAND_ASK_H
 

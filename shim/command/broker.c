@@ -1,14 +1,6 @@
-/*
- * gpushim broker: keeps what processes share beyond their end (core/share/broker.c). It is
- * core/share without a GPU, and like the shim it joins core with the configuration of the user who
- * runs it.
- *
- *   gpushim broker            in the foreground, until a signal; by systemd: the socket it is given
- *   gpushim broker --detach   in the background once it listens; ends when nobody needs it
- *   gpushim broker --started  the same as a child of a process that shares, which is all it forks
- *
- * gpushim-broker, another name of the program, is the same; with ps it is gpushim who.
- */
+/* gpushim broker: core/share without a GPU (core/share/broker.c), with the configuration of the user
+ * who runs it. With --started it is the child of a process that shares; `gpushim-broker ps` is
+ * gpushim who. */
 #include <dirent.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -182,13 +174,6 @@ static int serve(const struct gs_share_options *options, bool until_unneeded, bo
     return 0;
 }
 
-/* By a process that shares, which looks by itself when the socket is there. */
-static int serve_started(const struct gs_share_options *options)
-{
-    leave_behind(-1);
-    return serve(options, true, false);
-}
-
 static bool another_listens(const struct gs_share_options *options)
 {
     char name[GS_BROKER_NAME_SIZE], reason[GS_REASON_SIZE];
@@ -248,8 +233,8 @@ int command_broker(const struct call *call)
         return command_complain("%s", wrong), COMMAND_WRONG;
     if (call_has(call, "detach"))
         return serve_detached(options);
-    if (call_has(call, "started"))
-        return serve_started(options);
+    if (call_has(call, "started")) /* by a process that shares, which looks itself when it serves */
+        return leave_behind(-1), serve(options, true, false);
     options->listen_fd = activated_socket();
     return serve(options, options->listen_fd >= 0, false);
 }

@@ -1,8 +1,5 @@
-/*
- * gpushim cluster: what brokers have to do with other machines (core/share/cluster.h): their
- * agents, what may be opened on other machines, what is, and which machines have leases. And
- * `gpushim cluster forget MACHINE`, by which an operator says that a machine is gone for good.
- */
+/* gpushim cluster: what brokers have to do with other machines (core/share/cluster.h), and that one
+ * of these is gone for good. */
 
 #include "core/base/clock.h"
 #include "core/base/text.h"
@@ -15,19 +12,24 @@ struct cluster {
     bool failed;
 };
 
-static const char *state_text(uint32_t state)
-{
-    return state == GS_MACHINE_LISTED    ? "there"
-           : state == GS_MACHINE_LOST    ? "lost"
-           : state == GS_MACHINE_LISTING ? "comes back"
-                                         : "not heard of";
-}
-
-/* What one message says of all, and of the machine that was asked for. */
-static void print_broker(const struct gs_wire_machine *told, long pid)
+/* What one message says of all, and of the machine that was asked for. What tell_broker begins in
+ * JSON tell ends. */
+static void tell_broker(struct json *json, const struct gs_wire_machine *told, long pid)
 {
     char agent[32] = "no agent";
 
+    json_open(json, NULL, '{');
+    json_number(json, "pid", (uint64_t)pid);
+    json_number(json, "agent_pid", told->has_agent ? told->agent_pid : 0);
+    json_bool(json, "has_agent", told->has_agent != 0);
+    json_thousandths(json, "lease_seconds", told->lease_ns / 1000000);
+    json_text(json, "directory", told->directory[0] ? told->directory : NULL);
+    json_number(json, "shared_blocks", told->shared);
+    json_number(json, "opened_blocks", told->opened);
+    json_number(json, "opened_bytes", told->opened_bytes);
+    json_open(json, "machines", '[');
+    if (json)
+        return;
     if (told->has_agent)
         snprintf(agent, sizeof agent, "agent pid %u", told->agent_pid);
     command_say(
@@ -47,41 +49,32 @@ static void print_broker(const struct gs_wire_machine *told, long pid)
                     told->directory[0] ? told->directory : "the agent is heard by it");
 }
 
-static void print_machine(const struct gs_wire_machine *told, const char *id)
+static void tell_machine(struct json *json, const struct gs_wire_machine *told)
 {
-    command_say(
-        "  machine %s (%s), %s: %llu leases, %s, the oldest for %s; of freed blocks %llu, %s",
-        told->name[0] ? told->name : "without a name", id, state_text(told->state),
-        (unsigned long long)told->leases, show_size(told->bytes).text, show_age(told->age_ns).text,
-        (unsigned long long)told->limbo, show_size(told->limbo_bytes).text);
-}
+    const char *state = told->state == GS_MACHINE_LISTED    ? "there"
+                        : told->state == GS_MACHINE_LOST    ? "lost"
+                        : told->state == GS_MACHINE_LISTING ? "comes back"
+                                                            : "not heard of";
+    char id[2 * GS_MACHINE_SIZE + 1];
 
-static void write_broker(struct json *json, const struct gs_wire_machine *told, long pid)
-{
-    json_open(json, NULL, '{');
-    json_number(json, "pid", (uint64_t)pid);
-    json_number(json, "agent_pid", told->has_agent ? told->agent_pid : 0);
-    json_bool(json, "has_agent", told->has_agent != 0);
-    json_thousandths(json, "lease_seconds", told->lease_ns / 1000000);
-    json_text(json, "directory", told->directory[0] ? told->directory : NULL);
-    json_number(json, "shared_blocks", told->shared);
-    json_number(json, "opened_blocks", told->opened);
-    json_number(json, "opened_bytes", told->opened_bytes);
-    json_open(json, "machines", '[');
-}
-
-static void write_machine(struct json *json, const struct gs_wire_machine *told, const char *id)
-{
+    gs_text_hex(told->machine, GS_MACHINE_SIZE, id);
     json_open(json, NULL, '{');
     json_text(json, "id", id);
     json_text(json, "name", told->name);
-    json_text(json, "state", state_text(told->state));
+    json_text(json, "state", state);
     json_number(json, "leases", told->leases);
     json_number(json, "bytes", told->bytes);
     json_number(json, "freed_leases", told->limbo);
     json_number(json, "freed_bytes", told->limbo_bytes);
     json_thousandths(json, "age_seconds", told->age_ns / 1000000);
     json_close(json, '}');
+    if (!json)
+        command_say(
+            "  machine %s (%s), %s: %llu leases, %s, the oldest for %s; of freed blocks %llu, %s",
+            told->name[0] ? told->name : "without a name", id, state,
+            (unsigned long long)told->leases, show_size(told->bytes).text,
+            show_age(told->age_ns).text, (unsigned long long)told->limbo,
+            show_size(told->limbo_bytes).text);
 }
 
 /* `forget`: it is to be forgotten; or NULL. */
@@ -102,7 +95,6 @@ static int ask_machine(int fd, uint32_t index, const char *forget,
 static int tell(struct cluster *cluster, int fd, long pid, union gs_wire_message *ret_answer)
 {
     const struct gs_wire_machine *told = &ret_answer->report.machine;
-    char id[2 * GS_MACHINE_SIZE + 1];
     uint32_t machines = 0;
     int error;
 
@@ -111,11 +103,10 @@ static int tell(struct cluster *cluster, int fd, long pid, union gs_wire_message
         if (error)
             break;
         if (i == 0)
-            cluster->json ? write_broker(cluster->json, told, pid) : print_broker(told, pid);
+            tell_broker(cluster->json, told, pid);
         machines = told->machines;
-        gs_text_hex(told->machine, GS_MACHINE_SIZE, id);
         if (i < machines)
-            cluster->json ? write_machine(cluster->json, told, id) : print_machine(told, id);
+            tell_machine(cluster->json, told);
     }
     if (!error || machines) {
         json_close(cluster->json, ']');

@@ -1,11 +1,8 @@
 /*
- * The commands of the program `gpushim`, one file each, and what they share. commands.c has their
- * table.
- *
- * A command gets its line as its row of the table has it read (commands.h), and returns the
- * program's exit status. What it finds goes to standard output, as text for people or with --json
- * for programs: the same rows behind both; whether that could be written main looks at the end.
- * What is wrong goes to standard error: the cause, then the way out.
+ * The commands of the program `gpushim`, one file each, and what they share. A command is called
+ * with its line as read by its row of the table (commands.c). What it finds goes to standard output,
+ * as text for people or with --json for programs: the same rows behind both; whether that could be
+ * written main looks at the end. What is wrong goes to standard error: the cause, then the way out.
  */
 #ifndef GS_SHIM_COMMAND_H
 #define GS_SHIM_COMMAND_H
@@ -92,14 +89,9 @@ struct output {
 /* Writes it to a file of this name. False, and said: it could not be, and nothing has changed. */
 bool output_write(const struct output *output, const char *path, const void *arg);
 
-/*
- * gpushim export: the figures in the text format of Prometheus (version 0.0.4), and how they get
- * there.
- */
-/* Asks all processes and writes what they have. False, and said unless it is the file's error: they
- * cannot be asked. */
+/* gpushim export: asks all processes and writes what they have in Prometheus' text format (0.0.4).
+ * False, and said unless it is the file's error: they cannot be asked. */
 bool export_write(FILE *file, const void *unused);
-
 /* Serves it at ADDRESS:PORT until SIGTERM or SIGINT. The program's exit status. */
 int export_serve(const struct call *call, const char *where);
 

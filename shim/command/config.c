@@ -1,9 +1,5 @@
-/*
- * gpushim config: every option as a program of this user's has it, and where that comes from; which
- * files were looked for; and what is wrong with any of it, names in the environment that only look
- * like the library's included. The text is itself a configuration file. With --check, one file
- * alone.
- */
+/* gpushim config: every option as a program of this user's has it, where that comes from, and what is
+ * wrong with any of it. The text is itself a configuration file. */
 
 #include "config/explain.h"
 #include "shim/command/command.h"
@@ -53,7 +49,7 @@ static void complain_of_misspelt(struct finding *finding)
     }
 }
 
-/* ---- As text -------------------------------------------------------------------------------- */
+/* ---- Telling, as text or JSON ---------------------------------------------------------------- */
 
 /* What stands behind the value, as a comment of the line; "" where there is nothing to say. */
 static void remark_on(const struct finding *finding, const struct gs_config_origin *origin,
@@ -79,67 +75,6 @@ static void remark_on(const struct finding *finding, const struct gs_config_orig
         snprintf(ret, REMARK_SIZE, "%s", from);
 }
 
-static void print_options(const struct finding *finding)
-{
-    static struct gs_config_row row;
-    const char *section = "";
-
-    for (size_t i = 0; gs_config_row(&finding->config, i, &row); i++) {
-        char line[GS_OPTION_NAME_SIZE + GS_VALUE_SIZE], remark[REMARK_SIZE];
-
-        if (strcmp(section, row.section) != 0)
-            putchar('\n'), command_say("[%s]", row.section);
-        section = row.section;
-        snprintf(line, sizeof line, "%s%s =%s%s", row.fits_file ? "" : "#", row.key,
-                 *row.value ? " " : "", row.value);
-        remark_on(finding, &finding->origins.options[i], &row, remark);
-        if (*remark)
-            command_say("%-32s  # %s", line, remark);
-        else
-            command_say("%s", line);
-    }
-}
-
-/* Which files were looked for, and why not others. */
-static void print_files(const struct finding *finding)
-{
-    const struct gs_config_origins *origins = &finding->origins;
-    const char *named = getenv("GPUSHIM_CONFIG");
-
-    if (named && !*named)
-        puts("# No file is read: GPUSHIM_CONFIG is there and empty.");
-    else if (named)
-        puts("# GPUSHIM_CONFIG names the file that is read in place of all others:");
-    else
-        puts("# Files, the strongest first:");
-    for (size_t i = 0; i < origins->file_count; i++)
-        command_say("#   %s: %s", origins->files[i].path,
-                    origins->files[i].read ? "read" : origins->files[i].why_not);
-}
-
-static void print_text(const struct finding *finding)
-{
-    puts("# The options of libgpushim as this user's programs have them in this environment.");
-    print_files(finding);
-    print_options(finding);
-}
-
-static void print_check(const struct finding *finding)
-{
-    size_t options = 0;
-    char count[24] = "no";
-
-    for (size_t i = 0; i < GS_CONFIG_OPTIONS_MAX; i++)
-        options += finding->origins.options[i].kind == GS_CONFIG_FILE &&
-                   !finding->origins.options[i].refused;
-    if (finding->complaints)
-        snprintf(count, sizeof count, "%zu", finding->complaints);
-    command_say("%s: %zu option%s, %s mistake%s", finding->check, options, options == 1 ? "" : "s",
-                count, finding->complaints > 1 ? "s" : "");
-}
-
-/* ---- As JSON -------------------------------------------------------------------------------- */
-
 static void write_origin(struct json *json, const struct finding *finding,
                          const struct gs_config_origin *origin, const char *variable)
 {
@@ -155,12 +90,16 @@ static void write_origin(struct json *json, const struct finding *finding,
     json_close(json, '}');
 }
 
-static void write_options(struct json *json, const struct finding *finding)
+static void tell_options(const struct finding *finding)
 {
     static struct gs_config_row row;
+    struct json *json = finding->json;
+    const char *section = "";
 
     json_open(json, "options", '[');
     for (size_t i = 0; gs_config_row(&finding->config, i, &row); i++) {
+        char line[GS_OPTION_NAME_SIZE + GS_VALUE_SIZE], remark[REMARK_SIZE];
+
         json_open(json, NULL, '{');
         json_text(json, "section", row.section);
         json_text(json, "key", row.key);
@@ -175,12 +114,35 @@ static void write_options(struct json *json, const struct finding *finding)
         write_origin(json, finding, &finding->origins.options[i], row.variable);
         json_text(json, "help", row.help);
         json_close(json, '}');
+        if (json)
+            continue;
+        if (strcmp(section, row.section) != 0)
+            putchar('\n'), command_say("[%s]", row.section);
+        section = row.section;
+        snprintf(line, sizeof line, "%s%s =%s%s", row.fits_file ? "" : "#", row.key,
+                 *row.value ? " " : "", row.value);
+        remark_on(finding, &finding->origins.options[i], &row, remark);
+        if (*remark)
+            command_say("%-32s  # %s", line, remark);
+        else
+            command_say("%s", line);
     }
     json_close(json, ']');
 }
 
-static void write_files(struct json *json, const struct gs_config_origins *origins)
+/* Which files were looked for, and why not others. */
+static void tell_files(const struct finding *finding)
 {
+    const struct gs_config_origins *origins = &finding->origins;
+    const char *named = getenv("GPUSHIM_CONFIG");
+    struct json *json = finding->json;
+
+    if (!json)
+        printf(
+            "# The options of libgpushim as this user's programs have them in this environment.\n%s\n",
+            !named   ? "# Files, the strongest first:"
+            : *named ? "# GPUSHIM_CONFIG names the file that is read in place of all others:"
+                     : "# No file is read: GPUSHIM_CONFIG is there and empty.");
     json_open(json, "files", '[');
     for (const struct gs_config_file *file = origins->files;
          file < origins->files + origins->file_count; file++) {
@@ -189,8 +151,24 @@ static void write_files(struct json *json, const struct gs_config_origins *origi
         json_bool(json, "read", file->read);
         json_text(json, "why_not", file->read ? NULL : file->why_not);
         json_close(json, '}');
+        if (!json)
+            command_say("#   %s: %s", file->path, file->read ? "read" : file->why_not);
     }
     json_close(json, ']');
+}
+
+static void print_check(const struct finding *finding)
+{
+    size_t options = 0;
+    char count[24] = "no";
+
+    for (size_t i = 0; i < GS_CONFIG_OPTIONS_MAX; i++)
+        options += finding->origins.options[i].kind == GS_CONFIG_FILE &&
+                   !finding->origins.options[i].refused;
+    if (finding->complaints)
+        snprintf(count, sizeof count, "%zu", finding->complaints);
+    command_say("%s: %zu option%s, %s mistake%s", finding->check, options, options == 1 ? "" : "s",
+                count, finding->complaints > 1 ? "s" : "");
 }
 
 /* ---- The command ---------------------------------------------------------------------------- */
@@ -211,11 +189,14 @@ int command_config_list(const struct call *call)
             complain_of_misspelt(&finding);
     json_close(finding.json, ']');
     if (finding.json) {
-        write_options(finding.json, &finding);
-        write_files(finding.json, &finding.origins);
+        tell_options(&finding);
+        tell_files(&finding);
         json_end(finding.json);
+    } else if (finding.check) {
+        print_check(&finding);
     } else {
-        finding.check ? print_check(&finding) : print_text(&finding);
+        tell_files(&finding);
+        tell_options(&finding);
     }
     return !finding.complaints ? COMMAND_WELL : COMMAND_WRONG;
 }

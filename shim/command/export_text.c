@@ -1,8 +1,4 @@
-/*
- * The figures in the text format of Prometheus: for each metric its help and type, then a line for
- * each process, or for each GPU of each process. Names and units go by Prometheus' conventions:
- * bytes and seconds, _total for what only grows.
- */
+/* gpushim export: the figures in Prometheus' text format, by its conventions of names and units. */
 
 #include <inttypes.h>
 
@@ -187,21 +183,15 @@ bool export_write(FILE *file, const void *unused)
 
 /* ---- The command ----------------------------------------------------------------------------- */
 
-static int write_file(const char *path)
+int command_export(const struct call *call)
 {
+    const char *listen = call_value(call, "listen"), *textfile = call_value(call, "textfile"),
+               *wrong;
     static const char head[] = "# HELP gpushim_";
     static const struct output output = {.head = head,
                                          .head_size = sizeof head - 1,
                                          .mode = 0644,
                                          .write = export_write};
-
-    return output_write(&output, path, NULL) ? COMMAND_WELL : COMMAND_WRONG;
-}
-
-int command_export(const struct call *call)
-{
-    const char *listen = call_value(call, "listen"), *textfile = call_value(call, "textfile"),
-               *wrong;
     struct gs_share_options *options;
 
     if (!call_has(call, "prometheus"))
@@ -216,7 +206,7 @@ int command_export(const struct call *call)
         return command_complain("%s", wrong), COMMAND_WRONG;
     if (listen)
         return export_serve(call, listen);
-    if (textfile)
-        return write_file(textfile);
-    return export_write(stdout, NULL) ? COMMAND_WELL : COMMAND_WRONG;
+    return (textfile ? output_write(&output, textfile, NULL) : export_write(stdout, NULL))
+               ? COMMAND_WELL
+               : COMMAND_WRONG;
 }

@@ -1,8 +1,6 @@
-/*
- * What every process with the library has of each GPU's memory, and what it did there. Each is
- * asked at its socket in the folder and answers from the counters that it has anyway. A process
- * that shares nothing and holds little has no socket: it is listed by name alone.
- */
+/* What every process with the library has of each GPU's memory, and what it did there, by the
+ * counters that it has anyway. One that shares nothing and holds little has no socket: it is listed
+ * by name alone. */
 #ifndef GS_SHIM_COMMAND_FIGURES_H
 #define GS_SHIM_COMMAND_FIGURES_H
 

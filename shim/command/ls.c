@@ -1,9 +1,5 @@
-/*
- * gpushim ls: the names under which GPU memory is published (core/share/names.c): whose, how much,
- * by whom, since when, and whether a broker has it beyond the end of its process. Each process is
- * asked at its socket, and a broker at its own; what both have is one row.
- */
-
+/* gpushim ls: the names under which GPU memory is published (core/share/names.c). Each process is
+ * asked, and each broker; what both have is one row. */
 #include "core/base/text.h"
 #include "shim/command/ask.h"
 

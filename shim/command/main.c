@@ -1,7 +1,4 @@
-/*
- * gpushim: runs programs with the library, looks into what it does, and keeps what processes share.
- * command.h says how a command is made; a new one is a file and a row of commands.c.
- */
+/* gpushim: runs a command (command.h), and what commands share. */
 #include "core/base/printable.h"
 #include "shim/command/command.h"
 #include "shim/command/run.h"

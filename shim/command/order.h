@@ -1,7 +1,5 @@
-/*
- * Commands by which processes are told to do something (trim, set, sleep): each that is
- * meant is connected to and asked who it is, and then it is told.
- */
+/* Commands that tell processes to do something (trim, set, sleep): each that is meant is asked who it
+ * is, and then it is told. */
 #ifndef GS_SHIM_COMMAND_ORDER_H
 #define GS_SHIM_COMMAND_ORDER_H
 

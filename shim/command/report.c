@@ -1,7 +1,4 @@
-/*
- * gpushim report: reads what a process recorded (gpushim record) and says what became of its
- * GPU memory. report.h has its parts.
- */
+/* gpushim report: what became of a recorded program's GPU memory, as text and JSON (report.h). */
 #include "shim/command/report.h"
 
 #include <inttypes.h>
@@ -10,200 +7,6 @@
 #include "shim/command/command.h"
 
 #define FRAMES 8 /* of a call stack in text */
-
-/* ---- As text -------------------------------------------------------------------------------- */
-
-static struct shown time_text(uint64_t ns)
-{
-    static const char *const units[] = {"ns", "us", "ms", "s"};
-    double number = (double)ns;
-    struct shown words;
-    unsigned unit = 0;
-
-    while (number >= 999.5 && unit < 3) /* which three figures make 1000 of */
-        number /= 1000, unit++;
-    snprintf(words.text, sizeof words.text, unit ? "%.3g %s" : "%.0f %s", number, units[unit]);
-    if (unit == 3)
-        snprintf(words.text, sizeof words.text, "%.3f s", number);
-    return words;
-}
-
-static void print_begin(const struct trace *trace)
-{
-    command_say("program     %s, pid %d, recorded from %s on for %s", trace->header.program,
-                trace->header.pid, show_utc((time_t)(trace->header.realtime_ns / 1000000000)).text,
-                time_text(trace->duration_ns).text);
-    command_say("events      %zu of %u thread%s; the program waited %s for the file", trace->count,
-                trace->threads, trace->threads == 1 ? "" : "s", time_text(trace->waited_ns).text);
-}
-
-static void print_sums(const struct report *report)
-{
-    const struct trace_sums *sums = &report->memory.sums;
-
-    command_say("calls       %" PRIu64 " allocations, %" PRIu64 " frees, %s in them",
-                sums->allocations, sums->frees, time_text(sums->in_calls_ns).text);
-    if (sums->refused || sums->failed_frees)
-        command_say("failed      %" PRIu64 " allocations, %" PRIu64 " frees", sums->refused,
-                    sums->failed_frees);
-    if (sums->unknown_frees)
-        command_say("unknown     %" PRIu64 " frees of blocks whose allocation is not in the file",
-                    sums->unknown_frees);
-    if (sums->replaced)
-        command_say("no free     %" PRIu64 " blocks went with their context", sums->replaced);
-    if (sums->exported || sums->opened)
-        command_say("shared      %" PRIu64 " blocks exported, %" PRIu64 " of others opened",
-                    sums->exported, sums->opened);
-}
-
-/* Of a script its lines, and not those of the interpreter that called. */
-static unsigned frames_of(const struct report *report, const struct trace_event *event)
-{
-    struct trace_place place;
-    unsigned lines = 0;
-
-    for (unsigned n = 0; n < event->frame_count; n++) {
-        trace_place(report->modules, trace_frame(event, n), &place);
-        if (!place.is_named)
-            break;
-        if (place.file[0])
-            lines = n + 1;
-    }
-    return lines ? lines : event->frame_count;
-}
-
-/* Who held it from the event on. */
-static void print_holders(const struct report *report, unsigned device, size_t event)
-{
-    size_t count;
-    struct trace_holder *holders = trace_holders(&report->memory, device, event, &count);
-    char text[TRACE_FRAME_SIZE];
-
-    for (size_t i = 0; i < count && i < REPORT_TOP; i++) {
-        const struct trace_event *first = holders[i].first;
-        const unsigned frames = frames_of(report, first);
-
-        report_frame(report, first, 0, text);
-        command_say("  %12s in %6" PRIu64 "  %s", show_size(holders[i].bytes).text,
-                    holders[i].count, text);
-        for (unsigned n = 1; n < FRAMES && n < frames; n++) {
-            report_frame(report, first, n, text);
-            command_say("  %12s    %6s  %s", "", "", text);
-        }
-        if (frames > FRAMES)
-            command_say("  %12s    %6s  and %u more (--json)", "", "", frames - FRAMES);
-    }
-    if (count > REPORT_TOP)
-        command_say("  and %zu more", count - REPORT_TOP);
-    free(holders);
-}
-
-static void print_device(const struct report *report, unsigned device)
-{
-    const struct trace_device_sums *sums = &report->memory.devices[device];
-    const struct gs_trace_device *told = &report->trace.devices[device];
-
-    putchar('\n');
-    command_say("GPU %u%s%s%s%s", device, told->name[0] ? ", " : "", told->name,
-                told->bytes ? ", " : "", told->bytes ? show_size(told->bytes).text : "");
-    command_say("peaks       live %s (after %s), reserved %s, cached %s, retired %s, limbo %s",
-                show_size(sums->live_peak).text, time_text(sums->live_peak_ns).text,
-                show_size(sums->reserved_peak).text, show_size(sums->cached_peak).text,
-                show_size(sums->retired_peak).text, show_size(sums->limbo_peak).text);
-    if (sums->live_peak_at != TRACE_NEVER) {
-        command_say("held at the peak of live:");
-        print_holders(report, device, sums->live_peak_at);
-    }
-    if (!sums->never_freed)
-        return;
-    command_say("never freed: %" PRIu64 " blocks, %s", sums->never_freed,
-                show_size(sums->live_end).text);
-    print_holders(report, device, report->trace.count - 1);
-}
-
-static void print_slowest(const struct report *report)
-{
-    if (report->slowest_count)
-        putchar('\n'), command_say("slowest calls:");
-    for (size_t i = 0; i < report->slowest_count; i++) {
-        const struct trace_event *event = report->slowest[i];
-
-        char what[96] = "";
-
-        if (trace_is_alloc(event))
-            snprintf(what, sizeof what, " of %s, %s", show_size(event->size).text,
-                     trace_outcome_name(event));
-        command_say("  %8s  %s%s, GPU %u, thread %u, after %s", time_text(event->took_ns).text,
-                    trace_call_name(event), what, event->device, event->thread,
-                    time_text(event->time_ns).text);
-    }
-}
-
-static void print_report(const struct report *report)
-{
-    print_begin(&report->trace);
-    print_sums(report);
-    if (report_missing(report))
-        command_say("not whole   %s", report_missing(report));
-    for (unsigned device = 0; device < TRACE_DEVICES; device++)
-        if (report->trace.has_device[device])
-            print_device(report, device);
-    print_slowest(report);
-}
-
-/* ---- The command ---------------------------------------------------------------------------- */
-
-/* Who may not read the recording may not read what is made of it. */
-static int write_file(const char *path, const char *head, size_t size,
-                      bool (*write)(FILE *, const void *), const struct report *report)
-{
-    const struct output output = {head, size - 1, report->trace.is_private ? 0600 : 0644, write};
-
-    return !path || output_write(&output, path, report) ? COMMAND_WELL : COMMAND_WRONG;
-}
-
-static int compare(const struct call *call, const struct report *report)
-{
-    struct report before;
-    struct json *json;
-
-    if (!report_make(call_value(call, "against"), &before))
-        return COMMAND_WRONG;
-    if (report_missing(&before))
-        command_complain("'%s': %s", call_value(call, "against"), report_missing(&before));
-    json = call_json(call, false);
-    report_against(report, &before, json);
-    json_end(json);
-    report_free(&before);
-    return COMMAND_WELL;
-}
-
-int command_report(const struct call *call)
-{
-    const char *path = call->argv[0], *html = call_value(call, "html"),
-               *viz = call_value(call, "memory-viz");
-    struct report report;
-    struct json *json;
-    int status;
-
-    if (!report_make(path, &report))
-        return COMMAND_WRONG;
-    if (report_missing(&report))
-        command_complain("'%s': %s", path, report_missing(&report));
-    status =
-        write_file(html, REPORT_PAGE_HEAD, sizeof REPORT_PAGE_HEAD, report_page, &report) |
-        write_file(viz, REPORT_PICKLE_HEAD, sizeof REPORT_PICKLE_HEAD, report_memory_viz, &report);
-    if (call_has(call, "against") && status == COMMAND_WELL) {
-        status = compare(call, &report);
-    } else if (status == COMMAND_WELL && (json = call_json(call, false))) {
-        report_write(json, &report);
-        json_end(json);
-    } else if (!html && !viz) {
-        print_report(&report);
-    }
-    report_free(&report);
-    return status;
-}
 
 /* ---- What there is to say --------------------------------------------------------------------- */
 
@@ -245,16 +48,6 @@ void report_free(struct report *report)
     trace_free(&report->trace);
 }
 
-const char *report_missing(const struct report *report)
-{
-    return report->trace.cut ? "the file ends within a block: the process was killed, or the disk "
-                               "was full; what came later is missing"
-           : !report->trace.ended
-               ? "the file has no end: the process was killed, or still runs; what its threads had "
-                 "not written by then is missing"
-               : NULL;
-}
-
 bool report_frame(const struct report *report, const struct trace_event *event, unsigned n,
                   char ret_text[TRACE_FRAME_SIZE])
 {
@@ -267,7 +60,76 @@ bool report_frame(const struct report *report, const struct trace_event *event, 
     return true;
 }
 
-/* ---- As JSON -------------------------------------------------------------------------------- */
+/* ---- Telling, as text or JSON ---------------------------------------------------------------- */
+
+static struct shown time_text(uint64_t ns)
+{
+    static const char *const units[] = {"ns", "us", "ms", "s"};
+    double number = (double)ns;
+    struct shown words;
+    unsigned unit = 0;
+
+    while (number >= 999.5 && unit < 3) /* which three figures make 1000 of */
+        number /= 1000, unit++;
+    snprintf(words.text, sizeof words.text, unit ? "%.3g %s" : "%.0f %s", number, units[unit]);
+    if (unit == 3)
+        snprintf(words.text, sizeof words.text, "%.3f s", number);
+    return words;
+}
+
+/* NULL: the file is whole. */
+static const char *missing(const struct report *report)
+{
+    return report->trace.cut ? "the file ends within a block: the process was killed, or the disk "
+                               "was full; what came later is missing"
+           : !report->trace.ended
+               ? "the file has no end: the process was killed, or still runs; what its threads had "
+                 "not written by then is missing"
+               : NULL;
+}
+
+static void print_sums(const struct report *report)
+{
+    const struct trace_sums *sums = &report->memory.sums;
+    const struct trace *trace = &report->trace;
+
+    command_say("program     %s, pid %d, recorded from %s on for %s", trace->header.program,
+                trace->header.pid, show_utc((time_t)(trace->header.realtime_ns / 1000000000)).text,
+                time_text(trace->duration_ns).text);
+    command_say("events      %zu of %u thread%s; the program waited %s for the file", trace->count,
+                trace->threads, trace->threads == 1 ? "" : "s", time_text(trace->waited_ns).text);
+    command_say("calls       %" PRIu64 " allocations, %" PRIu64 " frees, %s in them",
+                sums->allocations, sums->frees, time_text(sums->in_calls_ns).text);
+    if (sums->refused || sums->failed_frees)
+        command_say("failed      %" PRIu64 " allocations, %" PRIu64 " frees", sums->refused,
+                    sums->failed_frees);
+    if (sums->unknown_frees)
+        command_say("unknown     %" PRIu64 " frees of blocks whose allocation is not in the file",
+                    sums->unknown_frees);
+    if (sums->replaced)
+        command_say("no free     %" PRIu64 " blocks went with their context", sums->replaced);
+    if (sums->exported || sums->opened)
+        command_say("shared      %" PRIu64 " blocks exported, %" PRIu64 " of others opened",
+                    sums->exported, sums->opened);
+    if (missing(report))
+        command_say("not whole   %s", missing(report));
+}
+
+/* Of a script its lines, and not those of the interpreter that called. */
+static unsigned frames_of(const struct report *report, const struct trace_event *event)
+{
+    struct trace_place place;
+    unsigned lines = 0;
+
+    for (unsigned n = 0; n < event->frame_count; n++) {
+        trace_place(report->modules, trace_frame(event, n), &place);
+        if (!place.is_named)
+            break;
+        if (place.file[0])
+            lines = n + 1;
+    }
+    return lines ? lines : event->frame_count;
+}
 
 void report_write_stack(struct json *json, const char *key, const struct report *report,
                         const struct trace_event *event)
@@ -280,29 +142,59 @@ void report_write_stack(struct json *json, const char *key, const struct report 
     json_close(json, ']');
 }
 
-static void write_holders(struct json *json, const char *key, const struct report *report,
-                          unsigned device, size_t event)
+/* Who held it from the event on. */
+static void tell_holders(struct json *json, const char *key, const struct report *report,
+                         unsigned device, size_t event)
 {
     size_t count = 0;
     struct trace_holder *holders =
         event == TRACE_NEVER ? NULL : trace_holders(&report->memory, device, event, &count);
+    char text[TRACE_FRAME_SIZE];
 
     json_open(json, key, '[');
     for (size_t i = 0; i < count && i < REPORT_TOP; i++) {
+        const struct trace_event *first = holders[i].first;
+        const unsigned frames = frames_of(report, first);
+
         json_open(json, NULL, '{');
         json_number(json, "bytes", holders[i].bytes);
         json_number(json, "blocks", holders[i].count);
-        json_number(json, "first_ns", holders[i].first->at_ns);
+        json_number(json, "first_ns", first->at_ns);
         json_number(json, "last_ns", holders[i].last->at_ns);
-        json_bool(json, "by_size", !holders[i].first->frame_count);
-        report_write_stack(json, "stack", report, holders[i].first);
+        json_bool(json, "by_size", !first->frame_count);
+        report_write_stack(json, "stack", report, first);
         json_close(json, '}');
+        if (json)
+            continue;
+        report_frame(report, first, 0, text);
+        command_say("  %12s in %6" PRIu64 "  %s", show_size(holders[i].bytes).text,
+                    holders[i].count, text);
+        for (unsigned n = 1; n < FRAMES && n < frames; n++) {
+            report_frame(report, first, n, text);
+            command_say("  %12s    %6s  %s", "", "", text);
+        }
+        if (frames > FRAMES)
+            command_say("  %12s    %6s  and %u more (--json)", "", "", frames - FRAMES);
     }
     json_close(json, ']');
+    if (!json && count > REPORT_TOP)
+        command_say("  and %zu more", count - REPORT_TOP);
     free(holders);
 }
 
-static void write_device(struct json *json, const struct report *report, unsigned device)
+static void print_device(const struct gs_trace_device *told, const struct trace_device_sums *sums,
+                         unsigned device)
+{
+    putchar('\n');
+    command_say("GPU %u%s%s%s%s", device, told->name[0] ? ", " : "", told->name,
+                told->bytes ? ", " : "", told->bytes ? show_size(told->bytes).text : "");
+    command_say("peaks       live %s (after %s), reserved %s, cached %s, retired %s, limbo %s",
+                show_size(sums->live_peak).text, time_text(sums->live_peak_ns).text,
+                show_size(sums->reserved_peak).text, show_size(sums->cached_peak).text,
+                show_size(sums->retired_peak).text, show_size(sums->limbo_peak).text);
+}
+
+static void tell_device(struct json *json, const struct report *report, unsigned device)
 {
     const struct trace_device_sums *sums = &report->memory.devices[device];
     const struct gs_trace_device *told = &report->trace.devices[device];
@@ -326,14 +218,23 @@ static void write_device(struct json *json, const struct report *report, unsigne
     json_number(json, "limbo_peak_bytes", sums->limbo_peak);
     json_number(json, "never_freed", sums->never_freed);
     json_number(json, "never_freed_bytes", sums->live_end);
-    write_holders(json, "holders_at_peak", report, device, sums->live_peak_at);
-    write_holders(json, "holders_at_end", report, device,
-                  sums->never_freed ? report->trace.count - 1 : TRACE_NEVER);
+    if (!json)
+        print_device(told, sums, device);
+    if (!json && sums->live_peak_at != TRACE_NEVER)
+        command_say("held at the peak of live:");
+    tell_holders(json, "holders_at_peak", report, device, sums->live_peak_at);
+    if (!json && sums->never_freed)
+        command_say("never freed: %" PRIu64 " blocks, %s", sums->never_freed,
+                    show_size(sums->live_end).text);
+    tell_holders(json, "holders_at_end", report, device,
+                 sums->never_freed ? report->trace.count - 1 : TRACE_NEVER);
     json_close(json, '}');
 }
 
-static void write_call(struct json *json, const struct trace_event *event)
+static void tell_call(struct json *json, const struct trace_event *event)
 {
+    char what[96] = "";
+
     json_open(json, NULL, '{');
     json_text(json, "call", trace_call_name(event));
     json_number(json, "took_ns", event->took_ns);
@@ -343,9 +244,16 @@ static void write_call(struct json *json, const struct trace_event *event)
     json_number(json, "thread", event->thread);
     json_text(json, "outcome", trace_outcome_name(event));
     json_close(json, '}');
+    if (trace_is_alloc(event))
+        snprintf(what, sizeof what, " of %s, %s", show_size(event->size).text,
+                 trace_outcome_name(event));
+    if (!json)
+        command_say("  %8s  %s%s, GPU %u, thread %u, after %s", time_text(event->took_ns).text,
+                    trace_call_name(event), what, event->device, event->thread,
+                    time_text(event->time_ns).text);
 }
 
-void report_write(struct json *json, const struct report *report)
+void report_tell(struct json *json, const struct report *report)
 {
     const struct trace *trace = &report->trace;
     const struct trace_sums *sums = &report->memory.sums;
@@ -357,7 +265,7 @@ void report_write(struct json *json, const struct report *report)
     json_bool(json, "has_stacks", trace->header.has_stacks);
     json_bool(json, "ended", trace->ended);
     json_bool(json, "cut", trace->cut);
-    json_text(json, "missing", report_missing(report));
+    json_text(json, "missing", missing(report));
     json_number(json, "events", trace->count);
     json_number(json, "threads", trace->threads);
     json_number(json, "waited_for_file_ns", trace->waited_ns);
@@ -370,13 +278,70 @@ void report_write(struct json *json, const struct report *report)
     json_number(json, "exported", sums->exported);
     json_number(json, "opened", sums->opened);
     json_number(json, "in_calls_ns", sums->in_calls_ns);
+    if (!json)
+        print_sums(report);
     json_open(json, "devices", '[');
     for (unsigned device = 0; device < TRACE_DEVICES; device++)
         if (trace->has_device[device])
-            write_device(json, report, device);
+            tell_device(json, report, device);
     json_close(json, ']');
     json_open(json, "slowest", '[');
+    if (!json && report->slowest_count)
+        putchar('\n'), command_say("slowest calls:");
     for (size_t i = 0; i < report->slowest_count; i++)
-        write_call(json, report->slowest[i]);
+        tell_call(json, report->slowest[i]);
     json_close(json, ']');
+}
+
+/* ---- The command ---------------------------------------------------------------------------- */
+
+/* Who may not read the recording may not read what is made of it. */
+static int write_file(const char *path, const char *head, size_t size,
+                      bool (*write)(FILE *, const void *), const struct report *report)
+{
+    const struct output output = {head, size - 1, report->trace.is_private ? 0600 : 0644, write};
+
+    return !path || output_write(&output, path, report) ? COMMAND_WELL : COMMAND_WRONG;
+}
+
+static int compare(const struct call *call, const struct report *report)
+{
+    struct report before;
+    struct json *json;
+
+    if (!report_make(call_value(call, "against"), &before))
+        return COMMAND_WRONG;
+    if (missing(&before))
+        command_complain("'%s': %s", call_value(call, "against"), missing(&before));
+    json = call_json(call, false);
+    report_against(report, &before, json);
+    json_end(json);
+    report_free(&before);
+    return COMMAND_WELL;
+}
+
+int command_report(const struct call *call)
+{
+    const char *path = call->argv[0], *html = call_value(call, "html"),
+               *viz = call_value(call, "memory-viz");
+    struct report report;
+    struct json *json;
+    int status;
+
+    if (!report_make(path, &report))
+        return COMMAND_WRONG;
+    if (missing(&report))
+        command_complain("'%s': %s", path, missing(&report));
+    status =
+        write_file(html, REPORT_PAGE_HEAD, sizeof REPORT_PAGE_HEAD, report_page, &report) |
+        write_file(viz, REPORT_PICKLE_HEAD, sizeof REPORT_PICKLE_HEAD, report_memory_viz, &report);
+    if (call_has(call, "against") && status == COMMAND_WELL) {
+        status = compare(call, &report);
+    } else if (status == COMMAND_WELL && (call_has(call, "json") || (!html && !viz))) {
+        json = call_json(call, false);
+        report_tell(json, &report);
+        json_end(json);
+    }
+    report_free(&report);
+    return status;
 }

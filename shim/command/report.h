@@ -1,7 +1,5 @@
-/*
- * gpushim report: what a trace says, in numbers, as text and JSON (report.c), as a
- * page (report_page.c), and as a snapshot of PyTorch's (report_pickle.c).
- */
+/* gpushim report: what a trace says, as text and JSON (report.c), as a page (report_page.c), and as a
+ * snapshot of PyTorch's (report_pickle.c). */
 #ifndef GS_SHIM_COMMAND_REPORT_H
 #define GS_SHIM_COMMAND_REPORT_H
 
@@ -22,8 +20,6 @@ struct report {
 bool report_make(const char *path, struct report *ret_report);
 void report_free(struct report *report);
 
-/* "the process was killed, or the disk was full"; NULL: the file is whole. */
-const char *report_missing(const struct report *report);
 /* Who allocated it, frame n, innermost first; where no stack was recorded, n 0 is its size. False:
  * there is no such frame. */
 bool report_frame(const struct report *report, const struct trace_event *event, unsigned n,
@@ -33,8 +29,8 @@ bool report_frame(const struct report *report, const struct trace_event *event, 
 void report_write_stack(struct json *json, const char *key, const struct report *report,
                         const struct trace_event *event);
 
-/* The rows, as members of an object. */
-void report_write(struct json *json, const struct report *report);
+/* All there is to say, as members of an object, or as text. */
+void report_tell(struct json *json, const struct report *report);
 
 /* What it differs in from an earlier one, as text, or as an object of JSON. */
 void report_against(const struct report *report, const struct report *before, struct json *json);

@@ -188,7 +188,7 @@ static void write_data(struct page *page)
 {
     json_open(&page->json, NULL, '{');
     json_open(&page->json, "report", '{');
-    report_write(&page->json, page->report);
+    report_tell(&page->json, page->report);
     json_close(&page->json, '}');
     write_moments(page);
     write_stacks(page);

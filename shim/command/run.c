@@ -1,9 +1,6 @@
-/*
- * gpushim run: starts a program with the library. It finds the library beside itself, puts it first
- * in LD_PRELOAD, sets the options that it is given, says what would keep the library out, and
- * becomes the program: signals and exit status are the program's. gpushim record stays beside it,
- * passes those on, and has the last line.
- */
+/* gpushim run: sets LD_PRELOAD and options, says what would keep the library out, and becomes the
+ * program. gpushim record stays beside it, passes signals and the exit status on, and has the last
+ * line. */
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/stat.h>

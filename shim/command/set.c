@@ -1,8 +1,5 @@
-/*
- * gpushim set: changes an option of a process that runs. The value is read here by config's own
- * parser, and goes as a number to the process's socket in the folder (core/share/order.c), which
- * says what it was. What can be changed is what config/options.h calls LIVE.
- */
+/* gpushim set: changes an option of a process that runs (LIVE in config/options.h). The value is read
+ * here by config's own parser, and goes there as a number (core/share/order.c). */
 
 #include "config/internal.h"
 #include "shim/command/order.h"

@@ -112,7 +112,8 @@ static size_t columns_of(const char *text)
     return columns;
 }
 
-size_t show_line(const char *text, size_t columns)
+/* The bytes of its first line; a blank, or a newline, comes behind them. */
+static size_t first_line(const char *text, size_t columns)
 {
     size_t taken, length = strcspn(text, "\n");
     const size_t most = fits(text, columns, &taken);
@@ -130,7 +131,7 @@ unsigned show_wrapped(const char *first, const char *text, size_t columns, bool 
     unsigned lines = 0;
 
     do {
-        const size_t length = show_line(text, columns - indent);
+        const size_t length = first_line(text, columns - indent);
 
         if (says)
             command_say("%*s%.*s", lines ? (int)indent : -(int)indent, lines ? "" : first,

@@ -25,11 +25,8 @@ struct shown show_utc(time_t seconds);
  * one. */
 struct shown show_uuid(const char *kind, const unsigned char uuid[16]);
 
-/* The bytes of its first line, where lines have so many at most and end at a blank if they can; a
- * blank, or a newline, comes behind them. */
-size_t show_line(const char *text, size_t columns);
-/* The lines that printable text takes behind `first`, below whose end the others begin; they go to
- * standard output if `says`. */
+/* The lines that printable text takes behind `first`, below whose end the others begin, broken at
+ * blanks where they can be; they go to standard output if `says`. */
 unsigned show_wrapped(const char *first, const char *text, size_t columns, bool says);
 /* What of the text fits, with "..." where some does not; the columns it takes. */
 size_t show_cut(const char *text, size_t columns, char *ret, size_t size);

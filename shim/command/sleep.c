@@ -108,25 +108,20 @@ static void put_sizes(const struct gs_asleep_for *asleep, char *ret_text, size_t
                                      show_size(asleep->stays[i]).text, stays[i].text);
 }
 
-/* There is more to come. */
-static bool is_half(enum gs_sleep_verb verb)
-{
-    return verb != GS_SLEEP_GOES && verb != GS_SLEEP_WAKES;
-}
-
 static void tell_it(struct order *order, const struct who *who, int fd, const char *silent)
 {
     struct sleeping *sleeping = (struct sleeping *)order;
     const uint64_t began = gs_now_ns();
     struct gs_wire_done done = {.more = 0};
     uint64_t *took_ns = &sleeping->target->took_ns;
+    const bool is_half = sleeping->verb != GS_SLEEP_GOES && sleeping->verb != GS_SLEEP_WAKES;
     char reason[sizeof done.text], sizes[320] = "";
 
     snprintf(reason, sizeof reason, "%s", silent);
     if (!silent[0])
         have_it(fd, sleeping, &done, reason, sizeof reason);
     *took_ns += gs_now_ns() - began;
-    if ((is_half(sleeping->verb) && !reason[0]) || !order_begins(order, who, reason))
+    if ((is_half && !reason[0]) || !order_begins(order, who, reason))
         return;
     if (done.sleep.ns)
         put_sizes(&done.sleep, sizes, sizeof sizes);

@@ -1,7 +1,4 @@
-/*
- * gpushim stats and gpushim top: what every process with the library has of each GPU's memory, and
- * what it did there (figures.h).
- */
+/* gpushim stats and gpushim top (figures.h). */
 #include <poll.h>
 
 #include "core/base/printable.h"
@@ -128,18 +125,6 @@ void stats_sheet(const struct table *table, struct sheet *ret)
     }
 }
 
-/* Of one alone that is not there the caller complains. */
-static void print_table(const struct table *table, bool one)
-{
-    struct sheet sheet;
-
-    stats_sheet(table, &sheet);
-    sheet_say(&sheet);
-    sheet_free(&sheet);
-    if (!table->count && !one)
-        command_say("no process with the library that this user may see");
-}
-
 static void write_holders(struct json *json, const struct row *row)
 {
     json_open(json, "limbo_holders", '[');
@@ -190,10 +175,17 @@ static void write_row(struct json *json, const struct row *row)
 static void tell_table(const struct table *table, const struct call *call)
 {
     struct json *json = call_json(call, true);
+    struct sheet sheet = {.used = 0};
 
     for (size_t i = 0; json && i < table->count; i++)
         write_row(json, &table->rows[i]);
-    json ? json_end(json) : print_table(table, call->argc > 0);
+    json_end(json);
+    if (!json)
+        stats_sheet(table, &sheet);
+    sheet_say(&sheet);
+    sheet_free(&sheet);
+    if (!json && !table->count && !call->argc) /* of one alone the caller complains */
+        command_say("no process with the library that this user may see");
 }
 
 /* ---- The commands --------------------------------------------------------------------------- */

@@ -1,9 +1,6 @@
-/*
- * gpushim who: the processes that share GPU memory, who holds what of theirs and since when, what
- * is freed and still held, and whose memory each has open, which its owner's end does not end. Each
- * is asked at its socket in the folder (core/share/report.c answers). Pids are as the reader sees
- * them, by the kernel's word, or marked as what the process calls itself.
- */
+/* gpushim who: who shares GPU memory, who holds what of it, and whose each has open
+ * (core/share/report.c answers). Pids are as the reader sees them, by the kernel's word, or marked as
+ * what the process calls itself. */
 
 #include "shim/command/ask.h"
 
@@ -80,89 +77,17 @@ static void ask_all(struct sharer *sharer, int fd)
     }
 }
 
-/* ---- Telling -------------------------------------------------------------------------------- */
-
-static void print_holder(const struct told *told)
-{
-    const struct gs_wire_report *report = &told->report;
-    const struct who_shown who = who_shown(&told->holder);
-
-    if (report->left)
-        command_say("  from %s for %s: %llu blocks left here", who.text,
-                    show_age(report->client_age_ns).text, (unsigned long long)report->left);
-    if (report->references)
-        command_say("  held by %s%s%s: %llu blocks, %s, the longest for %s; of freed ones %llu, %s",
-                    who.text, told->holder.stopped ? ", which is stopped" : "",
-                    report->client_hung_up ? ", which has hung up and not ended" : "",
-                    (unsigned long long)report->references, show_size(report->reference_bytes).text,
-                    show_age(report->reference_age_ns).text,
-                    (unsigned long long)report->limbo_references,
-                    show_size(report->limbo_reference_bytes).text);
-    if (report->limbo_references)
-        command_say("    the oldest of these, block %llu of %s: held for %s, freed %s ago",
-                    (unsigned long long)report->limbo_block.id,
-                    show_size(report->limbo_block.size).text,
-                    show_age(report->limbo_block.held_ns).text,
-                    show_age(report->limbo_block.freed_ns).text);
-}
-
-static void print_owner(const struct sharer *sharer, const struct told *told)
-{
-    const uint64_t pid = owner_pid(sharer, told);
-    char who[48] = "a process that is not known here";
-
-    if (told->report.opened.owner_pid)
-        snprintf(who, sizeof who, "pid %llu%s", (unsigned long long)told->report.opened.owner_pid,
-                 pid ? "" : " of its PID namespace");
-    command_say("  has open of %s%s: %llu blocks, %s; mapped with what lies around these, %s", who,
-                told->report.opened.owner_ended ? ", which has ended" : "",
-                (unsigned long long)told->report.opened.owner_blocks,
-                show_size(told->report.opened.owner_bytes).text,
-                show_size(told->report.opened.owner_mapped).text);
-}
-
-static void print_sharer(const struct sharer *sharer, const char *socket)
-{
-    const struct gs_wire_report *report = &sharer->report;
-    const char *kind = sharer->is_broker ? "broker" : "process";
-    const struct who_shown who = who_shown(&sharer->who);
-    char command[COMMAND_SHOWN + 8];
-
-    if (report->head.type == GS_WIRE_REPORT)
-        command_say("%s %s: %llu blocks shared, %s; freed and kept %llu, %s, the oldest for %s",
-                    kind, who.text, (unsigned long long)report->exports,
-                    show_size(report->bytes).text, (unsigned long long)report->limbo,
-                    show_size(report->limbo_bytes).text, show_age(report->limbo_age_ns).text);
-    if (report->asleep.ns)
-        command_say("  asleep for %s: %s off the GPU", show_age(report->asleep.ns).text,
-                    show_size(report->asleep.bytes).text);
-    show_cut(sharer->who.command, COMMAND_SHOWN, command, sizeof command);
-    if (sharer->who.user[0] && !sharer->is_broker)
-        command_say("  %s, of %s", command, sharer->who.user);
-    for (const struct told *told = sharer->told; told < sharer->told + sharer->count; told++)
-        if (told->of_holder)
-            print_holder(told);
-    for (const struct told *told = sharer->told; told < sharer->told + sharer->count; told++)
-        if (told->of_owner)
-            print_owner(sharer, told);
-    if (!sharer->silent[0])
-        return;
-    if (sharer->who.pid)
-        command_say("%s %s: %s", kind, who.text, sharer->silent);
-    else
-        command_say("%s of another PID namespace (%s): %s", kind, socket, sharer->silent);
-}
-
-/* ---- Telling programs ----------------------------------------------------------------------- */
+/* ---- Telling, as text or JSON ---------------------------------------------------------------- */
 
 static void write_seconds(struct json *json, const char *key, uint64_t ns)
 {
     json_number(json, key, ns / GS_NS_PER_S);
 }
 
-static void write_holder(struct json *json, const struct told *told)
+static void tell_holder(struct json *json, const struct told *told)
 {
     const struct gs_wire_report *report = &told->report;
+    const struct who_shown who = who_shown(&told->holder);
 
     json_open(json, NULL, '{');
     who_write(json, &told->holder);
@@ -173,6 +98,17 @@ static void write_holder(struct json *json, const struct told *told)
     write_seconds(json, "longest_seconds", report->reference_age_ns);
     json_number(json, "freed_blocks", report->limbo_references);
     json_number(json, "freed_bytes", report->limbo_reference_bytes);
+    if (report->left && !json)
+        command_say("  from %s for %s: %llu blocks left here", who.text,
+                    show_age(report->client_age_ns).text, (unsigned long long)report->left);
+    if (report->references && !json)
+        command_say("  held by %s%s%s: %llu blocks, %s, the longest for %s; of freed ones %llu, %s",
+                    who.text, told->holder.stopped ? ", which is stopped" : "",
+                    report->client_hung_up ? ", which has hung up and not ended" : "",
+                    (unsigned long long)report->references, show_size(report->reference_bytes).text,
+                    show_age(report->reference_age_ns).text,
+                    (unsigned long long)report->limbo_references,
+                    show_size(report->limbo_reference_bytes).text);
     if (report->limbo_references) {
         json_open(json, "oldest_freed", '{');
         json_number(json, "block", report->limbo_block.id);
@@ -180,27 +116,64 @@ static void write_holder(struct json *json, const struct told *told)
         write_seconds(json, "held_seconds", report->limbo_block.held_ns);
         write_seconds(json, "freed_seconds", report->limbo_block.freed_ns);
         json_close(json, '}');
+        if (!json)
+            command_say("    the oldest of these, block %llu of %s: held for %s, freed %s ago",
+                        (unsigned long long)report->limbo_block.id,
+                        show_size(report->limbo_block.size).text,
+                        show_age(report->limbo_block.held_ns).text,
+                        show_age(report->limbo_block.freed_ns).text);
     }
     json_close(json, '}');
 }
 
-static void write_owner(struct json *json, const struct sharer *sharer, const struct told *told)
+static void tell_owner(struct json *json, const struct sharer *sharer, const struct told *told)
 {
+    const uint64_t own_pid = told->report.opened.owner_pid,
+                   blocks = told->report.opened.owner_blocks,
+                   bytes = told->report.opened.owner_bytes,
+                   mapped = told->report.opened.owner_mapped, pid = owner_pid(sharer, told);
+    const bool ended = told->report.opened.owner_ended;
+    char who[48] = "a process that is not known here";
+
     json_open(json, NULL, '{');
-    json_known(json, "pid", owner_pid(sharer, told));
-    json_known(json, "own_pid", told->report.opened.owner_pid);
-    json_bool(json, "ended", told->report.opened.owner_ended);
-    json_number(json, "blocks", told->report.opened.owner_blocks);
-    json_number(json, "bytes", told->report.opened.owner_bytes);
-    json_number(json, "mapped_bytes", told->report.opened.owner_mapped);
+    json_known(json, "pid", pid);
+    json_known(json, "own_pid", own_pid);
+    json_bool(json, "ended", ended);
+    json_number(json, "blocks", blocks);
+    json_number(json, "bytes", bytes);
+    json_number(json, "mapped_bytes", mapped);
     json_close(json, '}');
+    if (own_pid)
+        snprintf(who, sizeof who, "pid %llu%s", (unsigned long long)own_pid,
+                 pid ? "" : " of its PID namespace");
+    if (!json)
+        command_say("  has open of %s%s: %llu blocks, %s; mapped with what lies around these, %s",
+                    who, ended ? ", which has ended" : "", (unsigned long long)blocks,
+                    show_size(bytes).text, show_size(mapped).text);
+}
+
+static void print_sharer(const struct sharer *sharer, const char *kind)
+{
+    const struct gs_wire_report *report = &sharer->report;
+    char command[COMMAND_SHOWN + 8];
+
+    if (report->head.type == GS_WIRE_REPORT)
+        command_say("%s %s: %llu blocks shared, %s; freed and kept %llu, %s, the oldest for %s",
+                    kind, who_shown(&sharer->who).text, (unsigned long long)report->exports,
+                    show_size(report->bytes).text, (unsigned long long)report->limbo,
+                    show_size(report->limbo_bytes).text, show_age(report->limbo_age_ns).text);
+    if (report->asleep.ns)
+        command_say("  asleep for %s: %s off the GPU", show_age(report->asleep.ns).text,
+                    show_size(report->asleep.bytes).text);
+    show_cut(sharer->who.command, COMMAND_SHOWN, command, sizeof command);
+    if (sharer->who.user[0] && !sharer->is_broker)
+        command_say("  %s, of %s", command, sharer->who.user);
 }
 
 static void write_sharer(struct json *json, const struct sharer *sharer)
 {
     const struct gs_wire_report *report = &sharer->report;
 
-    json_open(json, NULL, '{');
     json_bool(json, "broker", sharer->is_broker);
     who_write(json, &sharer->who);
     json_text(json, "silent", sharer->silent[0] ? sharer->silent : NULL);
@@ -211,17 +184,30 @@ static void write_sharer(struct json *json, const struct sharer *sharer)
     write_seconds(json, "oldest_freed_seconds", report->limbo_age_ns);
     write_seconds(json, "asleep_seconds", report->asleep.ns);
     json_number(json, "away_bytes", report->asleep.bytes);
+}
+
+static void tell_sharer(struct json *json, const struct sharer *sharer, const char *socket)
+{
+    const char *kind = sharer->is_broker ? "broker" : "process";
+    const struct told *end = sharer->told + sharer->count;
+
+    json_open(json, NULL, '{');
+    json ? write_sharer(json, sharer) : print_sharer(sharer, kind);
     json_open(json, "holders", '[');
-    for (const struct told *told = sharer->told; told < sharer->told + sharer->count; told++)
+    for (const struct told *told = sharer->told; told < end; told++)
         if (told->of_holder)
-            write_holder(json, told);
+            tell_holder(json, told);
     json_close(json, ']');
     json_open(json, "opened_from", '[');
-    for (const struct told *told = sharer->told; told < sharer->told + sharer->count; told++)
+    for (const struct told *told = sharer->told; told < end; told++)
         if (told->of_owner)
-            write_owner(json, sharer, told);
+            tell_owner(json, sharer, told);
     json_close(json, ']');
     json_close(json, '}');
+    if (sharer->silent[0] && !json && sharer->who.pid)
+        command_say("%s %s: %s", kind, who_shown(&sharer->who).text, sharer->silent);
+    else if (sharer->silent[0] && !json)
+        command_say("%s of another PID namespace (%s): %s", kind, socket, sharer->silent);
 }
 
 /* ---- The command ----------------------------------------------------------------------------- */
@@ -244,7 +230,7 @@ static void list_one(void *arg, int fd, const char *name, struct who *who)
     ask_all(&sharer, fd);
     if (is_asked_about(listing, &sharer)) {
         listing->found = true;
-        listing->json ? write_sharer(listing->json, &sharer) : print_sharer(&sharer, name);
+        tell_sharer(listing->json, &sharer, name);
     }
     free(sharer.told);
 }
