@@ -155,18 +155,18 @@ def prove_a_name(folder):
 
 
 def prove_a_broker_that_is_killed(folder):
-    """While both sleep: what was left with it is as it was, and can be shared again."""
+    """What is left with it stays, and is right; also where it is killed while both sleep: then it is shared again."""
     one, other = pair_with_broker(folder)
     broker, = (row['pid'] for row in rows(folder, 'who') if row['broker'])
-    for turn in range(2):
-        says(folder, 0, 'sleep', (one, other), 'shared stay' if turn == 0 else 'asleep, in')
-        if turn == 0:
+    for turn in range(3):
+        says(folder, 0, 'sleep', (one, other), 'shared stay' if turn < 2 else 'asleep, in')
+        if turn == 1:
             os.kill(broker, signal.SIGKILL)
         says(folder, 0, 'wake', (one, other))
         fill(one, 12 + turn)
         check(has(other, 12 + turn), f'one memory, in turn {turn}')
     other.do('close 0')
-    check(run(other, TRY, handle=one.do('share 0')) == '0' and has(other, 13), 'and it opens anew')
+    check(run(other, TRY, handle=one.do('share 0')) == '0' and has(other, 14), 'and it opens anew')
     end(one, other)
 
 
@@ -464,19 +464,9 @@ def prove_a_command_that_is_killed(folder):
     end(one, other, asleep)
 
 
-def prove_with_a_broker(folder):
-    """What is left with a broker stays, and is right."""
-    one, other = pair_with_broker(folder)
-    says(folder, 0, 'sleep', (one, other), 'shared stay')
-    says(folder, 0, 'wake', (one, other))
-    fill(one, 12)
-    check(has(other, 12), 'one memory')
-    end(one, other)
-
-
 prove_each(prove_they_go_and_come, prove_named_twice, prove_both_ways, prove_a_handle_on_its_way, prove_a_name,
            prove_what_was_closed,
            prove_what_was_freed, prove_others_keep_it, prove_one_alone, prove_who_wakes_first, prove_half_a_wake,
            prove_a_tag_that_one_lacks, prove_an_end_of_who_shares, prove_an_end_of_who_opened, prove_a_step_that_fails,
            prove_each_call_fails, prove_ranks_at_work, prove_ranks_of_one_process,
-           prove_a_command_that_is_killed, prove_with_a_broker, prove_a_broker_that_is_killed)
+           prove_a_command_that_is_killed, prove_a_broker_that_is_killed)

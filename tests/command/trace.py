@@ -4,20 +4,12 @@ granted and says what is wrong.
 import dataclasses
 import struct
 
-HEADER = struct.Struct('8sIIQQiI64s')
-BLOCK = struct.Struct('IIIIQ')
-DEVICE = struct.Struct('IIQ16s64s')
-EVENT = struct.Struct('QBBBBI')
-CALL = struct.Struct('QQQiI')
-FIGURES = struct.Struct('QQQQ')
-BLOCK_MAGIC = 0x4b4c4247
-EVENTS, MODULES, DEVICES, END, NAMES = range(1, 6)
-NAMED = 1 << 63
-(ALLOC, FREE, ALLOC_ASYNC, FREE_ASYNC, PIECE_MADE, PIECE_GONE, EXPORTED, OPENED, CLOSED,
- IS_FIGURES) = range(1, 11)
+from trace_file import (ALLOC, ALLOC_ASYNC, BLOCK, BLOCK_MAGIC, CACHED, CLOSED, DEVICE, DEVICES, DRIVER, END,
+                        EVENTS, EXPORTED, FREE, FREE_ASYNC, FURTHER, HEADER, MODULES, NAMED, NAMES, NEW, OPENED,
+                        PIECE_GONE, PIECE_MADE, REFUSED, WAITED, FIGURE as IS_FIGURES)
+
+EVENT, CALL, FIGURES = struct.Struct('=QBBBBI'), struct.Struct('=QQQiI'), struct.Struct('=QQQQ')
 MAKES = (ALLOC, ALLOC_ASYNC, PIECE_MADE, OPENED)
-NONE, CACHED, FURTHER, NEW, WAITED, DRIVER, REFUSED = range(7)
-assert (HEADER.size, BLOCK.size, DEVICE.size, EVENT.size + CALL.size) == (104, 24, 96, 48)
 
 
 @dataclasses.dataclass
