@@ -2,7 +2,6 @@
 #include "shim/command/ask.h"
 
 #include <dirent.h>
-#include <poll.h>
 #include <pwd.h>
 
 #include "core/base/printable.h"
@@ -44,22 +43,6 @@ void ask_within(uint64_t ns)
     turn.end_ns = gs_now_ns() + ns;
 }
 
-static bool await(int fd, uint64_t deadline_ns)
-{
-    struct pollfd answer = {.fd = fd, .events = POLLIN};
-    int ready;
-
-    do {
-        uint64_t now = gs_now_ns();
-
-        ready =
-            poll(&answer, 1,
-                 deadline_ns > now ? (int)((deadline_ns - now + GS_NS_PER_MS - 1) / GS_NS_PER_MS)
-                                   : 0);
-    } while (ready < 0 && errno == EINTR); /* it was stopped and goes on */
-    return ready == 1;
-}
-
 int ask_tell(int fd, const union gs_wire_message *message)
 {
     int error = gs_now_ns() < turn.end_ns ? gs_wire_send(fd, message, -1) : -ETIMEDOUT;
@@ -82,7 +65,7 @@ int ask_hear(int fd, uint64_t deadline_ns, enum gs_wire_type type,
 {
     int pidfd = -1, error;
 
-    if (!await(fd, deadline_ns))
+    if (!gs_conn_has_more(fd) && gs_conn_wait(fd, -1, false, deadline_ns) != GS_CONN_READY)
         return -ETIMEDOUT;
     error = gs_wire_receive(fd, ret_answer, &pidfd);
     if (ret_pidfd)

@@ -129,8 +129,8 @@ char **quiet_environment(long pid);
 /* The configuration that it has by that, its files read as its user. False: that one cannot be. */
 bool quiet_config(long pid, char *const *environment, struct gs_config *ret_config);
 
-/* Why it is not asked. `here` has the folder that was looked at. */
+/* Why it is not asked. */
 #define QUIET_WHY 256
-void quiet_say(long pid, const struct gs_share_options *here, char ret_why[QUIET_WHY]);
+void quiet_say(long pid, char ret_why[QUIET_WHY]);
 
 #endif

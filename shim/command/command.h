@@ -90,7 +90,7 @@ struct output {
 bool output_write(const struct output *output, const char *path, const void *arg);
 
 /* gpushim export: asks all processes and writes what they have in Prometheus' text format (0.0.4).
- * False, and said unless it is the file's error: they cannot be asked. */
+ * False: it could not be written. */
 bool export_write(FILE *file, const void *unused);
 /* Serves it at ADDRESS:PORT until SIGTERM or SIGINT. The program's exit status. */
 int export_serve(const struct call *call, const char *where);

@@ -6,7 +6,6 @@
 #include <fcntl.h>
 #include <glob.h>
 #include <link.h>
-#include <poll.h>
 #include <signal.h>
 #include <sys/wait.h>
 
@@ -16,7 +15,7 @@
 #include "shim/command/old_dl.h"
 #include "shim/lookup/elf_symbols.h"
 
-#define ANSWER_MS    60000 /* for the next row; starting with 8 GPUs has been seen to take seconds */
+#define ANSWER_S     60 /* for the next row; starting with 8 GPUs has been seen to take seconds */
 #define EVENTS_SINCE 12050 /* cuCtxRecordEvent */
 
 OLDEST(dlopen);
@@ -294,22 +293,13 @@ static void ask_driver(struct doctor *doctor)
 static bool read_rows(struct doctor *doctor, int from)
 {
     struct doctor_row row;
-    struct pollfd next = {.fd = from, .events = POLLIN};
 
-    for (;;) {
-        int ready = poll(&next, 1, ANSWER_MS);
-        ssize_t got;
-
-        if (ready == 0)
-            return false;
-        if (ready < 0)
-            continue;
-        got = read(from, &row, sizeof row);
-        if (got == (ssize_t)sizeof row)
-            doctor_put(doctor, &row);
-        else if (got >= 0 || errno != EINTR)
+    while (gs_conn_wait(from, -1, false, gs_now_ns() + ANSWER_S * GS_NS_PER_S) == GS_CONN_READY) {
+        if (read(from, &row, sizeof row) != (ssize_t)sizeof row)
             return true;
+        doctor_put(doctor, &row);
     }
+    return false;
 }
 
 void doctor_driver(struct doctor *doctor)
@@ -336,7 +326,7 @@ void doctor_driver(struct doctor *doctor)
         doctor_say(doctor, DOCTOR_FAIL, "driver",
                    "look at what the kernel says (dmesg, lines with NVRM or Xid); a GPU that hangs "
                    "comes back by nvidia-smi --gpu-reset, or a reboot",
-                   "it has not answered for %d s", ANSWER_MS / 1000);
+                   "it has not answered for %d s", ANSWER_S);
     } else if (waitpid(child, &status, 0) == child && status != 0) {
         doctor_say(doctor, DOCTOR_FAIL, "driver",
                    "install the driver again; see whether nvidia-smi works",

@@ -105,7 +105,7 @@ void doctor_look_for_socket(struct doctor *doctor, long pid)
     char why[QUIET_WHY];
 
     ask_each(NULL, ask_one, &asking);
-    quiet_say(pid, doctor->options, why);
+    quiet_say(pid, why);
     if (asking.answered)
         doctor_say(doctor, DOCTOR_OK, "socket", "", "it answers in the folder");
     else if (!asking.seen)

@@ -247,7 +247,7 @@ static bool is_known(const struct table *table, long pid)
 }
 
 /* Those with the library that have no socket in a folder that was looked at. */
-static void add_quiet(struct table *table, const struct gs_share_options *options)
+static void add_quiet(struct table *table)
 {
     DIR *processes = opendir("/proc");
     const struct dirent *entry;
@@ -260,7 +260,7 @@ static void add_quiet(struct table *table, const struct gs_share_options *option
             continue;
         row = add(table, &nobody);
         who_fill(&row->who, pid, (uint64_t)pid, "");
-        quiet_say(pid, options, row->silent);
+        quiet_say(pid, row->silent);
     }
     if (processes)
         closedir(processes);
@@ -275,27 +275,22 @@ static int compare(const void *a, const void *b)
     return left->who.pid < right->who.pid ? -1 : left->who.pid > right->who.pid;
 }
 
-bool figures_find(struct table *table, long only, bool brokers)
+void figures_find(struct table *table, long only, bool brokers)
 {
     /* It is the connections that this is for: what they answer is heard of all together. */
     static const struct ask_time time = {ANSWER_NS, ANSWER_NS};
     struct search search = {.table = table, .brokers = brokers};
-    struct gs_share_options *options;
-    const char *wrong = command_share_options(&options);
     size_t kept = 0;
 
-    if (wrong)
-        return command_complain("%s", wrong), false;
     search.asked = command_need(calloc(TOGETHER, sizeof *search.asked));
     ask_each(&time, add_listener, &search);
     ask_aside(hear_all, &search);
     free(search.asked);
-    add_quiet(table, options);
+    add_quiet(table);
     for (size_t i = 0; i < table->count; i++)
         if (!only || table->rows[i].who.pid == only)
             table->rows[kept++] = table->rows[i];
     table->count = kept;
     if (kept)
         qsort(table->rows, kept, sizeof *table->rows, compare);
-    return true;
 }

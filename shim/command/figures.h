@@ -56,20 +56,20 @@ extern const size_t figures_told_count;
 uint64_t figures_number(const struct row *row, const struct figure *figure);
 
 /* All of them, or those of the one with that pid; those that have most from the driver come first.
- * `brokers`: also these, which have no memory of their own. False, and said: the configuration does
- * not allow it. */
-bool figures_find(struct table *table, long only, bool brokers);
+ * `brokers`: also these, which have no memory of their own. */
+void figures_find(struct table *table, long only, bool brokers);
 
 /* What gpushim stats (stats.c) and its page, gpushim top (top.c), have in common. */
 
-/* What each did a second since it was seen before. */
-void stats_rates(struct table *table, const struct table *before);
 /* Its rows, and whom each keeps freed memory for; sheet_free ends it. */
 void stats_sheet(const struct table *table, struct sheet *ret);
 
-/* The page, until q, SIGINT or SIGTERM, or until nobody reads it; only the process `only`, unless
- * 0. An exit status. */
-int top_run(long only, uint64_t every_ns);
+/* The page: has the terminal, shows what there is, and waits until it is time to ask again (false:
+ * it is to end); and gives the terminal back. */
+void top_begin(void);
+void top_show(struct table *table);
+bool top_wait(struct table *table, uint64_t every_ns);
+void top_end(void);
 
 /* The GPUs that processes with the library have memory of, and what NVML says of each. */
 

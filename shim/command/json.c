@@ -92,10 +92,10 @@ void json_thousandths(struct json *json, const char *key, uint64_t number)
                 (unsigned long long)number % 1000);
 }
 
-void json_minus_one(struct json *json)
+void json_index(struct json *json, bool is, uint64_t number)
 {
     if (begin(json, NULL))
-        fputs("-1", json->file);
+        fprintf(json->file, "%lld", is ? (long long)number : -1);
 }
 
 void json_bool(struct json *json, const char *key, bool is)

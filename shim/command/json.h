@@ -31,7 +31,7 @@ void json_number(struct json *json, const char *key, uint64_t number);
 void json_known(struct json *json, const char *key, uint64_t number);
 /* number / 1000, exactly. */
 void json_thousandths(struct json *json, const char *key, uint64_t number);
-void json_minus_one(struct json *json); /* of a list: none */
+void json_index(struct json *json, bool is, uint64_t number); /* of a list; -1: there is none */
 void json_bool(struct json *json, const char *key, bool is);
 /* Whether all of it can be written as it is: it is UTF-8. */
 bool json_takes(const char *text);

@@ -11,15 +11,9 @@
 #define MULTIARCH "aarch64-linux-gnu"
 #endif
 
-/* From this program's folder (false) or the one above it. */
-static const struct {
-    bool above;
-    const char *rest;
-} places[] = {{true, "/" LIBRARY},
-              {true, "/lib/" MULTIARCH "/" LIBRARY},
-              {true, "/lib64/" LIBRARY},
-              {true, "/lib/" LIBRARY},
-              {false, "/" LIBRARY}};
+/* From this program's folder, or the one above it. */
+static const char *const places[] = {"../" LIBRARY, "../lib/" MULTIARCH "/" LIBRARY,
+                                     "../lib64/" LIBRARY, "../lib/" LIBRARY, "/" LIBRARY};
 
 static void cut_last_part(char *path)
 {
@@ -29,30 +23,23 @@ static void cut_last_part(char *path)
         *slash = 0;
 }
 
-/* That of this program, without a slash at its end; without /proc, of the name that it was called
- * by. */
-static void own_folder(char ret_folder[PATH_MAX])
-{
-    ssize_t length = readlink("/proc/self/exe", ret_folder, PATH_MAX - 1);
-
-    if (length > 0)
-        ret_folder[length] = 0;
-    else if (!realpath((const char *)getauxval(AT_EXECFN), ret_folder))
-        snprintf(ret_folder, PATH_MAX, "%s", (const char *)getauxval(AT_EXECFN));
-    cut_last_part(ret_folder);
-}
-
+/* Without /proc this program lies by the name that it was called by. False: there are no more. */
 static bool library_place(unsigned n, char ret_path[PATH_MAX])
 {
-    size_t length;
+    const char *rest = n < sizeof places / sizeof *places ? places[n] : NULL;
+    size_t length = (size_t)readlink("/proc/self/exe", ret_path, PATH_MAX - 1);
 
-    if (n >= sizeof places / sizeof *places)
+    if (!rest)
         return false;
-    own_folder(ret_path);
-    if (places[n].above)
-        cut_last_part(ret_path);
+    if (length < PATH_MAX)
+        ret_path[length] = 0;
+    else if (!realpath((const char *)getauxval(AT_EXECFN), ret_path))
+        snprintf(ret_path, PATH_MAX, "%s", (const char *)getauxval(AT_EXECFN));
+    cut_last_part(ret_path);
+    if (rest[0] == '.')
+        cut_last_part(ret_path), rest += 2;
     length = strlen(ret_path);
-    snprintf(ret_path + length, PATH_MAX - length, "%s", places[n].rest);
+    snprintf(ret_path + length, PATH_MAX - length, "%s", rest);
     return true;
 }
 

@@ -100,21 +100,6 @@ static const struct sheet_column columns[] = {{"NAME", false, 0}, {"USER", false
                                               {"AGE", true, 1},   {"PUBLISHED BY", false, 0},
                                               {"LABEL", false, 0}};
 
-static void put_row(struct sheet *sheet, const struct row *row)
-{
-    const struct gs_found *found = &row->found;
-    const struct who *who = &row->who;
-    char user[32];
-
-    sheet_put(sheet, "%s", found->naming.name);
-    sheet_put(sheet, "%s", user_text(found->uid, user));
-    sheet_put(sheet, "%s", show_size(found->size).text);
-    sheet_put(sheet, "%s", found->kept ? "kept" : "-");
-    sheet_put(sheet, "%s", show_age(found->age_ns).text);
-    sheet_put(sheet, who->pid ? "%s" : "(%s)", who->pid ? who_shown(who).text : who->name);
-    sheet_put(sheet, "%s", found->naming.label);
-}
-
 /* What of a note is text: all of it, without a zero. */
 static const char *note_text(const struct gs_naming *naming, char ret_text[GS_NOTE_SIZE + 1])
 {
@@ -123,10 +108,11 @@ static const char *note_text(const struct gs_naming *naming, char ret_text[GS_NO
     return strlen(ret_text) == naming->note_size && json_takes(ret_text) ? ret_text : NULL;
 }
 
-static void write_row(struct json *json, const struct row *row)
+static void tell_row(struct json *json, struct sheet *sheet, const struct row *row)
 {
     const struct gs_found *found = &row->found;
-    char uuid[33], note[GS_NOTE_SIZE + 1];
+    const struct who *who = &row->who;
+    char uuid[33], note[GS_NOTE_SIZE + 1], user[32];
 
     gs_text_hex(found->uuid, sizeof found->uuid, uuid);
     json_open(json, NULL, '{');
@@ -141,9 +127,16 @@ static void write_row(struct json *json, const struct row *row)
     json_bool(json, "kept", found->kept);
     json_text(json, "gpu", uuid);
     json_open(json, "publisher", '{');
-    who_write(json, &row->who);
+    who_write(json, who);
     json_close(json, '}');
     json_close(json, '}');
+    sheet_put(sheet, "%s", found->naming.name);
+    sheet_put(sheet, "%s", user_text(found->uid, user));
+    sheet_put(sheet, "%s", show_size(found->size).text);
+    sheet_put(sheet, "%s", found->kept ? "kept" : "-");
+    sheet_put(sheet, "%s", show_age(found->age_ns).text);
+    sheet_put(sheet, who->pid ? "%s" : "(%s)", who->pid ? who_shown(who).text : who->name);
+    sheet_put(sheet, "%s", found->naming.label);
 }
 
 static void tell(const struct listing *listing, struct json *json)
@@ -153,7 +146,7 @@ static void tell(const struct listing *listing, struct json *json)
     if (listing->count > 0)
         qsort(listing->rows, listing->count, sizeof *listing->rows, by_name);
     for (size_t i = 0; i < listing->count; i++)
-        json ? write_row(json, &listing->rows[i]) : put_row(&sheet, &listing->rows[i]);
+        tell_row(json, &sheet, &listing->rows[i]);
     json ? json_end(json) : sheet_say(&sheet);
     sheet_free(&sheet);
 }

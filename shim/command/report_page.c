@@ -109,10 +109,8 @@ static void write_place(struct page *page, const struct trace_block *block)
     json_number(&page->json, NULL, block->address);
     json_number(&page->json, NULL, block->size);
     json_number(&page->json, NULL, page->moments[block->from]);
-    if (block->to == TRACE_NEVER)
-        json_minus_one(&page->json);
-    else
-        json_number(&page->json, NULL, page->moments[block->to]);
+    json_index(&page->json, block->to != TRACE_NEVER,
+               block->to != TRACE_NEVER ? page->moments[block->to] : 0);
 }
 
 static void write_blocks(struct page *page)
@@ -134,10 +132,7 @@ static void write_blocks(struct page *page)
         write_place(page, block);
         json_number(json, NULL, event->stream);
         json_text(json, NULL, trace_outcome_name(event));
-        if (page->stacks[i])
-            json_number(json, NULL, page->stacks[i] - 1);
-        else
-            json_minus_one(json);
+        json_index(json, page->stacks[i] > 0, page->stacks[i] - 1);
         json_close(json, ']');
     }
     json_close(json, ']');

@@ -86,26 +86,21 @@ static const struct {
                            {"that the driver did not unmap", "refused_bytes"},
                            {"of the program's own", "own_bytes"}};
 
-static void write_it(struct json *json, const struct gs_asleep_for *sleep, uint64_t took_ns)
-{
-    json_text(json, "state", sleep->ns ? "asleep" : "awake");
-    json_number(json, "took_ns", took_ns);
-    json_number(json, "away_bytes", sleep->away);
-    json_number(json, "kept_bytes", sleep->copied);
-    for (int i = 0; i < GS_SLEEP_STAYS; i++)
-        json_number(json, stays[i].json, sleep->stays[i]);
-}
-
-/* Behind how long it took: what has gone, and what stays. */
-static void put_sizes(const struct gs_asleep_for *asleep, char *ret_text, size_t size)
+/* What has gone, and what stays; as text behind how long it took. */
+static void tell_sizes(struct json *json, const struct gs_asleep_for *asleep, char *ret_text,
+                       size_t size)
 {
     size_t used = (size_t)snprintf(ret_text, size, ": %s off the GPU, %s kept on the host",
                                    show_size(asleep->away).text, show_size(asleep->copied).text);
 
-    for (int i = 0; i < GS_SLEEP_STAYS; i++)
+    json_number(json, "away_bytes", asleep->away);
+    json_number(json, "kept_bytes", asleep->copied);
+    for (int i = 0; i < GS_SLEEP_STAYS; i++) {
+        json_number(json, stays[i].json, asleep->stays[i]);
         if (asleep->stays[i] && used < size)
             used += (size_t)snprintf(ret_text + used, size - used, "; %s %s stay",
                                      show_size(asleep->stays[i]).text, stays[i].text);
+    }
 }
 
 static void tell_it(struct order *order, const struct who *who, int fd, const char *silent)
@@ -115,7 +110,7 @@ static void tell_it(struct order *order, const struct who *who, int fd, const ch
     struct gs_wire_done done = {.more = 0};
     uint64_t *took_ns = &sleeping->target->took_ns;
     const bool is_half = sleeping->verb != GS_SLEEP_GOES && sleeping->verb != GS_SLEEP_WAKES;
-    char reason[sizeof done.text], sizes[320] = "";
+    char reason[sizeof done.text], sizes[320];
 
     snprintf(reason, sizeof reason, "%s", silent);
     if (!silent[0])
@@ -123,11 +118,11 @@ static void tell_it(struct order *order, const struct who *who, int fd, const ch
     *took_ns += gs_now_ns() - began;
     if ((is_half && !reason[0]) || !order_begins(order, who, reason))
         return;
-    if (done.sleep.ns)
-        put_sizes(&done.sleep, sizes, sizeof sizes);
-    write_it(order->json, &done.sleep, *took_ns);
+    json_text(order->json, "state", done.sleep.ns ? "asleep" : "awake");
+    json_number(order->json, "took_ns", *took_ns);
+    tell_sizes(order->json, &done.sleep, sizes, sizeof sizes);
     order_ends(order, who, "%s, in %.2f s%s", done.sleep.ns ? "asleep" : "awake",
-               (double)*took_ns / 1e9, sizes);
+               (double)*took_ns / 1e9, done.sleep.ns ? sizes : "");
 }
 
 /* False: it was not done, which was said. */

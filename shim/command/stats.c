@@ -26,7 +26,8 @@ static void rate(struct row *row, const struct row *old)
     row->slow_rate = (double)(row->figures.slow - old->figures.slow) / seconds;
 }
 
-void stats_rates(struct table *table, const struct table *before)
+/* What each did a second since it was seen before. */
+static void find_rates(struct table *table, const struct table *before)
 {
     for (size_t i = 0; i < table->count; i++)
         for (size_t k = 0; k < before->count; k++)
@@ -190,46 +191,47 @@ static void tell_table(const struct table *table, const struct call *call)
 
 /* ---- The commands --------------------------------------------------------------------------- */
 
-/* One look, or one every `every_ns` until the program is ended or nobody reads any more. */
-static int watch(const struct call *call, long only, uint64_t every_ns)
+/* One look, or one every `every_ns` until the program is ended or nobody reads any more; the page also
+ * ends with the one process that it is of. */
+static int watch(const struct call *call, uint64_t every_ns, bool is_page)
 {
-    struct table before = {0}, table = {0};
+    const long only = call_pid(call, 0);
+    struct table before, table = {0};
+    struct gs_share_options *options;
+    const char *wrong = command_share_options(&options);
     bool well;
 
-    for (;;) {
-        well = figures_find(&table, only, false);
-        stats_rates(&table, &before);
-        if (well)
-            tell_table(&table, call);
-        well = well && fflush(stdout) == 0 && !ferror(stdout);
-        if (!every_ns || !well)
-            break;
-        free(before.rows);
+    if (!call_seconds(call, "watch", 0.1, &every_ns))
+        return COMMAND_USAGE;
+    if (wrong)
+        return command_complain("%s", wrong), COMMAND_WRONG;
+    if (is_page)
+        top_begin();
+    do {
         before = table;
         table = (struct table){0};
-        poll(NULL, 0, (int)(every_ns / GS_NS_PER_MS));
-    }
+        figures_find(&table, only, false);
+        find_rates(&table, &before);
+        free(before.rows);
+        is_page ? top_show(&table) : tell_table(&table, call);
+        well = fflush(stdout) == 0 && !ferror(stdout);
+        if (well && every_ns && !is_page)
+            poll(NULL, 0, (int)(every_ns / GS_NS_PER_MS));
+    } while (well && every_ns &&
+             (!is_page || ((!only || table.count) && top_wait(&table, every_ns))));
+    if (is_page)
+        top_end();
     if (well && only && !table.count) {
         ask_complain_of_absent(only, NULL);
         well = false;
     }
     free(table.rows);
-    free(before.rows);
     return well ? COMMAND_WELL : COMMAND_WRONG;
-}
-
-static int begin(const struct call *call, uint64_t every_ns, bool is_page)
-{
-    const long only = call_pid(call, 0);
-
-    if (!call_seconds(call, "watch", 0.1, &every_ns))
-        return COMMAND_USAGE;
-    return is_page ? top_run(only, every_ns) : watch(call, only, every_ns);
 }
 
 int command_stats(const struct call *call)
 {
-    return begin(call, 0, false);
+    return watch(call, 0, false);
 }
 
 int command_top(const struct call *call)
@@ -238,7 +240,7 @@ int command_top(const struct call *call)
     const bool is_page =
         isatty(STDOUT_FILENO) && terminal && *terminal && strcmp(terminal, "dumb") != 0;
 
-    return begin(call, isatty(STDOUT_FILENO) ? EVERY_NS : 0, is_page);
+    return watch(call, isatty(STDOUT_FILENO) ? EVERY_NS : 0, is_page);
 }
 
 /* ---- GPUs ------------------------------------------------------------------------------------ */

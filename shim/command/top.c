@@ -59,7 +59,7 @@ static void take_terminal(void)
     printf("\033[?1049h\033[?25l"); /* a screen of its own, no cursor */
 }
 
-static void give_terminal_back(void)
+void top_end(void)
 {
     if (top.is_raw)
         tcsetattr(STDIN_FILENO, TCSANOW, &top.before);
@@ -67,12 +67,14 @@ static void give_terminal_back(void)
     fflush(stdout);
 }
 
-static void hear_signals(void)
+void top_begin(void)
 {
     static const int heard[] = {SIGINT, SIGTERM, SIGHUP, SIGCONT, SIGWINCH};
 
+    setlocale(LC_CTYPE, "");
     for (size_t i = 0; i < sizeof heard / sizeof *heard; i++)
         sigaction(heard[i], &(struct sigaction){.sa_handler = on_signal}, NULL);
+    take_terminal();
 }
 
 /* ---- The page -------------------------------------------------------------------------------- */
@@ -290,7 +292,7 @@ static int in_order(const void *left, const void *right)
     return (a->device > b->device) - (a->device < b->device);
 }
 
-static void show(struct table *table)
+void top_show(struct table *table)
 {
     if (table->count)
         qsort(table->rows, table->count, sizeof *table->rows, in_order);
@@ -328,8 +330,7 @@ static bool press(char key)
     return top.types || key != 'q';
 }
 
-/* Until it is time to ask again. False: it is to end. */
-static bool wait_for_keys(struct table *table, uint64_t every_ns)
+bool top_wait(struct table *table, uint64_t every_ns)
 {
     const uint64_t end = gs_now_ns() + every_ns;
     struct pollfd keys = {.fd = top.is_raw ? STDIN_FILENO : -1, .events = POLLIN};
@@ -348,38 +349,10 @@ static bool wait_for_keys(struct table *table, uint64_t every_ns)
             take_terminal();
         resumed = 0;
         if (key || got < 0) {
-            show(table);
+            top_show(table);
             if (fflush(stdout) != 0)
                 return false;
         }
     }
     return !ended;
-}
-
-int top_run(long only, uint64_t every_ns)
-{
-    struct table before = {0}, table = {0};
-    bool well, goes_on;
-
-    setlocale(LC_CTYPE, "");
-    if (!figures_find(&table, only, false))
-        return COMMAND_WRONG;
-    hear_signals();
-    take_terminal();
-    do {
-        stats_rates(&table, &before);
-        show(&table);
-        well = fflush(stdout) == 0;
-        goes_on = well && (!only || table.count) && wait_for_keys(&table, every_ns);
-        free(before.rows);
-        before = table;
-        table = (struct table){0};
-    } while (goes_on && (well = figures_find(&table, only, false)));
-    give_terminal_back();
-    if (well && only && !before.count) {
-        ask_complain_of_absent(only, NULL);
-        well = false;
-    }
-    free(before.rows);
-    return well ? COMMAND_WELL : COMMAND_WRONG;
 }

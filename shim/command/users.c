@@ -122,14 +122,6 @@ char **quiet_environment(long pid)
     return entries;
 }
 
-static bool has_own_mounts(long pid)
-{
-    char path[40];
-
-    snprintf(path, sizeof path, "/proc/%ld/ns/mnt", pid);
-    return !command_is_same_file("/proc/self/ns/mnt", path);
-}
-
 static void say(long pid, bool apart, const struct gs_config *config, const char *here,
                 char ret_why[QUIET_WHY])
 {
@@ -169,12 +161,16 @@ bool quiet_config(long pid, char *const *environment, struct gs_config *ret_conf
     return is;
 }
 
-void quiet_say(long pid, const struct gs_share_options *here, char ret_why[QUIET_WHY])
+void quiet_say(long pid, char ret_why[QUIET_WHY])
 {
     static struct gs_config config;
-    char **environment = quiet_environment(pid);
-    const bool apart = has_own_mounts(pid);
+    struct gs_share_options *here;
+    char **environment = quiet_environment(pid), mounts[40];
+    bool apart;
 
+    snprintf(mounts, sizeof mounts, "/proc/%ld/ns/mnt", pid);
+    apart = !command_is_same_file("/proc/self/ns/mnt", mounts);
+    command_share_options(&here);
     if (environment && quiet_config(pid, environment, &config))
         say(pid, apart, &config, here->dir, ret_why);
     else
