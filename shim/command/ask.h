@@ -6,11 +6,8 @@
 
 #define ANSWER_NS (2 * GS_NS_PER_S) /* for one of those that are listed */
 
-/*
- * What one user's processes may cost whoever asks everybody's: so many sockets, each of them so
- * much time for all that it is asked, and all together so much. What is beyond that is not asked,
- * and that is said.
- */
+/* What one user's processes may cost who asks everybody's: so many sockets, each of them so much
+ * time, and all together so much. What is beyond that is not asked, and that is said. */
 #define SOCKETS_OF_USER 512
 #define DEVICES_MOST    1024 /* of a process: one that means harm would tell of them without end */
 struct ask_time {
@@ -70,12 +67,10 @@ struct who_shown {
 /* Members of an object: pid, own_pid, name, container, place, user, command, stopped. */
 void who_write(struct json *json, const struct who *who);
 
-/*
- * Asks it, and hears its REPORT. 0; -ENOMSG: it refuses, as the answer says; -ETIMEDOUT: there is
+/* Asks it, and hears its REPORT. 0; -ENOMSG: it refuses, as the answer says; -ETIMEDOUT: there is
  * none; else as gs_wire_receive. What the REPORT is about comes with its pidfd, the caller's, where
  * who answers has one, else -1 (where nothing was heard it stays as it was); NULL: it is not wanted.
- * Of what is asked the head need not be filled in.
- */
+ * Of what is asked the head need not be filled in. */
 int ask_about(int fd, const struct gs_wire_query *what, union gs_wire_message *ret_answer,
               int *ret_pidfd);
 /* As ask_about: the figures of a device, and the client with this index (UINT32_MAX: none). */
@@ -118,10 +113,7 @@ bool user_of_process(long pid, struct user *ret_user);
 bool user_become(const struct user *user);
 void user_back(void);
 
-/*
- * A process with the library that has no socket in the folders that were looked at: by its own
- * environment and configuration that is as it should be, or it has another folder.
- */
+/* ---- A process with the library that has no socket in the folders that were looked at ---------- */
 
 /* The environment that it was started with, which free ends, and its strings; NULL: it may not be
  * read. */

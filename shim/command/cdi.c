@@ -27,8 +27,6 @@ struct spec {
     char folder[PATH_MAX]; /* the host's, for sockets; "": each container has its own */
 };
 
-/* ---- The specification ---------------------------------------------------------------------- */
-
 static void put_mount(FILE *file, const char *host, const char *inside, const char *mode)
 {
     struct json json = {.file = file};
@@ -77,8 +75,6 @@ static bool write_spec(FILE *file, const void *arg)
     return fflush(file) == 0 && !ferror(file);
 }
 
-/* ---- What it names -------------------------------------------------------------------------- */
-
 static bool can_be_named(const char *path)
 {
     if (!json_takes(path))
@@ -116,14 +112,6 @@ static bool find_folder(const char *name, char ret_path[PATH_MAX])
     return false;
 }
 
-/* Engines read *.json and *.yaml in their folders, and nothing else. */
-static bool is_read(const char *path)
-{
-    const char *dot = strrchr(path, '.');
-
-    return dot && (strcmp(dot, ".json") == 0 || strcmp(dot, ".yaml") == 0);
-}
-
 int command_cdi(const struct call *call)
 {
     static const struct output output = {.head = HEAD,
@@ -131,11 +119,12 @@ int command_cdi(const struct call *call)
                                          .mode = 0644,
                                          .write = write_spec};
     static struct spec spec;
-    const char *path = call_value(call, "output"), *folder = call_value(call, "share-dir");
+    const char *path = call_value(call, "output"), *folder = call_value(call, "share-dir"),
+               *dot = path ? strrchr(path, '.') : NULL;
 
     if (strcmp(call->argv[0], "generate") != 0)
         return call_wrong(call, "cdi does not know '%s'", call->argv[0]);
-    if (path && !is_read(path))
+    if (path && (!dot || (strcmp(dot, ".json") != 0 && strcmp(dot, ".yaml") != 0)))
         return call_wrong(
             call,
             "--output: '%s' does not end in .json (or .yaml), and container engines read no other files",

@@ -38,12 +38,8 @@ void set_list(void);
 /* gpushim, or gpushim-broker where it was called by that name. */
 extern const char *command_program;
 
-/*
- * All text goes out by these, a line each, without its newline: what others call themselves, and
- * their paths and command lines, may be in it as they came, for the whole line is made printable
- * (core/base/printable.h). JSON (json.h) and Prometheus' text (export_text.c) do that for
- * themselves.
- */
+/* All text goes out by these, a line each, without its newline, made printable: what others call
+ * themselves may be in it as it came. JSON and Prometheus' text do that for themselves. */
 /* A line on standard error, after the program's name. */
 void command_complain(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* A line on standard output. COMMAND_WRONG where it cannot be written. */
@@ -72,11 +68,8 @@ const struct gs_config *command_config(void);
  * folder. */
 const char *command_share_options(struct gs_share_options **ret);
 
-/*
- * Files that a command writes for its user. One that the user has is never written over, unless the
- * same command made it: its head says so. What is written appears as a whole, and who reads the old
- * one meanwhile goes on with that.
- */
+/* Files that a command writes for its user. One that the user has is never written over, unless the
+ * same command made it: its head says so. What is written appears as a whole. */
 #define OUTPUT_HEAD 128
 
 struct output {

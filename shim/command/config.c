@@ -171,8 +171,6 @@ static void print_check(const struct finding *finding)
                 count, finding->complaints > 1 ? "s" : "");
 }
 
-/* ---- The command ---------------------------------------------------------------------------- */
-
 int command_config_list(const struct call *call)
 {
     static struct finding finding;

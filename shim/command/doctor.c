@@ -22,8 +22,6 @@ void doctor_put(struct doctor *doctor, const struct doctor_row *row)
     *COMMAND_NEXT(doctor->rows, doctor->count, doctor->room) = *row;
 }
 
-/* ---- How rows are put out -------------------------------------------------------------------- */
-
 static const char *const states[] = {"ok", "warn", "FAIL"};
 
 /* One that is ok has a line, which may be cut. The lines that it takes; they are said if `says`. */

@@ -102,8 +102,6 @@ static bool has_device_files(void)
     return has;
 }
 
-/* ---- The driver ----------------------------------------------------------------------------- */
-
 #define MAKE_FILES                                                                                               \
     "in a container give it the GPU's device files (docker --gpus all, podman --device nvidia.com/gpu=all); on " \
     "the host run nvidia-modprobe -u -c 0, as root"

@@ -4,27 +4,24 @@
 #include "shim/command/ask.h"
 #include "shim/command/doctor.h"
 
-/* ---- The folder ----------------------------------------------------------------------------- */
-
 void doctor_folder(struct doctor *doctor)
 {
     char reason[GS_REASON_SIZE], path[GS_FOLDER_SIZE], name[32];
+    bool well;
 
     if (!doctor->config->share.enable)
         doctor_say(doctor, DOCTOR_WARN, "folder", "set share.enable = on to share with others",
                    "sharing is switched off (share.enable)");
     snprintf(name, sizeof name, "doctor.%d", (int)getpid());
-    if (gs_directory_try(doctor->options, name, path, reason)) /* as the library's first use does */
-        doctor_say(doctor, DOCTOR_OK, "folder", "", "a process here puts its socket up in %s",
-                   path[0] ? path : "a folder of its own there");
-    else
-        doctor_say(
-            doctor, DOCTOR_FAIL, "folder",
-            "name a folder of this user's, mode 0700, in GPUSHIM_SHARE_DIR, the same for all that are to share",
-            "no socket can be put up: %s", reason);
+    well = gs_directory_try(doctor->options, name, path, reason); /* as the library's first use */
+    doctor_say(
+        doctor, well ? DOCTOR_OK : DOCTOR_FAIL, "folder",
+        "name a folder of this user's, mode 0700, in GPUSHIM_SHARE_DIR, the same for all that are to share",
+        well ? "a process here puts its socket up in %s" : "no socket can be put up: %s",
+        !well     ? reason
+        : path[0] ? path
+                  : "a folder of its own there");
 }
-
-/* ---- Who answers there ---------------------------------------------------------------------- */
 
 /* Who is asked, and what came of it. */
 struct asking {

@@ -84,8 +84,6 @@ void doctor_preload(struct doctor *doctor)
         look_at_preload(doctor, "ld.so.preload", text, "");
 }
 
-/* ---- The library ---------------------------------------------------------------------------- */
-
 void doctor_library(struct doctor *doctor)
 {
     static const char remedy[] =
@@ -111,8 +109,6 @@ struct maps {
     bool cuda;
     char library[PATH_MAX], another[PATH_MAX]; /* of the same name; "": none */
 };
-
-/* ---- Looking at one ------------------------------------------------------------------------- */
 
 static void read_maps(long pid, struct maps *ret_maps)
 {
@@ -181,8 +177,6 @@ static struct doctor_row judge(const struct doctor *doctor, const struct maps *m
     }
     return row;
 }
-
-/* ---- All that use CUDA ---------------------------------------------------------------------- */
 
 void doctor_processes(struct doctor *doctor)
 {
@@ -259,13 +253,11 @@ static void say_program(struct doctor *doctor, long pid)
     path[length] = 0;
     run_file_read(link, &file);
     wrong = run_program_wrong(path, &file);
-    if (wrong)
-        doctor_say(
-            doctor, DOCTOR_FAIL, "program",
-            "run a build of this architecture, for glibc, linked with libc.so; or run it without",
-            "%s %s: the library cannot be loaded into it", path, wrong);
-    else
-        doctor_say(doctor, DOCTOR_OK, "program", "", "%s, by %s", path, file.interpreter);
+    doctor_say(
+        doctor, wrong ? DOCTOR_FAIL : DOCTOR_OK, "program",
+        "run a build of this architecture, for glibc, linked with libc.so; or run it without",
+        wrong ? "%s %s: the library cannot be loaded into it" : "%s, by %s", path,
+        wrong ? wrong : file.interpreter);
 }
 
 static void say_libraries(struct doctor *doctor, long pid)

@@ -180,8 +180,6 @@ bool export_write(FILE *file, const void *unused)
     return !ferror(file);
 }
 
-/* ---- The command ----------------------------------------------------------------------------- */
-
 int command_export(const struct call *call)
 {
     const char *listen = call_value(call, "listen"), *textfile = call_value(call, "textfile"),

@@ -7,7 +7,15 @@
 
 #include "shim/command/show.h"
 
-static void put_text(FILE *file, const char *text);
+static void put_text(FILE *file, const char *text)
+{
+    char piece[GS_JSON_PIECE];
+
+    fputc('"', file);
+    while (*text)
+        fwrite(piece, 1, gs_printable_json(&text, piece), file);
+    fputc('"', file);
+}
 
 /* False: nothing is to be written. */
 static bool begin(struct json *json, const char *key)
@@ -33,16 +41,6 @@ bool json_takes(const char *text)
         if ((size = gs_character(text, (size_t)(end - text), &code)) == 0)
             return false;
     return true;
-}
-
-static void put_text(FILE *file, const char *text)
-{
-    char piece[GS_JSON_PIECE];
-
-    fputc('"', file);
-    while (*text)
-        fwrite(piece, 1, gs_printable_json(&text, piece), file);
-    fputc('"', file);
 }
 
 void json_open(struct json *json, const char *key, char bracket)

@@ -15,8 +15,6 @@ struct listing {
     bool silent; /* some process did not tell what it has */
 };
 
-/* ---- Asking --------------------------------------------------------------------------------- */
-
 static bool is_same(const struct row *row, const struct gs_found *found)
 {
     return row->found.uid == found->uid &&
@@ -80,8 +78,6 @@ static void list_one(void *arg, int fd, const char *name, struct who *who)
     command_complain("%s %ld %s: its names are not listed",
                      is_broker ? "the broker, process" : "process", who->pid, reason);
 }
-
-/* ---- Telling -------------------------------------------------------------------------------- */
 
 static int by_name(const void *left, const void *right)
 {

@@ -293,8 +293,6 @@ void report_tell(struct json *json, const struct report *report)
     json_close(json, ']');
 }
 
-/* ---- The command ---------------------------------------------------------------------------- */
-
 /* Who may not read the recording may not read what is made of it. */
 static int write_file(const char *path, const char *head, size_t size,
                       bool (*write)(FILE *, const void *), const struct report *report)

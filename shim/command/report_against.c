@@ -99,8 +99,6 @@ static struct changes find_changes(const struct report *report, const struct rep
     return changes;
 }
 
-/* ---- Telling --------------------------------------------------------------------------------- */
-
 /* What is told of each GPU. */
 static const struct {
     const char *text, *json, *json_before;

@@ -19,8 +19,6 @@ struct page {
     uint64_t smallest;                /* that is drawn */
 };
 
-/* ---- Moments -------------------------------------------------------------------------------- */
-
 static int by_size(const void *a, const void *b)
 {
     const struct trace_block *x = *(const struct trace_block *const *)a,
@@ -67,8 +65,6 @@ static void write_moments(struct page *page)
     json_close(&page->json, ']');
 }
 
-/* ---- Stacks --------------------------------------------------------------------------------- */
-
 static int by_stack(const void *a, const void *b)
 {
     const struct trace_block *x = *(const struct trace_block *const *)a,
@@ -100,8 +96,6 @@ static void write_stacks(struct page *page)
     }
     json_close(&page->json, ']');
 }
-
-/* ---- Rows ----------------------------------------------------------------------------------- */
 
 static void write_place(struct page *page, const struct trace_block *block)
 {
@@ -176,8 +170,6 @@ static void write_figures(struct page *page)
     }
     json_close(&page->json, ']');
 }
-
-/* ---- The page ------------------------------------------------------------------------------- */
 
 static void write_data(struct page *page)
 {

@@ -13,8 +13,6 @@
 /* As shells and env(1) say it. */
 enum { CANNOT_START = 126, NOT_FOUND = 127 };
 
-/* ---- The library ---------------------------------------------------------------------------- */
-
 static bool find_library(char ret_path[PATH_MAX])
 {
     library_find(ret_path);
@@ -29,8 +27,6 @@ static bool find_library(char ret_path[PATH_MAX])
             ret_path);
     return false;
 }
-
-/* ---- LD_PRELOAD ----------------------------------------------------------------------------- */
 
 /* Whether an entry of LD_PRELOAD stays behind the library: not itself, nor another copy of it, as
  * two in one process would both serve the program's calls. */
@@ -188,20 +184,6 @@ static bool set(const char *text)
     return true;
 }
 
-static void run_option_print(void)
-{
-    for (size_t i = 0; i < gs_option_count; i++) {
-        char variable[GS_OPTION_NAME_SIZE];
-
-        if (!(were_set >> i & 1))
-            continue;
-        gs_option_variable(&gs_options[i], variable);
-        command_say("%s=%s", variable, getenv(variable));
-    }
-}
-
-/* ---- Options of the line -------------------------------------------------------------------- */
-
 /* FILE of --record, as the library takes it: wherever the program runs. */
 static bool record_to(const char *file)
 {
@@ -309,11 +291,9 @@ static int start_recorded(const char *path, char **argv)
     return end_as(status);
 }
 
-/* ---- The commands --------------------------------------------------------------------------- */
-
 static int run(const struct call *call, bool records)
 {
-    char library[PATH_MAX], path[PATH_MAX];
+    char library[PATH_MAX], path[PATH_MAX], variable[GS_OPTION_NAME_SIZE];
     int status;
 
     for (unsigned i = 0; i < call->count; i++)
@@ -330,7 +310,11 @@ static int run(const struct call *call, bool records)
         run_check(path);
     if (call_has(call, "print")) {
         command_say("LD_PRELOAD=%s", getenv("LD_PRELOAD"));
-        run_option_print();
+        for (size_t i = 0; i < gs_option_count; i++) {
+            gs_option_variable(&gs_options[i], variable);
+            if (were_set >> i & 1)
+                command_say("%s=%s", variable, getenv(variable));
+        }
         return COMMAND_WELL;
     }
     return records ? start_recorded(path, call->argv) : start(path, call->argv);

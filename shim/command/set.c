@@ -11,8 +11,6 @@ struct setting {
     const struct gs_config *config; /* with the value */
 };
 
-/* ---- A value as a number, and back ----------------------------------------------------------- */
-
 static uint64_t number_of(const struct gs_option *option, const struct gs_config *config)
 {
     const void *field = (const char *)config + option->offset;
@@ -53,8 +51,6 @@ static void text_of(const struct gs_option *option, uint64_t number, char ret[GS
     gs_value_format(&config, option, ret);
 }
 
-/* ---- The process ---------------------------------------------------------------------------- */
-
 static void tell_it(struct order *order, const struct who *who, int fd, const char *silent)
 {
     const struct setting *setting = (const struct setting *)order;
@@ -83,8 +79,6 @@ static void tell_it(struct order *order, const struct who *who, int fd, const ch
     order_ends(order, who, "%s %s -> %s", name, before, after);
 }
 
-/* ---- The command ---------------------------------------------------------------------------- */
-
 void set_list(void)
 {
     for (size_t i = 0; i < gs_option_count; i++) {
@@ -98,25 +92,19 @@ void set_list(void)
     }
 }
 
-static bool can_change(const struct gs_option *option)
-{
-    char name[GS_OPTION_NAME_SIZE];
-
-    if (option->live)
-        return true;
-    gs_option_name(option, name);
-    command_complain("%s cannot change while a program runs (gpushim help set: what can)", name);
-    return false;
-}
-
 int command_set(const struct call *call)
 {
     static struct gs_config config;
     struct setting setting = {.order = {.tell = tell_it}, .config = &config};
+    char name[GS_OPTION_NAME_SIZE];
     const char *value;
 
     setting.option = run_option_read("", call->argv[1], &config, &value);
-    if (!setting.option || !can_change(setting.option))
+    if (!setting.option)
         return COMMAND_WRONG;
-    return order_run(&setting.order, call);
+    if (setting.option->live)
+        return order_run(&setting.order, call);
+    gs_option_name(setting.option, name);
+    command_complain("%s cannot change while a program runs (gpushim help set: what can)", name);
+    return COMMAND_WRONG;
 }

@@ -34,8 +34,6 @@ static void find_rates(struct table *table, const struct table *before)
             rate(&table->rows[i], &before->rows[k]);
 }
 
-/* ---- Telling -------------------------------------------------------------------------------- */
-
 static const struct sheet_column columns[] = {{"PID", true, 0},     {"USER", false, 4},
                                               {"GPU", true, 0},     {"RESERVED", true, 0},
                                               {"LIVE", true, 0},    {"CACHED", true, 0},
@@ -188,8 +186,6 @@ static void tell_table(const struct table *table, const struct call *call)
     if (!json && !table->count && !call->argc) /* of one alone the caller complains */
         command_say("no process with the library that this user may see");
 }
-
-/* ---- The commands --------------------------------------------------------------------------- */
 
 /* One look, or one every `every_ns` until the program is ended or nobody reads any more; the page also
  * ends with the one process that it is of. */

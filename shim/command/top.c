@@ -113,17 +113,15 @@ static void put_line(struct page *page, const char *text, const char *style)
     printf("%s\033[K", page->colour && style[0] ? "\033[0m" : "");
 }
 
-struct part {
-    uint64_t bytes;
-    const char *wide, *plain, *colour;
-};
-
 static void put_bar(const struct page *page, const struct gpu *gpu, size_t width)
 {
     const uint64_t used = gpu->memory.used > gpu->own ? gpu->memory.used : gpu->own;
-    const struct part parts[] = {{gpu->own, "█", "#", "\033[32m"},
-                                 {used, "▒", "=", "\033[33m"},
-                                 {gpu->memory.total, "·", ".", ""}};
+    const struct {
+        uint64_t bytes;
+        const char *wide, *plain, *colour;
+    } parts[] = {{gpu->own, "█", "#", "\033[32m"},
+                 {used, "▒", "=", "\033[33m"},
+                 {gpu->memory.total, "·", ".", ""}};
     size_t at = 0;
 
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {

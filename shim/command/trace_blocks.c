@@ -5,8 +5,6 @@
 
 #include "shim/command/command.h"
 
-/* ---- Following ------------------------------------------------------------------------------ */
-
 struct follower {
     struct trace_memory *memory;
     void *blocks, *pieces; /* those that are there, by their address: trees (tsearch) */

@@ -18,11 +18,11 @@ struct reader {
     const char *path;
     struct trace *trace;
     const unsigned char *bytes;
-    size_t size, at;             /* of the file; of the block that is looked at */
-    size_t room;                 /* for events */
-    size_t end;                  /* behind it there are zeros alone */
-    size_t modules, module_room; /* bytes of trace->modules */
-    void *threads;               /* their numbers: a tree (tsearch) of pointers that are these */
+    size_t size, at; /* of the file; of the block that is looked at */
+    size_t room;     /* for events */
+    size_t end;      /* behind it there are zeros alone */
+    FILE *modules;   /* trace->modules, when it is closed */
+    void *threads;   /* their numbers: a tree (tsearch) of pointers that are these */
 };
 
 /* ---- The file ------------------------------------------------------------------------------- */
@@ -215,23 +215,6 @@ static bool read_devices(struct reader *reader, const unsigned char *at, size_t 
     return left == 0 || damaged(reader, "ends within a GPU");
 }
 
-static void read_modules(struct reader *reader, const unsigned char *at, size_t left)
-{
-    char *text;
-
-    if (reader->module_room - reader->modules < left + 2) {
-        reader->module_room = 2 * reader->module_room + left + 2;
-        reader->trace->modules = command_need(realloc(reader->trace->modules, reader->module_room));
-    }
-    text = reader->trace->modules;
-    if (memchr(at, 0, left))
-        left = (size_t)((const unsigned char *)memchr(at, 0, left) - at);
-    memcpy(text + reader->modules, at, left);
-    reader->modules += left;
-    text[reader->modules++] = '\n';
-    text[reader->modules] = 0;
-}
-
 /* "7 41 forward<tab>/srv/train.py": what is no such line is passed over. */
 static void read_name(struct trace_name *names, const char *line, const char *end)
 {
@@ -275,7 +258,7 @@ static bool read_block(struct reader *reader, const struct gs_trace_block *block
     case GS_TRACE_EVENTS:
         return read_events(reader, at, left, block->thread);
     case GS_TRACE_MODULES:
-        read_modules(reader, at, left);
+        fprintf(reader->modules, "%.*s\n", (int)left, (const char *)at);
         return true;
     case GS_TRACE_DEVICES:
         return read_devices(reader, at, left);
@@ -322,6 +305,7 @@ static bool read_blocks(struct reader *reader)
 bool trace_read(const char *path, struct trace *ret_trace)
 {
     struct reader reader = {.path = path, .trace = ret_trace};
+    size_t modules;
     bool read;
 
     memset(ret_trace, 0, sizeof *ret_trace);
@@ -330,9 +314,9 @@ bool trace_read(const char *path, struct trace *ret_trace)
                                 errno == ESPIPE ? "it is no regular file; copy it to one"
                                                 : strerror(errno)),
                false;
+    reader.modules = command_need(open_memstream(&ret_trace->modules, &modules));
     read = read_header(&reader) && read_blocks(&reader);
-    if (read && !ret_trace->modules)
-        ret_trace->modules = command_need(strdup(""));
+    command_need(fclose(reader.modules) == 0 ? &reader : NULL);
     tdestroy(reader.threads, trace_keep);
     if (!read)
         trace_free(ret_trace);

@@ -67,11 +67,7 @@ bool trace_did(const struct trace_event *event);
 const char *trace_call_name(const struct trace_event *event);    /* "cuMemAlloc", of a call */
 const char *trace_outcome_name(const struct trace_event *event); /* "cached" */
 
-/*
- * What a trace says of memory over time: each block from its allocation to its free, each piece
- * from when it came from the driver until it went back, the most there ever was, and who held it
- * then.
- */
+/* ---- What it says of memory over time: blocks, pieces, the most there was, and who held it ---- */
 
 #define TRACE_NEVER SIZE_MAX /* no event: it was still there at the end */
 
@@ -124,11 +120,7 @@ struct trace_holder {
 struct trace_holder *trace_holders(const struct trace_memory *memory, unsigned device, size_t event,
                                    size_t *ret_count);
 
-/*
- * Frames of a trace in words: lines of scripts and labels as they were told; of a return address
- * the file that was mapped there, the place in it, and the function, where that file is here and
- * has symbols.
- */
+/* ---- Frames in words: of a script as it was told, else file, place and, with symbols, function - */
 
 #define TRACE_FRAME_SIZE 512
 
@@ -153,10 +145,8 @@ void trace_place(struct trace_modules *modules, uint64_t address, struct trace_p
 void trace_frame_text(struct trace_modules *modules, uint64_t address,
                       char ret_text[TRACE_FRAME_SIZE]);
 
-/*
- * The functions of an ELF file, by the place of their code in it. The file is whatever lies there:
- * nothing that it says of itself is believed, and it may be cut or written over meanwhile.
- */
+/* The functions of an ELF file, by the place of their code in it. The file is whatever lies there, and
+ * may be cut or written over meanwhile. */
 
 struct functions;
 

@@ -355,8 +355,6 @@ void functions_free(void *functions_)
     free(functions);
 }
 
-/* ---- One function --------------------------------------------------------------------------- */
-
 /* Where what is at that place of the file is in the module's own addresses. */
 static bool address_of(const struct functions *functions, uint64_t place, uint64_t *ret_address)
 {

@@ -31,8 +31,6 @@ struct listing {
     struct json *json; /* NULL: text */
 };
 
-/* ---- Asking --------------------------------------------------------------------------------- */
-
 static void add_told(struct sharer *sharer, bool of_holder, bool of_owner,
                      const struct gs_wire_report *report, int pidfd)
 {
@@ -209,8 +207,6 @@ static void tell_sharer(struct json *json, const struct sharer *sharer, const ch
     else if (sharer->silent[0] && !json)
         command_say("%s of another PID namespace (%s): %s", kind, socket, sharer->silent);
 }
-
-/* ---- The command ----------------------------------------------------------------------------- */
 
 static bool is_asked_about(const struct listing *listing, const struct sharer *sharer)
 {
