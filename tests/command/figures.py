@@ -13,8 +13,8 @@ import subprocess
 import tempfile
 import time
 
-from holder import (GPUSHIM, MIB, OWN, PATIENT_S, SHIM, Holder, await_that, check, clean, end_with_faults,
-                    gpushim, rows, stats_of)
+from holder import (GPUSHIM, MIB, OWN, PATIENT_S, SHIM, Holder, await_that, check, clean,
+                    gpushim, prove_each, rows, stats_of)
 from wire import QUERY, REPORT, Between, Listener, listen, message, query, say, sockets
 
 MUTE = 20
@@ -282,24 +282,13 @@ def prove_version(folder):
     check(rows(folder, 'version').get('library') == os.path.realpath(SHIM), 'the same for programs')
 
 
-def main():
-    ctypes.CDLL(None).prctl(36, 1)  # PR_SET_CHILD_SUBREAPER: what is left ends with this test
-    with tempfile.TemporaryDirectory(prefix='gpushim-figures-', ignore_cleanup_errors=True) as folder:
-        holder = prove_figures(folder)
-        prove_watching(folder, holder)
-        prove_counts_begun_anew(folder, holder)
-        prove_trimming(folder, holder)
-        prove_silence(folder, holder)
-        prove_many_silent(folder, holder)
-        prove_without_end(folder, holder)
-        prove_others(folder, holder)
-        holder.end()
-        prove_held_behind_work(folder)
-        prove_own(folder)
-        prove_elsewhere(folder)
-        prove_many_holders(folder)
-        prove_version(folder)
-    end_with_faults()
+def prove_one(folder):
+    holder = prove_figures(folder)
+    for proof in (prove_watching, prove_counts_begun_anew, prove_trimming, prove_silence, prove_many_silent,
+                  prove_without_end, prove_others):
+        proof(folder, holder)
+    holder.end()
 
 
-main()
+ctypes.CDLL(None).prctl(36, 1)  # PR_SET_CHILD_SUBREAPER: what is left ends with this test
+prove_each(prove_one, prove_held_behind_work, prove_own, prove_elsewhere, prove_many_holders, prove_version)

@@ -13,10 +13,9 @@ import signal
 import struct
 import subprocess
 import sys
-import tempfile
 import time
 
-from holder import MIB, PUBLISH, Holder, await_that, check, end_with_faults, gpushim, rows
+from holder import MIB, PUBLISH, Holder, await_that, check, gpushim, prove_each, rows
 import wire
 
 BROKER = os.path.abspath(sys.argv[4])
@@ -242,27 +241,21 @@ def prove_kept(folder):
     check(only(folder, 'w')['label'] == 'v2', 'published anew there is one')
     second.end()
     check(only(folder, 'w')['label'] == 'v2', 'and the old one does not come back')
+    for row in rows(folder, 'who'):
+        if row['broker']:
+            os.kill(row['pid'], signal.SIGKILL)
 
 
-def main():
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        publisher = prove_rows(folder)
-        prove_hostile(folder)
-        prove_merged(folder, publisher)
-        prove_wrong(folder, publisher)
-        prove_refusals(publisher)
-        prove_reader(folder, publisher)
-        prove_without(folder)
-        publisher.end()
-        check(ls(folder) == [], 'they end with their process')
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        prove_clocks(folder)
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        prove_kept(folder)
-        for row in rows(folder, 'who'):
-            if row['broker']:
-                os.kill(row['pid'], signal.SIGKILL)
-    end_with_faults()
+def prove_names(folder):
+    publisher = prove_rows(folder)
+    prove_hostile(folder)
+    prove_merged(folder, publisher)
+    prove_wrong(folder, publisher)
+    prove_refusals(publisher)
+    prove_reader(folder, publisher)
+    prove_without(folder)
+    publisher.end()
+    check(ls(folder) == [], 'they end with their process')
 
 
-main()
+prove_each(prove_names, prove_clocks, prove_kept)

@@ -12,11 +12,10 @@ import select
 import signal
 import struct
 import sys
-import tempfile
 import termios
 import time
 
-from holder import GPUSHIM, MIB, PATIENT_S, Holder, await_that, check, clean, end_with_faults, gpushim, rows
+from holder import GPUSHIM, MIB, PATIENT_S, Holder, await_that, check, clean, gpushim, prove_each, rows
 
 NVML = os.path.dirname(os.path.abspath(sys.argv[4]))
 
@@ -193,31 +192,29 @@ def prove_who_sleeps(folder, pid):
     check(ran.returncode == 0, f'it wakes: {ran}')
 
 
-def main():
-    with tempfile.TemporaryDirectory(prefix='gpushim-top-', ignore_cleanup_errors=True) as folder:
-        holders = [Holder(folder) for _ in range(9)]
-        for i, holder in enumerate(holders):
-            holder.do(f'alloc {16 * MIB}')
-            holder.do(f'alloc {(64 + 4 * i) * MIB}')
-        importer = Holder(folder)
-        importer.do('open ' + holders[-1].do('share 0'))
-        holders[-1].do('free 0')
+def prove_page(folder):
+    holders = [Holder(folder) for _ in range(9)]
+    for i, holder in enumerate(holders):
+        holder.do(f'alloc {16 * MIB}')
+        holder.do(f'alloc {(64 + 4 * i) * MIB}')
+    importer = Holder(folder)
+    importer.do('open ' + holders[-1].do('share 0'))
+    holders[-1].do('free 0')
 
-        def told():
-            return [row['pid'] for row in rows(folder, 'stats') if 'device' in row]
-        order = [holder.pid for holder in reversed(holders)]
-        await_that(lambda: told() == order, 'all are listed')
-        for columns, lines in ((80, 24), (60, 12), (200, 50)):
-            prove_it_fits(folder, order, columns, lines)
-        prove_keys(folder, order)
-        prove_filters(folder, order)
-        prove_plain(folder)
-        prove_one(folder, order[3])
-        prove_who_sleeps(folder, order[3])
-        prove_refusal(folder)
-        for holder in (*holders, importer):
-            holder.end()
-    end_with_faults()
+    def told():
+        return [row['pid'] for row in rows(folder, 'stats') if 'device' in row]
+    order = [holder.pid for holder in reversed(holders)]
+    await_that(lambda: told() == order, 'all are listed')
+    for columns, lines in ((80, 24), (60, 12), (200, 50)):
+        prove_it_fits(folder, order, columns, lines)
+    prove_keys(folder, order)
+    prove_filters(folder, order)
+    prove_plain(folder)
+    prove_one(folder, order[3])
+    prove_who_sleeps(folder, order[3])
+    prove_refusal(folder)
+    for holder in (*holders, importer):
+        holder.end()
 
 
-main()
+prove_each(prove_page)
