@@ -3,7 +3,7 @@
  * they give it a device (CDI, the Container Device Interface). It mounts the library and this
  * program as they lie on the host, and sets LD_PRELOAD; the image needs neither.
  *
- * Inside all lies where the program finds its library (library.c):
+ * Inside all lies where the program finds its library (run.c):
  *
  *   /opt/gpushim/lib/libgpushim.so     LD_PRELOAD
  *   /opt/gpushim/bin/gpushim           as entry point (`gpushim run`) where the image has an LD_PRELOAD

@@ -1,9 +1,7 @@
 /* gpushim doctor: the library's file, and what LD_PRELOAD makes of it; processes that use CUDA, of
  * all; or one process, and what keeps the library out. */
 #include <dirent.h>
-#include <fcntl.h>
 #include <signal.h>
-#include <sys/stat.h>
 
 #include "core/share/alive.h"
 #include "shim/command/ask.h"
@@ -26,7 +24,6 @@ static bool look_at_one(struct doctor *doctor, const char *subject, const char *
     char path[PATH_MAX], remedy[DOCTOR_TEXT] = "take it out", gone[96];
     const char *wrong;
     struct run_file file;
-    struct stat info;
 
     if (strchr(name, '$') || !strchr(name, '/')) {
         doctor_say(doctor, DOCTOR_WARN, subject, "name the whole path of the file",
@@ -43,8 +40,8 @@ static bool look_at_one(struct doctor *doctor, const char *subject, const char *
                  doctor->library[0] ? doctor->library : "the library's own path");
     run_file_read(path, &file);
     wrong = run_file_wrong(&file);
-    if (fstatat(AT_FDCWD, path, &info, 0) != 0) {
-        snprintf(gone, sizeof gone, "is not there: %s", strerror(errno));
+    if (file.error == ENOENT || file.error == ENOTDIR) {
+        snprintf(gone, sizeof gone, "is not there: %s", strerror(file.error));
         wrong = gone;
     }
     if (wrong) /* the dynamic linker says so on standard error and goes on without it */

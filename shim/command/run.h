@@ -1,5 +1,5 @@
-/* What the parts of `gpushim run` share: run.c starts the program, library.c finds the library,
- * run_file.c says what kind of file a program is, and what would keep the library out of it. */
+/* What the parts of `gpushim run` share: run.c finds the library and starts the program, run_file.c
+ * says what kind of file a program is, and what would keep the library out of it. */
 #ifndef GS_SHIM_COMMAND_RUN_H
 #define GS_SHIM_COMMAND_RUN_H
 
