@@ -25,7 +25,9 @@ static bool is_same(const struct row *row, const struct gs_found *found)
 /* What a process and its broker have is one: the process's word for who it is counts more. */
 static void add(struct listing *listing, const struct row *row)
 {
-    for (struct row *other = listing->rows; other < listing->rows + listing->count; other++) {
+    for (size_t i = 0; i < listing->count; i++) {
+        struct row *other = &listing->rows[i];
+
         if (!is_same(other, &row->found))
             continue;
         if (row->who.pid)

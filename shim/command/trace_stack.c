@@ -358,12 +358,13 @@ void functions_free(void *functions_)
 /* Where what is at that place of the file is in the module's own addresses. */
 static bool address_of(const struct functions *functions, uint64_t place, uint64_t *ret_address)
 {
-    for (const struct load *load = functions->loads;
-         load < functions->loads + functions->load_count; load++)
-        if (place >= load->place && place - load->place < load->size) {
-            *ret_address = load->address + (place - load->place);
+    for (unsigned i = 0; i < functions->load_count; i++) {
+        const struct load *load = &functions->loads[i];
+
+        *ret_address = load->address + (place - load->place);
+        if (place >= load->place && place - load->place < load->size)
             return true;
-        }
+    }
     return false;
 }
 
