@@ -3,22 +3,21 @@
     mutants.py ROOT FOLDER [PATTERN | --sample NUMBER [COMMIT] | --draw NUMBER SEED [PATTERN] | --check
                             | --prepare [--draw]] [--part NTH/ALL] [-DOPTION=VALUE…]
 
-The bugs are in the files *.txt beside this one, one after the other as in a diff, with or without empty lines between
-them. A bug is:
+The bugs are in the files *.txt beside this one, under the file of the sources that they change:
 
-    NAME: FILE
-    by TEST[: FILTER]
+    in FILE
+    NAME by TEST[: FILTER]
+    ~    a line of the file, where the bug takes [-these words-] away, adds {+these+} or puts [-some-]{+others+} there
+    NAME by TEST
      a line of the file that stays
-    -a line of the file that the bug replaces
-    +what stands there instead
+    -a line that the bug takes away
+    +a line that it adds
 
-Such lines `by TEST` behind a bug's lines are of no bug: they say what notices those after them that do not say so
-themselves.
-
-The lines that stay and those that are replaced must be in the file exactly once, one after the
-other (an empty line between them stands for itself); a bug whose lines are not is a failure. TEST is one of `meson test
---list`, FILTER chooses among the tests in that program, which then is one of Criterion's; where several tests are named
-they run in turn until one fails. A line that begins with # is a comment.
+Further tests have lines of their own, "by TEST[: FILTER]", and so has a first one that is too long for its bug's line.
+The lines of the file must be in it exactly once, one after the other (an empty line between them stands for
+itself); a bug whose lines are not is a failure. A line that has [-, -], {+ or +} in it already is written with - and +.
+TEST is one of `meson test --list`, FILTER chooses among the tests in that program, which then is one of Criterion's;
+where several tests are named they run in turn until one fails. A line that begins with # is a comment.
 
 Each of the tests first runs without any bug: one that fails then proves nothing. Who does not know yet which
 test notices a bug writes "by ?": then those run that draw.py's table says, and what noticed it is told.
@@ -73,7 +72,6 @@ class Bug:
         self.name = f"{group}/{name}"
         self.file = file
         self.tests = []  # (test, filter)
-        self.shared = None  # where those of several bugs stand
         self.good = self.bad = ""
 
 
@@ -88,36 +86,36 @@ def is_search(test):
     return test.startswith(SEARCHED)
 
 
-HEAD = re.compile(r"([a-z0-9-]+): (\S+)")
+HEAD = re.compile(r"([a-z0-9-]+)(?: by (.*))?")
+CHANGED = re.compile(r"\[-(.+?)-\]|\{\+(.+?)\+\}")  # within a line
 
 
 def read_table(path):
-    """A bug begins with its name, and tests that stand behind one's lines begin those that are of several."""
-    bugs, bug, empty, shared = [], None, 0, None
+    file, bugs, empty = None, [], 0
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         if line.startswith("#"):
             continue
         if not line.strip():
             empty += 1
             continue
-        if found := HEAD.fullmatch(line):
-            bug = Bug(path.stem, *found.groups())
-            bug.shared = shared
+        found, bug = HEAD.fullmatch(line), bugs[-1] if bugs and bugs[-1].file == file else None
+        by = line[3:] if line.startswith("by ") else None
+        if line.startswith("in "):
+            file = line[3:]
+        elif found and file:
+            bug, by = Bug(path.stem, found[1], file), found[2]
             bugs.append(bug)
-        elif line.startswith("by "):
-            if not bug or bug.good or (empty and bug.tests):
-                bug = shared = Bug(path.stem, "", "")
-            test, _, choice = line[3:].partition(": ")
-            bug.tests.append((test.strip(), choice.strip()))
-        elif bug and line[0] in " -+":
-            for within in [" "] * empty * bool(bug.good) + [line]:
-                bug.good += within[1:] + "\n" if within[0] in " -" else ""
-                bug.bad += within[1:] + "\n" if within[0] in " +" else ""
-        else:
+        elif bug and line[0] in " -+~":
+            bug.good += "\n" * empty * bool(bug.good)
+            bug.bad += "\n" * empty * bool(bug.good)
+            bug.good += CHANGED.sub(r"\1", line[1:]) + "\n" if line[0] in " -~" else ""
+            bug.bad += CHANGED.sub(r"\2", line[1:]) + "\n" if line[0] in " +~" else ""
+        elif not (bug and by):
             broken(f"{path.name}:{number}: not a line of a bug: {line}")
+        if by:
+            test, _, choice = by.partition(": ")
+            bug.tests.append((test.strip(), choice.strip()))
         empty = 0
-    for bug in bugs:
-        bug.tests = bug.tests or (bug.shared.tests if bug.shared else [])
     return bugs
 
 
