@@ -3,7 +3,7 @@
     mutants.py ROOT FOLDER [PATTERN | --sample NUMBER [COMMIT] | --draw NUMBER SEED [PATTERN] | --check
                             | --prepare [--draw]] [--part NTH/ALL] [-DOPTION=VALUE…]
 
-The bugs are in the files *.txt beside this one, under the file of the sources that they change:
+The bugs are in the files *.txt beside this one, one for each folder of the sources, under the file that they change:
 
     in FILE
     NAME by TEST[: FILTER]
