@@ -6,7 +6,6 @@ programs that need no GPU, and the programs themselves as far as that goes witho
 import ast
 import builtins
 import contextlib
-import functools
 import io
 import json
 import os
@@ -16,7 +15,6 @@ import re
 import symtable
 import sys
 import tempfile
-import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 WORKLOADS = HERE / 'workloads'
@@ -36,20 +34,6 @@ STEPS, FULL, TINY = 3, {'scale': 100}, {'scale': 7}
 def build(device, scale):
     return lambda number: number + scale * random.random()
 '''
-# What becomes of the one that stands for the library.
-WORSE = '''import os, sys, threading
-STEPS, FULL, TINY = 3, {}, {}
-print('what a program prints is no answer')
-def build(device):
-    def step(number):
-        if number == AT and os.environ['TURN'] == 'shim':
-            print('its last words', end='', file=sys.stderr, flush=True)
-            HOW
-        return number
-    return step
-'''
-HANGS = 'threading.Event().wait()'
-RAISES = "raise ValueError('of its own')"
 
 
 def check(what, got, expected):
@@ -75,10 +59,6 @@ def alone(program, mode, ms, device, framework, library=None):
     return [{'kind': 'alone', 'program': program, 'mode': mode, 'ms': ms, 'device': device},
             {'kind': 'peaks', 'program': program, 'mode': mode, 'framework': framework,
              'library': library}]
-
-
-def failure(program, mode, what, missing=None):
-    return [{'kind': 'failure', 'program': program, 'mode': mode, 'what': what, 'missing': missing}]
 
 
 def of(records):
@@ -119,23 +99,6 @@ def check_figures():
     must(not figures.any_failed(), 'nothing failed')
 
 
-def check_failures_in_figures():
-    without = [record for record in made_up() if record['mode'] != 'shim']
-    figures = of(without + failure('torch_x', 'shim', 'hung in steps 3 to 4 (60 s)'))
-    said = figures.row('torch_x', 'program')[3]
-    must(said.startswith('failed: shim: hung in steps 3 to 4 (60 s); cached 1.030'), said)
-    must(figures.any_failed(), 'who hangs has failed')
-    out = 'not run: out of time'
-    figures = of(failure('torch_x', 'cached', out) + failure('torch_x', 'shim', out))
-    check('no time for any', figures.row('torch_x', 'p')[1:], ('-', '-', f'failed: cached, shim: {out}'))
-    figures = of(failure('torch_x', 'cached', 'No module', 'torch_geometric'))
-    check('what is not installed', figures.row('torch_x', 'p')[3],
-          'not run: no Python module torch_geometric here')
-    must(not figures.any_failed(), 'what is not installed has not failed')
-    figures = of(steps('torch_x', 'shim', [1.0]))
-    check('without the first', figures.row('torch_x', 'p')[3], 'nothing to compare')
-
-
 # ---- Turns ----
 
 def options_of(folder, **settings):
@@ -160,13 +123,13 @@ class Short(turns.Run):
             self.tell(program.name)
 
 
-def run_of(folder, programs, kind=Short, **settings):
+def run_of(folder, programs, **settings):
     """(rows by program, records, what was printed) of the programs, {name: source}."""
     for name in ('kept', 'rows'):
         (folder / name).unlink(missing_ok=True)
     for name, source in programs.items():
         (folder / f'{name}.py').write_text(source)
-    run = kind(options_of(folder, **settings))
+    run = Short(options_of(folder, **settings))
     with contextlib.redirect_stdout(io.StringIO()) as said:
         run.measure([turns.Program(folder / f'{name}.py', run) for name in programs])
     run.kept.close()
@@ -200,62 +163,6 @@ def check_turns(folder):
     must('9 steps' not in rows['program_plain_steady'] and
          rows['program_plain_steady'].endswith('; 5 steps in 5 turns'), rows)
     must(said.strip().endswith(rows['program_plain_steady']), f'the row is printed: {said}')
-
-
-def check_worse(folder):
-    """Whatever becomes of one, the others and the next program go on."""
-    cases = {
-        'raises': (5, RAISES, 'failed: shim: in step 5: ValueError: of its own; cached '),
-        'is_killed': (5, 'os.kill(os.getpid(), 9)', 'failed: shim: ended with signal 9; cached '),
-        'hangs': (5, HANGS, 'failed: shim: hung in steps 5 to 5 (1 s); cached '),
-        'is_late': (5, HANGS, 'failed: shim: out of time in steps 5 to 5; cached '),
-    }
-    programs = {f'plain_{name}': WORSE.replace('AT', str(at)).replace('HOW', how)
-                for name, (at, how, _) in cases.items()}
-    ask, hung = turns.Process.ask, []
-
-    def line(process, seconds):
-        while 'its last words' not in process.log.read_text(encoding='utf-8') and process.process.poll() is None:
-            time.sleep(0.01)
-        return turns.Process.line(process, seconds)
-
-    def hurried(process, first, count, seconds):
-        if first == 5 and process.name == 'shim' and process.program.name in ('plain_hangs', 'plain_is_late'):
-            hung.append(process)
-            process.line = functools.partial(line, process)
-            seconds = 1
-            if process.program.name == 'plain_hangs':
-                process.patience = seconds
-        return ask(process, first, count, seconds)
-
-    turns.Process.ask = hurried
-    try:
-        rows, _, said = run_of(folder, {**programs, 'plain_steady': STEADY})
-    finally:
-        turns.Process.ask = ask
-    for name, (_, _, begin) in cases.items():
-        row = rows[f'program_plain_{name}']
-        must(row.startswith(begin), f'{name}: {row}')
-        must(row.endswith('; 5 steps in 5 turns'), f'{name}: the others go on: {row}')
-    must(rows['program_plain_steady'].startswith('uncached '), f'the next one goes on: {rows}')
-    must('its last words' in said, 'what it wrote at the end is shown')
-    check('who hangs is ended', [process.process.returncode for process in hung], [-9, -9])
-
-
-def check_not_there(folder):
-    missing = "import no_such_framework\n" + STEADY
-    rows, _, _ = run_of(folder, {'plain_missing': missing, 'plain_broken': 'STEPS = (', 'plain_steady': STEADY},
-                        modes=('cached', 'library'), shim='/no/such/library.so')
-    check('a module', rows['program_plain_missing'],
-          'not run: no Python module no_such_framework here')
-    must(rows['program_plain_broken'].startswith('failed: cached, library: SyntaxError'), rows)
-    check('the library', rows['program_plain_steady'], 'failed: library: the library is not there')
-
-
-def check_time(folder):
-    rows, records, _ = run_of(folder, {'plain_steady': STEADY}, kind=turns.Run, seconds=0)
-    check('no time', (rows['program_plain_steady'], taken(records, 'cached')),
-          ('failed: cached, shim, shim_cached: not run: out of time', []))
 
 
 # ---- The programs ----
@@ -363,12 +270,10 @@ def check_ordered(folder, shim):
 def main():
     with_library = sys.argv[1:3]
     check_figures()
-    check_failures_in_figures()
     check_programs()
     turns.GRACE_S = PATIENT_S
-    for case in (check_turns, check_worse, check_not_there, check_time):
-        with tempfile.TemporaryDirectory() as name:
-            case(pathlib.Path(name))
+    with tempfile.TemporaryDirectory() as name:
+        check_turns(pathlib.Path(name))
     if with_library:
         with tempfile.TemporaryDirectory() as name:
             check_counted(pathlib.Path(name), *with_library)
