@@ -1,7 +1,7 @@
 /*
- * Memory that is not the arena's: managed, host, a module's, arrays, a pool that the program made;
- * and calls that pass the library by. Beside memory that is ours they do what they do without it,
- * and told of our memory they answer as for the driver's own.
+ * Memory that is not the arena's: managed, host, a module's, arrays, a pool that the program made.
+ * Beside memory that is ours they do what they do without it, and told of our memory they answer as
+ * for the driver's own. Events of several processes are tests/share/events.py's, also on a GPU.
  */
 #include "peer.h"
 
@@ -32,14 +32,6 @@ static size_t host_words_other(const uint32_t *words, uint32_t value, size_t cou
 
 /* ---- managed memory ---- */
 
-static int device_has(CUdevice_attribute attribute)
-{
-    int value = 0;
-
-    OK(cuDeviceGetAttribute(&value, attribute, device));
-    return value;
-}
-
 Test(other, managed_memory_is_written_by_both_sides_beside_plain_memory)
 {
     CUdeviceptr managed = 0, plain = 0;
@@ -56,70 +48,6 @@ Test(other, managed_memory_is_written_by_both_sides_beside_plain_memory)
     OK(cuMemcpyDtoD(managed, plain, MIB));
     OK(cuCtxSynchronize());
     cr_assert_eq(host_words_other((const uint32_t *)(uintptr_t)managed, 3, MIB / 4), 0);
-}
-
-/* By their forms of CUDA 12.2, whatever cuda.h at hand calls them. */
-typedef CUresult advise_fn(CUdeviceptr, size_t, CUmem_advise, CUmemLocation);
-typedef CUresult prefetch_fn(CUdeviceptr, size_t, CUmemLocation, unsigned int, CUstream);
-typedef CUresult range_fn(void *, size_t, CUmem_range_attribute, CUdeviceptr, size_t);
-typedef CUresult attach_fn(CUstream, CUdeviceptr, size_t, unsigned int);
-
-Test(other, managed_memory_is_advised_prefetched_and_asked_about)
-{
-    const CUmemLocation here = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device};
-    advise_fn *advise = (advise_fn *)need("cuMemAdvise", 12020);
-    prefetch_fn *prefetch = (prefetch_fn *)need("cuMemPrefetchAsync", 12020);
-    range_fn *range = (range_fn *)need("cuMemRangeGetAttribute", 8000);
-    attach_fn *attach = (attach_fn *)need("cuStreamAttachMemAsync", 6000);
-    CUstream stream = new_stream();
-    CUdeviceptr ptr = 0;
-    int32_t value = -7;
-
-    if (!device_has(CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS))
-        cr_skip_test("the device does not move managed memory");
-    OK(cuMemAllocManaged(&ptr, 4 * MIB, CU_MEM_ATTACH_GLOBAL));
-    OK(advise(ptr, 4 * MIB, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, here));
-    OK(range(&value, sizeof value, CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION, ptr, 4 * MIB));
-    cr_assert_eq(value, device);
-    OK(prefetch(ptr, 4 * MIB, here, 0, stream));
-    OK(launch_fill(stream, ptr, 5, MIB));
-    OK(cuStreamSynchronize(stream));
-    OK(range(&value, sizeof value, CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION, ptr, 4 * MIB));
-    probe("managed_prefetched_to", "%d", (int)value);
-    cr_assert_eq(host_words_other((const uint32_t *)(uintptr_t)ptr, 5, MIB), 0);
-    probe("attach_of_managed", "%s", result_name(attach(stream, ptr, 0, CU_MEM_ATTACH_GLOBAL)));
-    OK(cuStreamSynchronize(stream));
-}
-
-/* Memory that is not managed gets the driver's answer for its own. */
-Test(other, advice_about_memory_that_is_not_managed)
-{
-    const CUmemLocation here = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device};
-    advise_fn *advise = (advise_fn *)need("cuMemAdvise", 12020);
-    prefetch_fn *prefetch = (prefetch_fn *)need("cuMemPrefetchAsync", 12020);
-    range_fn *range = (range_fn *)need("cuMemRangeGetAttribute", 8000);
-    attach_fn *attach = (attach_fn *)need("cuStreamAttachMemAsync", 6000);
-    CUstream stream = new_stream();
-
-    for (int kind = MEMORY_PLAIN; kind <= MEMORY_ASYNC; kind++) {
-        CUdeviceptr ptr = 0;
-        int32_t value = -7;
-        CUresult advised, prefetched, asked, attached;
-
-        OK(memory_alloc((enum memory_kind)kind, &ptr, 2 * MIB));
-        OK(fill_now(ptr, 6, MIB / 2));
-        advised = advise(ptr, 2 * MIB, CU_MEM_ADVISE_SET_READ_MOSTLY, here);
-        prefetched = prefetch(ptr, 2 * MIB, here, 0, stream);
-        asked = range(&value, sizeof value, CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY, ptr, 2 * MIB);
-        attached = attach(stream, ptr, 0, CU_MEM_ATTACH_GLOBAL);
-        probe(kind == MEMORY_PLAIN ? "advice_of_plain" : "advice_of_async", "%s %s %s %s",
-              result_name(advised), result_name(prefetched), result_name(asked),
-              result_name(attached));
-        OK(cuCtxSynchronize());
-        cr_assert_eq(words_other(ptr, 6, MIB / 2), 0);
-        OK(memory_free((enum memory_kind)kind, ptr));
-    }
-    OK(cuCtxSynchronize());
 }
 
 /* ---- host memory ---- */
@@ -424,30 +352,7 @@ Test(other, default_pools_of_a_location_are_the_devices)
     cr_assert_eq(seen, default_pool);
 }
 
-/* A pool that may be shared is the driver's to share; a default one is not shared. */
-Test(other, a_programs_own_pool_is_exported)
-{
-    __typeof__(&cuMemPoolExportToShareableHandle) export =
-        (__typeof__(export))need("cuMemPoolExportToShareableHandle", 11020);
-    CUmemoryPool own = NULL, default_pool = NULL;
-    CUmemPoolPtrExportData data;
-    CUdeviceptr ptr = 0;
-    int fd = -1;
-
-    own = new_pool(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
-    OK(export(&fd, own, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
-    close(fd);
-    OK(cuMemAllocFromPoolAsync(&ptr, MIB, own, CU_STREAM_LEGACY));
-    OK(cuStreamSynchronize(CU_STREAM_LEGACY));
-    OK(cuMemPoolExportPointer(&data, ptr));
-    OK(cuMemFreeAsync(ptr, CU_STREAM_LEGACY));
-    OK(cuStreamSynchronize(CU_STREAM_LEGACY));
-    OK(cuMemPoolDestroy(own));
-    OK(cuDeviceGetDefaultMemPool(&default_pool, device));
-    FAILS(export(&fd, default_pool, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
-}
-
-/* A pool of the program's own is the driver's on both sides. */
+/* A pool of the program's own is the driver's on both sides; a default one is not shared. */
 Test(other, memory_of_a_programs_own_pool_is_used_by_another_process)
 {
     __typeof__(&cuMemPoolExportToShareableHandle) export =
@@ -455,9 +360,11 @@ Test(other, memory_of_a_programs_own_pool_is_used_by_another_process)
     struct peer *peer = peer_start(-1);
     CUdeviceptr first = 0, ptr = 0, there = 0;
     CUmemPoolPtrExportData data;
-    CUmemoryPool own = NULL;
+    CUmemoryPool own = NULL, default_pool = NULL;
     int fd = -1;
 
+    OK(cuDeviceGetDefaultMemPool(&default_pool, device));
+    FAILS(export(&fd, default_pool, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
     own = new_pool(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
     OK(export(&fd, own, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
     OK(cuMemAllocFromPoolAsync(&first, 4096, own, CU_STREAM_LEGACY));
@@ -547,142 +454,4 @@ Test(other, a_texture_lies_over_memory)
         OK(memory_free((enum memory_kind)kind, ptr));
         OK(cuStreamSynchronize(CU_STREAM_LEGACY));
     }
-}
-
-/* ---- events of another process ---- */
-
-/* Memory and an event that a peer is to share. */
-struct shared_event {
-    struct peer *peer;
-    CUdeviceptr ptr, there; /* 2 MiB of ours, and where the peer has it */
-    CUstream stream;
-    CUevent event;
-    CUipcEventHandle handle;
-};
-
-static void share_event(struct shared_event *e)
-{
-    __typeof__(&cuIpcGetEventHandle) get = (__typeof__(get))need("cuIpcGetEventHandle", 4010);
-    CUipcMemHandle memory;
-
-    e->peer = peer_start(-1);
-    e->stream = new_stream();
-    OK(cuMemAlloc(&e->ptr, 2 * MIB));
-    OK(fill_now(e->ptr, 12, MIB / 2));
-    OK(cuIpcGetMemHandle(&memory, e->ptr));
-    OK(cuEventCreate(&e->event, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING));
-    OK(get(&e->handle, e->event));
-    OK(peer_open(e->peer, &memory, &e->there));
-}
-
-Test(other, an_event_is_waited_for_in_another_process)
-{
-    struct shared_event e;
-
-    share_event(&e);
-    OK(cuEventQuery(e.event));
-    OK(launch_spin_fill(e.stream, e.ptr, 13, MIB / 2, 300 * MILLISECOND));
-    OK(cuEventRecord(e.event, e.stream));
-    OK(peer_event(e.peer, PEER_WAITS, &e.handle));
-    cr_assert_eq(peer_other(e.peer, e.there, 13, MIB / 2), 0);
-    OK(cuEventQuery(e.event));
-    peer_quit(e.peer);
-}
-
-Test(other, a_stream_of_another_process_waits_for_an_event)
-{
-    struct shared_event e;
-
-    share_event(&e);
-    for (uint32_t value = 13; value < 15; value++) { /* it is recorded anew */
-        OK(launch_spin_fill(e.stream, e.ptr, value, MIB / 2, 200 * MILLISECOND));
-        OK(cuEventRecord(e.event, e.stream));
-        OK(peer_event(e.peer, PEER_STREAM_WAITS, &e.handle));
-        cr_assert_eq(peer_other(e.peer, e.there, value, MIB / 2), 0);
-    }
-    peer_quit(e.peer);
-}
-
-Test(other, an_event_that_another_process_recorded_is_waited_for)
-{
-    struct shared_event e;
-
-    share_event(&e);
-    OK(peer_spin_fill(e.peer, e.there, 13, MIB / 2, 200 * MILLISECOND));
-    OK(peer_event(e.peer, PEER_RECORDS, &e.handle));
-    OK(cuEventSynchronize(e.event));
-    cr_assert_eq(words_other(e.ptr, 13, MIB / 2), 0);
-    OK(peer_spin_fill(e.peer, e.there, 14, MIB / 2, 200 * MILLISECOND));
-    OK(peer_event(e.peer, PEER_RECORDS, &e.handle));
-    OK(cuStreamWaitEvent(e.stream, e.event, 0));
-    OK(cuStreamSynchronize(e.stream));
-    cr_assert_eq(words_other(e.ptr, 14, MIB / 2), 0);
-    peer_quit(e.peer);
-}
-
-Test(other, an_event_is_shared_only_where_it_was_made_for_it)
-{
-    __typeof__(&cuIpcGetEventHandle) get = (__typeof__(get))need("cuIpcGetEventHandle", 4010);
-    __typeof__(&cuIpcOpenEventHandle) open = (__typeof__(open))need("cuIpcOpenEventHandle", 4010);
-    CUevent event = NULL, plain = NULL, again = NULL;
-    CUipcEventHandle handle, second;
-    float ms;
-
-    /* All of it measured, on an H200. */
-    CHECK(CUDA_ERROR_INVALID_VALUE,
-          cuEventCreate(&event, CU_EVENT_INTERPROCESS)); /* not with timing */
-    OK(cuEventCreate(&plain, CU_EVENT_DISABLE_TIMING));
-    CHECK(CUDA_ERROR_INVALID_HANDLE, get(&handle, plain));
-    OK(cuEventCreate(&event, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING));
-    OK(get(&handle, event));
-    OK(get(&second, event));
-    cr_assert_arr_eq(&handle, &second, sizeof handle);
-    CHECK(CUDA_ERROR_INVALID_CONTEXT, open(&again, handle));
-    CHECK(CUDA_ERROR_INVALID_HANDLE, cuEventElapsedTime(&ms, event, event));
-}
-
-/* Measured likewise. The capture goes on, as nothing was. */
-Test(other, an_event_of_several_processes_is_not_recorded_in_a_capture)
-{
-    CUevent event = NULL;
-    CUstream stream = new_stream();
-
-    OK(cuEventCreate(&event, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING));
-    OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
-    CHECK(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, cuEventRecord(event, stream));
-    OK(cuEventRecordWithFlags(event, stream, CU_EVENT_RECORD_EXTERNAL));
-    OK(cuStreamWaitEvent(stream, event, CU_EVENT_WAIT_EXTERNAL));
-    end_capture(stream);
-    OK(cuEventQuery(event));
-}
-
-/* ---- calls that pass by ---- */
-
-typedef CUresult state_fn(int, CUprocessState *);
-
-/* Questions alone: a lock would stop every call of the process. */
-Test(other, a_process_with_memory_is_seen_to_run)
-{
-    state_fn *get = (state_fn *)need("cuCheckpointProcessGetState", 12080);
-    CUprocessState state = CU_PROCESS_STATE_FAILED;
-    CUdeviceptr ptr = allocated(4 * MIB);
-    CUresult r;
-
-    r = get(getpid(), &state);
-    probe("checkpoint_state", "%s %d", result_name(r), (int)state);
-    if (r == CUDA_SUCCESS)
-        cr_assert_eq(state, CU_PROCESS_STATE_RUNNING);
-    else
-        cr_assert(!software_driver());
-    OK(fill_now(ptr, 1, MIB));
-}
-
-Test(other, an_unknown_export_table_is_the_drivers_answer)
-{
-    __typeof__(&cuGetExportTable) get = (__typeof__(get))need("cuGetExportTable", 3000);
-    const CUuuid nobody = {{0x67, 0x70, 0x75, 0x73}};
-    const void *table = NULL;
-
-    probe("unknown_export_table", "%s", result_name(get(&table, &nobody)));
-    cr_assert_null(table);
 }

@@ -23,7 +23,6 @@ enum peer_op {
     PEER_IMPORT,
     PEER_STORE,
     PEER_BAD_BATCH,
-    PEER_EVENT,
     PEER_IMPORT_POOL,
     PEER_QUIT
 };
@@ -37,7 +36,6 @@ struct request {
     uint32_t value;
     bool read_only;
     CUipcMemHandle handle;
-    CUipcEventHandle event;
     CUmemPoolPtrExportData pointer;
 };
 
@@ -274,11 +272,6 @@ CUresult peer_store(struct peer *peer, CUdeviceptr ptr, uint32_t value)
     return ASK(peer, PEER_STORE, .ptr = ptr, .value = value).result;
 }
 
-CUresult peer_event(struct peer *peer, enum peer_event what, const CUipcEventHandle *handle)
-{
-    return ASK(peer, PEER_EVENT, .value = (uint32_t)what, .event = *handle).result;
-}
-
 CUresult peer_import_pool(struct peer *peer, int fd, const CUmemPoolPtrExportData *pointer,
                           CUdeviceptr *ret_ptr)
 {
@@ -305,39 +298,6 @@ bool peer_bad_batch(struct peer *peer, int form, enum bad_batch what, CUresult *
 }
 
 /* ---- the peer's side: no Criterion here ---- */
-
-static CUresult wait_in_a_stream(CUevent event)
-{
-    CUstream stream = NULL;
-    CUresult r = cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING);
-
-    if (r != CUDA_SUCCESS)
-        return r;
-    r = cuStreamWaitEvent(stream, event, 0);
-    if (r == CUDA_SUCCESS)
-        r = cuStreamSynchronize(stream);
-    cuStreamDestroy(stream);
-    return r;
-}
-
-static CUresult serve_event(enum peer_event what, const CUipcEventHandle *handle)
-{
-    __typeof__(&cuIpcOpenEventHandle) open =
-        (__typeof__(open))driver_lookup("cuIpcOpenEventHandle", 4010, 0);
-    CUevent event = NULL;
-    CUresult r = open ? open(&event, *handle) : CUDA_ERROR_NOT_FOUND;
-
-    if (r != CUDA_SUCCESS)
-        return r;
-    if (what == PEER_RECORDS)
-        r = cuEventRecord(event, CU_STREAM_LEGACY);
-    else if (what == PEER_STREAM_WAITS)
-        r = wait_in_a_stream(event);
-    else
-        r = cuEventSynchronize(event);
-    cuEventDestroy(event);
-    return r;
-}
 
 static CUresult serve_bad_batch(int form, enum bad_batch what, size_t *ret_failed)
 {
@@ -444,8 +404,6 @@ static CUresult serve(const struct request *request, int fd, struct answer *answ
         return cuMemcpyHtoD(request->ptr, &request->value, sizeof request->value);
     case PEER_BAD_BATCH:
         return serve_bad_batch((int)request->size, (enum bad_batch)request->value, &answer->failed);
-    case PEER_EVENT:
-        return serve_event((enum peer_event)request->value, &request->event);
     case PEER_IMPORT_POOL:
         return serve_import_pool(request, fd, &answer->ptr);
     case PEER_QUIT:

@@ -50,11 +50,6 @@ CUresult peer_import(struct peer *peer, int fd, size_t size, bool read_only, CUd
 /* Copies one word from the host to ptr. */
 CUresult peer_store(struct peer *peer, CUdeviceptr ptr, uint32_t value);
 
-/* Opens the event, does that, and gives it back: waits for it on the host; has a stream wait for
- * it, and the host for that; records it behind what the peer's legacy stream has to do. */
-enum peer_event { PEER_WAITS, PEER_STREAM_WAITS, PEER_RECORDS };
-CUresult peer_event(struct peer *peer, enum peer_event what, const CUipcEventHandle *handle);
-
 /* Imports a pool from a descriptor, and memory of it; the pool goes with the peer. */
 CUresult peer_import_pool(struct peer *peer, int fd, const CUmemPoolPtrExportData *pointer,
                           CUdeviceptr *ret_ptr);
