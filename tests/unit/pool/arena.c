@@ -74,73 +74,6 @@ Test(arena, a_block_is_found_from_far_within_after_others_before_it_merged)
     MUST(gs_core_free(f.core, few[0]));
 }
 
-Test(arena, a_block_is_not_reused_while_earlier_work_runs)
-{
-    CUdeviceptr freed, next;
-
-    fixture_start(&f);
-    for (size_t size = 4096; size <= 4 * MIB; size *= 1024) {
-        freed = must_alloc(&f, size);
-        softcuda_hold(1);
-        fixture_spin_fill(&f, f.stream, freed, 1, 1, 0);
-        MUST(gs_core_free(f.core, freed));
-        for (int i = 0; i < 200; i++) {
-            next = must_alloc(&f, size);
-            cr_assert_neq(next, freed);
-            MUST(gs_core_free(f.core, next));
-        }
-        softcuda_hold(0);
-        MUST(cuStreamSynchronize(f.stream));
-    }
-}
-
-Test(arena, free_does_not_wait_and_native_free_does)
-{
-    for (int native = 0; native < 2; native++) {
-        CUdeviceptr block;
-        CUstream stream;
-
-        fixture_options(&f);
-        f.options.free_native = native;
-        fixture_start(&f);
-        MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-        block = must_alloc(&f, 4096);
-        softcuda_hold(!native);
-        fixture_spin_fill(&f, stream, block, 1, 1, 300000000);
-        MUST(gs_core_free(f.core, block));
-        cr_assert_eq(cuStreamQuery(stream), native ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY);
-        softcuda_hold(0);
-        if (native) /* and the memory is free at once */
-            cr_assert_eq(must_alloc(&f, 4096), block);
-        MUST(cuStreamSynchronize(stream));
-        MUST(cuStreamDestroy(stream));
-        fixture_end(&f);
-    }
-}
-
-Test(arena, stream_order_reuses_at_once_on_the_same_stream_only)
-{
-    CUdeviceptr first, again, other;
-    CUstream a, b;
-
-    fixture_start(&f);
-    MUST(cuStreamCreate(&a, CU_STREAM_NON_BLOCKING));
-    MUST(cuStreamCreate(&b, CU_STREAM_NON_BLOCKING));
-    MUST(gs_core_alloc_async(f.core, 65536, NULL, a, &first));
-    softcuda_hold(1);
-    fixture_spin_fill(&f, a, first, 1, 1, 0);
-    MUST(gs_core_free_async(f.core, first, a));
-    MUST(gs_core_alloc_async(f.core, 65536, NULL, b, &other));
-    cr_assert_neq(other, first);
-    MUST(gs_core_free_async(f.core, other, b));
-    MUST(gs_core_alloc_async(f.core, 65536, NULL, b, &again));
-    cr_assert_eq(again, other);
-    softcuda_hold(0);
-    MUST(cuCtxSynchronize());
-    MUST(cuStreamDestroy(a));
-    MUST(cuStreamDestroy(b));
-}
-
 static CUdeviceptr ordered_alloc(size_t size)
 {
     CUdeviceptr block;
@@ -274,28 +207,6 @@ Test(arena, cache_limit_is_also_a_share_of_the_device)
 Test(arena, without_a_cache_limit_so_little_is_kept)
 {
     cr_assert_geq(kept(SIZE_MAX, 0), 56 * MIB);
-}
-
-Test(arena, nothing_retires_through_a_capture_and_all_does_afterwards)
-{
-    CUdeviceptr block[300];
-    CUgraph graph;
-
-    fixture_start(&f);
-    MUST(gs_core_capture_begin(f.core, f.stream));
-    MUST(cuStreamBeginCapture(f.stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
-    for (int i = 0; i < 300; i++)
-        block[i] = must_alloc(&f, 8192);
-    for (int i = 0; i < 300; i++)
-        MUST(gs_core_free(f.core, block[i]));
-    cr_assert_eq(fixture_arena(&f).retired, 300 * 8192);
-    cr_assert_eq(cuStreamEndCapture(f.stream, &graph), CUDA_SUCCESS, "the capture stayed valid");
-    gs_core_capture_end(f.core, f.stream);
-    drain();                                             /* its free records the event, */
-    MUST(gs_core_free(f.core, must_alloc(&f, 2 * MIB))); /* and a large block looks at it */
-    cr_assert_leq(fixture_arena(&f).retired, 2 * MIB + 8192);
-    cr_assert_geq(fixture_arena(&f).free_bytes, 299 * 8192);
-    MUST(cuGraphDestroy(graph));
 }
 
 /* Sums that are kept, rather than counted when they are wanted. */
