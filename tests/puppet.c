@@ -13,8 +13,6 @@
  * `forked` is made by a child, which ends with its result.
  */
 #include <cuda.h>
-#include <sys/resource.h>
-#include <sys/socket.h>
 
 #include "tests/children.h"
 #include "tests/folder.h"

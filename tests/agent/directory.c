@@ -4,20 +4,12 @@
 
 #include <criterion/criterion.h>
 #include <arpa/inet.h>
-#include <pthread.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "core/base/clock.h"
 #include "shim/agent/seal.h"
 #include "tests/children.h"
 #include "tests/folder.h"
+#include "tests/system.h"
 
 #define LEASE_S   60 /* more than a test takes, on a busy machine too */
 #define PATIENT_S 60

@@ -2,15 +2,10 @@
 #include "shim/agent/agent.h"
 
 #include <criterion/criterion.h>
-#include <fcntl.h>
-#include <signal.h>
-#include <string.h>
-#include <sys/syscall.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "tests/children.h"
 #include "tests/folder.h"
+#include "tests/system.h"
 
 TestSuite(agent_holders, .timeout = 60);
 

@@ -2,16 +2,10 @@
 #include "shim/agent/leases.h"
 
 #include <criterion/criterion.h>
-#include <fcntl.h>
-#include <stdio.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "tests/children.h"
 #include "tests/folder.h"
+#include "tests/system.h"
 
 TestSuite(agent_leases, .timeout = 60);
 

@@ -3,17 +3,12 @@
 
 #include <criterion/criterion.h>
 #include <arpa/inet.h>
-#include <fcntl.h>
-#include <signal.h>
-#include <stdio.h>
-#include <string.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include <openssl/ssl.h>
 
 #include "core/base/clock.h"
 #include "tests/children.h"
+#include "tests/system.h"
 
 #define PATIENT_NS (30 * GS_NS_PER_S)
 

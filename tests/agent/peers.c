@@ -2,13 +2,10 @@
 #include "shim/agent/agent.h"
 
 #include <criterion/criterion.h>
-#include <fcntl.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/eventfd.h>
 
 #include "tests/folder.h"
+#include "tests/system.h"
 
 TestSuite(agent_peers, .timeout = 60);
 

@@ -1,7 +1,6 @@
 /* Preloaded: the time of day of this process is SKEW_S seconds later. The library's, curl's and
  * TLS's too. */
-#include <stdint.h>
-#include <stdlib.h>
+#include "tests/system.h"
 
 static int64_t away_s(void)
 {

@@ -4,20 +4,14 @@
 
 #include <criterion/criterion.h>
 #include <curl/curl.h>
-#include <errno.h>
-#include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <pthread.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include "core/share/directory.h"
 #include "tests/folder.h"
+#include "tests/system.h"
 
 /* The agent's loop, which waits as this test has it. */
 static int note_wait(int epoll, const struct epoll_event *events, int count, int timeout_ms);

@@ -1,6 +1,5 @@
 /* What tests of sleep have a puppet call (tests/puppet.c) beside the driver and the library. */
 #include <cuda.h>
-#include <dirent.h>
 #include <stdatomic.h>
 
 #include "shim/gpushim.h"

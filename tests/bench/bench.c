@@ -3,7 +3,6 @@
  */
 #include "bench.h"
 #include "shim/gpushim.h"
-#include "tests/system.h"
 
 #include <link.h>
 #include <spawn.h>

@@ -2,7 +2,6 @@
  * What sharing costs: one process allocates and makes handles, a second one opens and closes them.
  */
 #include "bench.h"
-#include "tests/system.h"
 
 static const char usage[] =
     "ipc [--size BYTES] [--blocks N] [--rounds N] [--pieces N] [--pause MS] [--warm]\n"

@@ -15,7 +15,6 @@
 #include "latency.h"
 #include "other.h"
 #include "shim/gpushim.h"
-#include "tests/system.h"
 
 #define STREAMS       4
 #define KERNELS_AHEAD 64   /* of a thread: at some point a program waits for what it started */

@@ -3,8 +3,6 @@
  */
 #include "latency.h"
 
-#include <string.h>
-
 #define STEPS      64 /* buckets from one power of two to the next */
 #define STEPS_LOG2 6
 

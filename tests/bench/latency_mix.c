@@ -4,8 +4,6 @@
  */
 #include "latency.h"
 
-#include <stdlib.h>
-
 #define KIB ((size_t)1 << 10)
 #define MIB ((size_t)1 << 20)
 

@@ -4,8 +4,6 @@
  */
 #include "latency.h"
 
-#include <stdlib.h>
-
 #define CALLS_PER_KERNEL 16
 
 static struct trace trace;

@@ -3,7 +3,6 @@
  */
 #include "other.h"
 #include "bench.h"
-#include "tests/system.h"
 
 static void *library;
 

@@ -11,7 +11,6 @@
 #include "../conformance/copies.h"
 #include "../steps.h"
 #include "bench.h"
-#include "tests/system.h"
 
 #include <spawn.h>
 

@@ -6,9 +6,6 @@
  */
 #include "bench.h"
 
-#include <pthread.h>
-#include <stdlib.h>
-
 #define BATCHES 32 /* at most; the median is over the batches of all threads */
 
 static const char usage[] = "pair [--size BYTES] [--pairs N] [--threads N] [--live N] [--async] "

@@ -12,7 +12,6 @@
 #include "../steps.h"
 #include "bench.h"
 #include "core/regcache/regcache.h"
-#include "tests/system.h"
 
 #define FIRST   UINT64_C(0x7f0000000000)
 #define RANGE   ((uint64_t)64 << 10)

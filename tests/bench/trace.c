@@ -3,7 +3,6 @@
  */
 #include "trace.h"
 #include "bench.h"
-#include "tests/system.h"
 
 #include <lzma.h>
 #include <uthash.h>

@@ -3,7 +3,6 @@
  * shim. It takes one random step after another until its end, which may come at any instant.
  */
 #include "actor.h"
-#include "tests/system.h"
 
 #define PROMISE_MS 400 /* how long a survivor keeps a block that it shares, at most */
 

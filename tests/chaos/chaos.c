@@ -12,7 +12,6 @@
  * cannot be met.
  */
 #include "chaos.h"
-#include "tests/system.h"
 
 #include <getopt.h>
 

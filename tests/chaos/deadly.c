@@ -7,7 +7,6 @@
 #include <sys/epoll.h>
 
 #include "chaos.h"
-#include "tests/system.h"
 
 #define EXPORTED __attribute__((visibility("default")))
 

@@ -1,6 +1,5 @@
 /* How an actor of the chaos program ends in order: everything back, and nothing left (actor.h). */
 #include "actor.h"
-#include "tests/system.h"
 
 /* Longer than a lease may outlive its holder: a forked child lives 5 s, then it rests. */
 #define COME_BACK_NS (UINT64_C(45000) * MS)

@@ -2,9 +2,6 @@
 #include "chaos.h"
 #include "../conformance/kernels.h"
 
-#include <dlfcn.h>
-#include <stdio.h>
-
 #define START_TRIES 5
 
 const char *gpu_error(CUresult result)

@@ -5,7 +5,6 @@
 #include "actor.h"
 
 #include "shim/gpushim.h"
-#include "tests/system.h"
 
 #define PIECE ((size_t)2 << 20)
 

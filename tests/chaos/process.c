@@ -1,6 +1,5 @@
 /* How the chaos program starts a process (chaos.h): namespaces, environment, preload. */
 #include "chaos.h"
-#include "tests/system.h"
 
 #include <ctype.h>
 

@@ -12,7 +12,6 @@
  * again can only be the same memory.
  */
 #include "chaos.h"
-#include "tests/system.h"
 
 #include <spawn.h>
 

@@ -1,6 +1,5 @@
 /* cuMemAlloc, cuMemAllocPitch, cuMemFree and cuMemGetAddressRange, by every way to reach them. */
 #include "conform.h"
-#include "tests/system.h"
 
 #include <criterion/criterion.h>
 

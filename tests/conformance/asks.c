@@ -5,7 +5,6 @@
 #include "conform.h"
 
 #include <criterion/criterion.h>
-#include <pthread.h>
 
 TestSuite(asks, .init = conform_start, .timeout = 60);
 

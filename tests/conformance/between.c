@@ -2,7 +2,6 @@
 #include "two.h"
 
 #include <criterion/criterion.h>
-#include <string.h>
 
 TestSuite(between, .init = conform_start, .timeout = 60);
 

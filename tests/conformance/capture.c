@@ -6,8 +6,6 @@
 #include "conform.h"
 
 #include <criterion/criterion.h>
-#include <pthread.h>
-#include <stdlib.h>
 
 TestSuite(capture, .init = conform_start, .timeout = 60);
 

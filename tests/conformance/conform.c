@@ -1,7 +1,6 @@
 /* The ground the conformance tests stand on: see conform.h. */
 #include "conform.h"
 #include "kernels.h"
-#include "tests/system.h"
 
 #include <criterion/criterion.h>
 

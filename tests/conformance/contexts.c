@@ -4,7 +4,6 @@
 #include <criterion/criterion.h>
 
 #include "shim/gpushim.h"
-#include "tests/system.h"
 
 TestSuite(contexts, .init = conform_start, .timeout = 60);
 

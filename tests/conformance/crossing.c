@@ -6,8 +6,6 @@
 #include "crossing.h"
 #include "peer.h"
 
-#include <unistd.h>
-
 TestSuite(crossing, .init = conform_start, .timeout = 120);
 
 static void ask(void *value, CUpointer_attribute attribute, CUdeviceptr address)

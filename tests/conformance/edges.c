@@ -4,7 +4,6 @@
 #include "conform.h"
 
 #include <criterion/criterion.h>
-#include <dlfcn.h>
 
 TestSuite(edges, .init = conform_start, .timeout = 60);
 

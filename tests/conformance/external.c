@@ -8,7 +8,6 @@
 #include <criterion/criterion.h>
 
 #include "shim/gpushim.h"
-#include "tests/system.h"
 
 TestSuite(external, .init = conform_start, .timeout = 60);
 

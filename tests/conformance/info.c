@@ -2,8 +2,6 @@
 #include "conform.h"
 
 #include <criterion/criterion.h>
-#include <stdlib.h>
-#include <unistd.h>
 
 TestSuite(info, .init = conform_start, .timeout = 60);
 

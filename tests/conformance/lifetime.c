@@ -5,8 +5,6 @@
 #include "peer.h"
 
 #include <criterion/criterion.h>
-#include <stdlib.h>
-#include <unistd.h>
 
 TestSuite(lifetime, .init = conform_start, .timeout = 60);
 

@@ -6,8 +6,6 @@
 #include "peer.h"
 
 #include <criterion/criterion.h>
-#include <stdlib.h>
-#include <unistd.h>
 
 TestSuite(other, .init = conform_start, .timeout = 60);
 

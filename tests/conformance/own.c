@@ -5,7 +5,6 @@
 #include "peer.h"
 
 #include <criterion/criterion.h>
-#include <unistd.h>
 
 TestSuite(own, .init = conform_start, .timeout = 60);
 

@@ -3,7 +3,6 @@
  * SOCK_SEQPACKET pair and has one answer, so neither side ever parses a stream.
  */
 #include "peer.h"
-#include "tests/system.h"
 
 #include <criterion/criterion.h>
 #include <spawn.h>

@@ -1,6 +1,5 @@
 /* The process around the calls: fork, errno, signals, descriptors, stdout. */
 #include "peer.h"
-#include "tests/system.h"
 
 #include <criterion/criterion.h>
 

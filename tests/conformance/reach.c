@@ -6,7 +6,6 @@
 #include "two.h"
 
 #include <criterion/criterion.h>
-#include <dlfcn.h>
 
 TestSuite(reach, .init = conform_start, .timeout = 60);
 

@@ -5,8 +5,6 @@
 #include "conform.h"
 
 #include <criterion/criterion.h>
-#include <dlfcn.h>
-#include <pthread.h>
 
 TestSuite(room, .init = conform_start, .timeout = 60);
 

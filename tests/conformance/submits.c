@@ -21,18 +21,7 @@
 #include "kernels.h"
 #include "plain.h"
 #include "submits_cases.h"
-
-#include <dlfcn.h>
-#include <errno.h>
-#include <fcntl.h>
-#include <signal.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
-#include <unistd.h>
+#include "tests/system.h"
 
 #define SIZE    512               /* of a copy, bytes */
 #define BLOCK   ((size_t)4 << 20) /* shares no piece */

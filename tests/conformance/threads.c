@@ -5,8 +5,6 @@
 #include "conform.h"
 
 #include <criterion/criterion.h>
-#include <pthread.h>
-#include <semaphore.h>
 
 TestSuite(threads, .init = conform_start, .timeout = 60);
 

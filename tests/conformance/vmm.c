@@ -3,7 +3,6 @@
 #include "peer.h"
 
 #include <criterion/criterion.h>
-#include <unistd.h>
 
 TestSuite(vmm, .init = conform_start, .timeout = 60);
 

@@ -7,7 +7,6 @@
 #include "conform.h"
 
 #include <criterion/criterion.h>
-#include <pthread.h>
 
 TestSuite(waits, .init = conform_start, .timeout = 180);
 

@@ -4,8 +4,6 @@
  */
 #include "internal.h"
 
-#include <sys/mman.h>
-
 struct sd_ranges sd_blocks;
 
 struct sd_block *sd_block_new(enum sd_block_kind kind, uint64_t base, size_t size,

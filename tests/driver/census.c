@@ -3,10 +3,6 @@
  */
 #include "internal.h"
 
-#include <stdio.h>
-#include <time.h>
-#include <unistd.h>
-
 /* A primary context that nobody retains has an object too. */
 static void count_context(struct sd_context *context, void *alive)
 {

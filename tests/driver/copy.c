@@ -10,8 +10,6 @@
  */
 #include "internal.h"
 
-#include <sys/mman.h>
-
 #define PIECE ((size_t)256 << 10)
 #define HOLE  ((size_t)2 << 20)
 

@@ -4,8 +4,6 @@
  */
 #include "internal.h"
 
-#include <stdio.h>
-
 pthread_mutex_t sd_lock = PTHREAD_MUTEX_INITIALIZER;
 struct sd_device sd_devices[SD_MAX_DEVICES];
 int sd_device_count;

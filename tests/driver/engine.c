@@ -9,11 +9,6 @@
  */
 #include "internal.h"
 
-#include <errno.h>
-#include <limits.h>
-#include <signal.h>
-#include <time.h>
-
 #define IDLE_SECONDS 2
 #define STACK_BYTES  ((size_t)1 << 20)
 

@@ -4,12 +4,6 @@
  */
 #include "internal.h"
 
-#include <errno.h>
-#include <signal.h>
-#include <stdio.h>
-#include <time.h>
-#include <unistd.h>
-
 #define MAX_RULES 64
 
 _Atomic unsigned sd_gate = SD_GATE_UNINITIALISED;

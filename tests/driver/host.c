@@ -3,8 +3,6 @@
  */
 #include "internal.h"
 
-#include <sys/mman.h>
-
 static CUresult host_new(struct sd_context *context, enum sd_block_kind kind, size_t bytes,
                          struct sd_block **ret)
 {

@@ -27,13 +27,9 @@
 #define __CUDA_API_PUSH_VISIBILITY_DEFAULT
 #include <cuda.h>
 
-#include <pthread.h>
 #include <stdatomic.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
+
+#include "tests/system.h"
 
 #pragma GCC visibility push(default)
 #include "softcuda.h"

@@ -7,12 +7,7 @@
  */
 #include "internal.h"
 
-#include <fcntl.h>
-#include <signal.h>
-#include <stdio.h>
 #include <sys/random.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #define MAGIC 0x314350494344530Aull
 

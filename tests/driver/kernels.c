@@ -5,9 +5,6 @@
  */
 #include "internal.h"
 
-#include <errno.h>
-#include <time.h>
-
 #define PIECE_WORDS ((uint64_t)16 << 10)
 
 static void sleep_until(uint64_t when)

@@ -5,9 +5,6 @@
  */
 #include "internal.h"
 
-#include <sys/mman.h>
-#include <unistd.h>
-
 #define MAGIC 0x4c4f4f5044534309ull
 
 /* What the file behind a pool's descriptor holds. */

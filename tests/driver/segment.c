@@ -11,13 +11,7 @@
  */
 #include "internal.h"
 
-#include <fcntl.h>
-#include <stdio.h>
-#include <sys/mman.h>
 #include <sys/random.h>
-#include <sys/resource.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #define SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
 

@@ -5,8 +5,6 @@
  */
 #include "internal.h"
 
-#include <sys/mman.h>
-
 #define MOST  ((size_t)16 << 40)
 #define LEAST ((size_t)64 << 30)
 

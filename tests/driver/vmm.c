@@ -7,11 +7,6 @@
  */
 #include "internal.h"
 
-#include <fcntl.h>
-#include <stdio.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 struct reservation {
     uint64_t base;
     size_t size;

@@ -11,7 +11,6 @@
 #include "core/share/cluster.h"
 #include "core/share/instance.h"
 #include "core/share/wire.h"
-#include "tests/system.h"
 
 #ifndef SO_PEERPIDFD
 #define SO_PEERPIDFD 77

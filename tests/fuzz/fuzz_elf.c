@@ -8,7 +8,6 @@
 
 #include <elf.h>
 #include <link.h>
-#include <unistd.h>
 
 #include "command.h"
 #include "core/base/regular.h"

@@ -12,7 +12,6 @@
 #include "../unit/share/side.h"
 #include "core/share/event.h"
 #include "core/share/internal.h"
-#include "tests/system.h"
 
 #define ROUNDS 200 /* with one exporter: clients that did not give back rest there for a while */
 #define BLOCKS 3

@@ -10,7 +10,6 @@
 #include "../unit/share/side.h"
 #include "core/share/event.h"
 #include "core/share/wire.h"
-#include "tests/system.h"
 
 #define BLOCKS     4
 #define STRIP      3 /* one of them is a strip of two pieces */

@@ -2,8 +2,6 @@
  * and read again as it was. */
 #include "fuzz.h"
 
-#include <sys/syscall.h>
-
 /* What it has in its tables is its own matter, and goes here. */
 #include "shim/agent/leases.c"
 

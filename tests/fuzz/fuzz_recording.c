@@ -2,8 +2,6 @@
  * into. */
 #include "fuzz.h"
 
-#include <unistd.h>
-
 #include "command.h"
 #include "shim/command/command.h"
 #include "shim/command/report.h"

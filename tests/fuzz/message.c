@@ -2,7 +2,6 @@
 #include "message.h"
 
 #include "core/share/ipc_handle.h"
-#include "tests/system.h"
 
 static int some_fd(uint8_t kind)
 {

@@ -8,7 +8,6 @@
 #include "core/share/ipc_handle.h"
 #include "core/share/wire.h"
 #include "shim/gpushim.h"
-#include "tests/system.h"
 #include "tests/unit/share/side.h"
 
 #define PIECE  ((size_t)2 << 20)

@@ -1,7 +1,6 @@
 /* What is told when something is wrong (stress.h), the options and the random numbers of both
    programs. */
 #include "stress.h"
-#include "tests/system.h"
 
 struct options options = {.seconds = 10, .threads = 4, .seed = 1};
 

@@ -2,8 +2,6 @@
  * new owner may touch it. */
 #include "stress.h"
 
-#include <pthread.h>
-
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct {
     struct block block;

@@ -14,7 +14,6 @@
  * Exit status: 0 as said, 1 otherwise, 2 when called wrongly.
  */
 #include "stress.h"
-#include "tests/system.h"
 
 #define HANG_SECONDS 120 /* of one time in a context */
 #define FOUND        3   /* exit status of a child */

@@ -9,7 +9,6 @@
  * Exit status: 0 as said, 1 otherwise, 2 when called wrongly.
  */
 #include "stress.h"
-#include "tests/system.h"
 
 #define ERA_MS       1500 /* the longest */
 #define VISIT_STEPS  150  /* what a context lives that comes and goes */

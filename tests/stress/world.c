@@ -3,9 +3,6 @@
 
 #include "../conformance/kernels.h"
 
-#include <stdio.h>
-#include <string.h>
-
 #define LATE_NS      300000   /* a late kernel begins up to so much later */
 #define VERY_LATE_NS 3000000  /* one in sixteen of them */
 #define BEHIND_NS    20000000 /* of delays that one thread has submitted and not waited for, */

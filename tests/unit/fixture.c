@@ -1,11 +1,6 @@
 /* tests/unit/fixture.h */
 #include "fixture.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
 #include "core/process/context.h"
 #include "core/process/reclaim.h"
 #include "core/process/stats.h"

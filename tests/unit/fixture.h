@@ -7,6 +7,7 @@
 
 #include "core/api/core.h"
 #include "core/pool/arena.h"
+#include "tests/system.h"
 
 #define MIB ((size_t)1 << 20)
 #define MS  UINT64_C(1000000)

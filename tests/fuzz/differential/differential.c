@@ -8,7 +8,6 @@
  * asked by the conformance suite, and what several processes share by tests/chaos.
  */
 #include "world.h"
-#include "tests/system.h"
 
 #define SECONDS 60 /* of one program: what takes longer hangs */
 

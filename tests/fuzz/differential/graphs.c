@@ -1,8 +1,6 @@
 /* Steps with captures and graphs. A capture begins and ends within its step. */
 #include "world.h"
 
-#include <string.h>
-
 static void use(struct graph *graph, int block)
 {
     if (world.block[block].context >= 0)

@@ -1,6 +1,5 @@
 /* Steps that make, end and ask about memory. */
 #include "world.h"
-#include "tests/system.h"
 
 #define VMM_STEP (2 * MIB)
 

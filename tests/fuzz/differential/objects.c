@@ -1,6 +1,5 @@
 /* Steps on contexts, streams, events and pools. */
 #include "world.h"
-#include "tests/system.h"
 
 /* The context is about to go: its work is done, and what does not go with it by itself goes before.
  * So do graphs of other contexts that copy its memory: the driver (580.159.04, an H200) takes a

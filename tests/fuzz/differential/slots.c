@@ -1,9 +1,6 @@
 /* Slots, the order of work, the kernels: what the steps of world.h stand on. */
 #include "world.h"
 
-#include <stdio.h>
-#include <string.h>
-
 #include "tests/conformance/kernels.h"
 
 int any_block(unsigned kinds)

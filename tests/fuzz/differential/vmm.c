@@ -1,9 +1,6 @@
 /* Steps with the program's own virtual memory. */
 #include "world.h"
 
-#include <string.h>
-#include <unistd.h>
-
 /* What the driver says of a block, and the same memory at a second address. */
 void step_vmm(void)
 {

@@ -1,6 +1,5 @@
 /* Steps that submit work: fills, copies, kernels. */
 #include "world.h"
-#include "tests/system.h"
 
 /* A stream that may do the work on the block, -1 for the legacy one, and the block behind what was
  * done with it; false: nothing is to be done. */

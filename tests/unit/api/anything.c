@@ -1,8 +1,6 @@
 /* Calls of any kind, one after the other, in any order: what the arenas say of their memory adds
  * up. */
 #include <criterion/criterion.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "core/api/mempool.h"
 #include "core/gpu/single.h"

@@ -1,8 +1,6 @@
 /* What another thread does at the worst moment of a call of core: captures that it begins or ends,
  * blocks that it frees. */
 #include <criterion/criterion.h>
-#include <pthread.h>
-#include <semaphore.h>
 
 #include "core/api/core.h"
 #include "core/api/memops.h"

@@ -3,7 +3,6 @@
 
 #include "core/process/context.h"
 #include "core/api/mempool.h"
-#include "tests/system.h"
 #include "tests/unit/fixture.h"
 #include "tests/driver/softcuda.h"
 

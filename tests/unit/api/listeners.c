@@ -5,7 +5,6 @@
 #include "core/api/pin.h"
 #include "core/process/trimmer.h"
 #include "core/process/reclaim.h"
-#include "tests/system.h"
 #include "tests/unit/fixture.h"
 #include "tests/driver/softcuda.h"
 

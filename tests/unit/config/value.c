@@ -1,9 +1,8 @@
 /* Values: each type's good and bad texts, and what must hold for every row of options.h. */
 #include "help.h"
+#include "tests/system.h"
 
 #include <criterion/criterion.h>
-#include <stdio.h>
-#include <string.h>
 
 static struct gs_config config, defaults;
 static struct complaints complaints;

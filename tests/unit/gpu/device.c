@@ -1,7 +1,5 @@
 /* What a device keeps by a descriptor: closed once, and in a child that is forked. */
 #include <criterion/criterion.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "core/gpu/device.h"
 #include "tests/driver/softcuda.h"

@@ -3,7 +3,6 @@
 
 #include "core/gpu/fence.h"
 #include "tests/children.h"
-#include "tests/system.h"
 #include "tests/unit/fixture.h"
 #include "tests/driver/softcuda.h"
 

@@ -3,7 +3,6 @@
 
 #include "tests/driver/softcuda.h"
 #include "tests/rest.h"
-#include "tests/system.h"
 #include "tests/unit/single_fixture.h"
 
 static void reused_at_once(size_t size)

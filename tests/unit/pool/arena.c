@@ -1,6 +1,5 @@
 /* Allocating and freeing: placement, packing, reuse only after the GPU is done, giving back. */
 #include <criterion/criterion.h>
-#include <stdlib.h>
 
 #include "core/pool/arena.h"
 #include "tests/unit/fixture.h"

@@ -6,7 +6,6 @@
 #include "core/process/limit.h"
 #include "core/process/reclaim.h"
 #include "tests/driver/softcuda.h"
-#include "tests/system.h"
 #include "tests/unit/process/sums.h"
 
 static struct fixture f;

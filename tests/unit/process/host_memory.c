@@ -1,7 +1,6 @@
 /* Host memory that is out: at each place where an arena asks for some, nothing is lost or left half
  * made. */
 #include <criterion/criterion.h>
-#include <stdlib.h>
 
 #include "core/process/context.h"
 #include "core/process/limit.h"

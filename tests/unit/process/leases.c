@@ -8,7 +8,6 @@
 #include "core/share/exporter.h"
 #include "core/share/wire.h"
 #include "core/process/stats.h"
-#include "tests/system.h"
 #include "tests/unit/fixture.h"
 #include "tests/driver/softcuda.h"
 

@@ -5,7 +5,6 @@
 #include "core/process/reclaim.h"
 #include "tests/check.h"
 #include "tests/rest.h"
-#include "tests/system.h"
 #include "tests/unit/fixture.h"
 #include "tests/driver/softcuda.h"
 

@@ -1,7 +1,5 @@
 /* What a process takes of a device at most (core/process/limit.h). */
 #include <criterion/criterion.h>
-#include <pthread.h>
-#include <stdlib.h>
 
 #include "core/process/context.h"
 #include "core/process/limit.h"

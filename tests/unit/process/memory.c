@@ -4,7 +4,6 @@
 #include "core/process/context.h"
 #include "core/process/reclaim.h"
 #include "core/process/stats.h"
-#include "tests/system.h"
 #include "tests/unit/process/sums.h"
 #include "tests/driver/softcuda.h"
 

@@ -5,7 +5,6 @@
 #include "core/process/context.h"
 #include "core/process/peers.h"
 #include "tests/children.h"
-#include "tests/system.h"
 #include "tests/unit/fixture.h"
 
 #define SIZE ((size_t)64 << 10)

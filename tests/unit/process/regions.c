@@ -1,8 +1,6 @@
 /* Regions grow by pieces, and give pieces back; blocks lie across them (core/pool/region.c,
  * trim.c). */
 #include <criterion/criterion.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "core/process/context.h"
 #include "core/process/limit.h"

@@ -5,7 +5,6 @@
 #include "core/base/clock.h"
 #include "core/process/context.h"
 #include "core/process/reclaim.h"
-#include "tests/system.h"
 #include "tests/unit/fixture.h"
 #include "tests/driver/softcuda.h"
 

@@ -1,8 +1,6 @@
 /* Single-stream mode (core/gpu/single.h): which memory goes back to the driver, and contexts that
  * may end. */
 #include <criterion/criterion.h>
-#include <pthread.h>
-#include <time.h>
 
 #include "core/process/reclaim.h"
 #include "tests/driver/softcuda.h"

@@ -5,7 +5,6 @@
 
 #include "core/process/context.h"
 #include "tests/forbid.h"
-#include "tests/system.h"
 #include "tests/unit/process/sleeping.h"
 
 #define BLOCKS 5

@@ -1,7 +1,6 @@
 /* What the program makes and maps itself goes off the GPU and comes back as it was
  * (core/process/sleep_own.c). The calls here do what the hooks do. */
 #include <criterion/criterion.h>
-#include <string.h>
 
 #include "core/process/context.h"
 #include "core/process/own.h"

@@ -4,7 +4,6 @@
 
 #include "core/process/context.h"
 #include "core/process/own.h"
-#include "tests/system.h"
 #include "tests/unit/process/sleeping.h"
 
 static CUdeviceptr tagged(struct fixture *f, const char *tag, size_t size)

@@ -2,8 +2,6 @@
 #include "sleeping.h"
 
 #include <criterion/criterion.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "core/base/clock.h"
 

@@ -1,7 +1,5 @@
 /* Statistics count exactly what happened, once. */
 #include <criterion/criterion.h>
-#include <stdlib.h>
-#include <pthread.h>
 
 #include "core/process/context.h"
 #include "core/regcache/internal.h"

@@ -6,7 +6,6 @@
 #include "core/process/trimmer.h"
 #include "core/process/reclaim.h"
 #include "core/share/internal.h"
-#include "tests/system.h"
 #include "tests/unit/fixture.h"
 
 FIXTURE_SUITE(trimmer)

@@ -13,7 +13,6 @@
 #include "core/share/exporter.h"
 #include "core/share/importer.h"
 #include "tests/driver/softcuda.h"
-#include "tests/system.h"
 #include "tests/unit/fixture.h"
 
 #define LOOK_NS 1000 /* that a look at the clock takes */
