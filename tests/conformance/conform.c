@@ -521,6 +521,23 @@ void turn_over(const struct turn *turn, size_t size)
     in_context(NULL);
 }
 
+void next_owners(unsigned count, size_t size, CUstream stream, unsigned late_ms)
+{
+    CUdeviceptr next[16];
+
+    for (unsigned i = 0; i < count; i++) {
+        OK(cuMemAlloc(&next[i], size));
+        OK(launch_fill(stream, next[i], 0x2e2e2e2e, size / 4));
+    }
+    OK(late_ms ? cuStreamSynchronize(stream) : cuCtxSynchronize());
+    sleep_ms(late_ms);
+    for (unsigned i = 0; i < count; i++) {
+        cr_assert_eq(words_other(next[i], 0x2e2e2e2e, size / 4), 0, "block %u of %zu bytes", i,
+                     size);
+        OK(cuMemFree(next[i]));
+    }
+}
+
 void turns_over(const struct turn *turn, int rounds)
 {
     static const size_t sizes[] = {512, 64 * KIB, MIB, 2 * MIB, 6 * MIB};

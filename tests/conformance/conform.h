@@ -156,6 +156,10 @@ void turn_over(const struct turn *turn, size_t size);
 /* Of every size, so many rounds. */
 void turns_over(const struct turn *turn, int rounds);
 
+/* So many (16 at most) have memory of that size next, and fill it in the stream. It stays as it is
+ * until all work of the context is done, or for so long where others' work cannot be waited for. */
+void next_owners(unsigned count, size_t size, CUstream stream, unsigned late_ms);
+
 /* An instance of the graph runs in the stream, to its end, and goes. */
 void run_graph(CUgraph graph, CUstream stream);
 

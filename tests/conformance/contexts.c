@@ -129,7 +129,7 @@ Test(contexts, destroying_a_context_takes_its_memory)
 Test(contexts, destroying_a_context_with_work_under_way)
 {
     CUstream filler = new_stream();
-    CUdeviceptr old = 0, fresh[4];
+    CUdeviceptr old = 0;
 
     OK(launch_spin(filler, 1));
     for (int i = 0; i < 4; i++) {
@@ -141,16 +141,7 @@ Test(contexts, destroying_a_context_with_work_under_way)
         kernels_forget();
         OK(cuCtxDestroy(second));
         OK(cuCtxSetCurrent(context));
-        for (int k = 0; k < 4; k++) {
-            OK(cuMemAlloc(&fresh[k], 2 * MIB));
-            OK(launch_fill(filler, fresh[k], 2, MIB / 2));
-        }
-        OK(cuStreamSynchronize(filler));
-        sleep_ms(20);
-        for (int k = 0; k < 4; k++) {
-            cr_assert_eq(words_other(fresh[k], 2, MIB / 2), 0);
-            OK(cuMemFree(fresh[k]));
-        }
+        next_owners(4, 2 * MIB, filler, 20);
     }
 }
 

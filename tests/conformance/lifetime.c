@@ -231,20 +231,6 @@ Test(lifetime, memory_comes_back_when_the_importer_closes)
     peer_quit(peer);
 }
 
-/* What new owners of such memory have stays theirs, for so long. */
-static void new_owners_see_nothing(size_t size, unsigned int ms)
-{
-    CUdeviceptr next[8];
-
-    for (int i = 0; i < 8; i++)
-        next[i] = filled(size, HERE);
-    sleep_ms(ms);
-    for (int i = 0; i < 8; i++) {
-        cr_assert_eq(words_other(next[i], HERE, size / 4), 0, "%zu bytes", size);
-        OK(cuMemFree(next[i]));
-    }
-}
-
 /* A killed importer's kernel goes on for a moment: nobody may have the memory until it is over. */
 Test(lifetime, a_killed_importers_kernel_never_writes_into_a_new_owner)
 {
@@ -264,7 +250,7 @@ Test(lifetime, a_killed_importers_kernel_never_writes_into_a_new_owner)
         OK(peer_spin_fill(peer, opened, THERE, size / 4, 30 * MILLISECOND));
         OK(cuMemFree(ptr));
         peer_kill(peer);
-        new_owners_see_nothing(size, 120);
+        next_owners(8, size, CU_STREAM_LEGACY, 120);
     }
 }
 
@@ -289,7 +275,7 @@ Test(lifetime, a_kernel_behind_the_importers_close_never_writes_into_a_new_owner
         probe("close_behind_a_kernel", "%s", result_name(closed));
         if (under_shim())
             CHECK(CUDA_SUCCESS, closed);
-        new_owners_see_nothing(size, 300);
+        next_owners(8, size, CU_STREAM_LEGACY, 300);
     }
     peer_quit(peer);
 }

@@ -92,7 +92,7 @@ Test(reuse, behind_kernels_of_many_streams)
 {
     enum { STREAMS = 6, ROUNDS = 12 };
     CUstream user[STREAMS], filler = new_stream();
-    CUdeviceptr old[STREAMS], fresh[STREAMS];
+    CUdeviceptr old[STREAMS];
 
     for (int s = 0; s < STREAMS; s++)
         user[s] = new_stream();
@@ -105,15 +105,7 @@ Test(reuse, behind_kernels_of_many_streams)
         }
         for (int s = 0; s < STREAMS; s++)
             OK(cuMemFree(old[s]));
-        for (int s = 0; s < STREAMS; s++) {
-            OK(cuMemAlloc(&fresh[s], size));
-            OK(launch_fill(filler, fresh[s], NEW, size / 4));
-        }
-        OK(cuCtxSynchronize());
-        for (int s = 0; s < STREAMS; s++) {
-            cr_assert_eq(words_other(fresh[s], NEW, size / 4), 0, "stream %d, %zu bytes", s, size);
-            OK(cuMemFree(fresh[s]));
-        }
+        next_owners(STREAMS, size, filler, 0);
     }
 }
 
@@ -121,7 +113,7 @@ Test(reuse, behind_kernels_of_many_streams)
 Test(reuse, behind_a_kernel_that_keeps_writing)
 {
     CUstream user = new_stream(), filler = new_stream();
-    CUdeviceptr old = 0, fresh[8] = {0};
+    CUdeviceptr old = 0;
 
     for (int i = 0; i < 10; i++) {
         size_t size = sizes[(size_t)i % SIZES];
@@ -129,15 +121,7 @@ Test(reuse, behind_a_kernel_that_keeps_writing)
         OK(cuMemAlloc(&old, size));
         OK(launch_scribble(user, old, size / 4, 10 * MILLISECOND));
         OK(cuMemFree(old));
-        for (int k = 0; k < 8; k++) {
-            OK(cuMemAlloc(&fresh[k], size));
-            OK(launch_fill(filler, fresh[k], NEW, size / 4));
-        }
-        OK(cuCtxSynchronize());
-        for (int k = 0; k < 8; k++) {
-            cr_assert_eq(words_other(fresh[k], NEW, size / 4), 0, "block %d of %zu bytes", k, size);
-            OK(cuMemFree(fresh[k]));
-        }
+        next_owners(8, size, filler, 0);
     }
 }
 
@@ -145,21 +129,13 @@ Test(reuse, behind_a_kernel_that_keeps_writing)
 Test(reuse, in_other_sizes)
 {
     CUstream user = new_stream(), filler = new_stream();
-    CUdeviceptr old = 0, piece[16];
+    CUdeviceptr old = 0;
 
     for (int i = 0; i < 8; i++) {
         OK(cuMemAlloc(&old, 8 * MIB));
         OK(launch_spin_fill(user, old, OLD, 2 * MIB, 5 * MILLISECOND));
         OK(cuMemFree(old));
-        for (int k = 0; k < 16; k++) {
-            OK(cuMemAlloc(&piece[k], 512 * KIB));
-            OK(launch_fill(filler, piece[k], NEW, 128 * KIB));
-        }
-        OK(cuCtxSynchronize());
-        for (int k = 0; k < 16; k++) {
-            cr_assert_eq(words_other(piece[k], NEW, 128 * KIB), 0, "piece %d", k);
-            OK(cuMemFree(piece[k]));
-        }
+        next_owners(16, 512 * KIB, filler, 0);
     }
 }
 

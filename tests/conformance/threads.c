@@ -12,28 +12,17 @@ TestSuite(threads, .init = conform_start, .timeout = 60);
 #define SIZE    (8 * MIB)
 #define WORDS   (SIZE / 4)
 #define OLD     0x01d01d01u
-#define NEW     0x2e2e2e2eu
 
 static CUdeviceptr block;
 static sem_t step, done;
 
-/* The next owner's memory, filled in a stream of its own, stays as it is while the last one's work
- * is done. */
+/* It is freed, and the next owner's memory stays as it is while the last one's work is done. */
 static void the_next_owners_is_its_own(void)
 {
     CUstream stream = new_stream();
-    CUdeviceptr next[4];
 
     OK(cuMemFree(block));
-    for (int i = 0; i < 4; i++) {
-        OK(cuMemAlloc(&next[i], SIZE));
-        OK(launch_fill(stream, next[i], NEW, WORDS));
-    }
-    OK(cuCtxSynchronize());
-    for (int i = 0; i < 4; i++) {
-        cr_assert_eq(words_other(next[i], NEW, WORDS), 0, "block %d", i);
-        OK(cuMemFree(next[i]));
-    }
+    next_owners(4, SIZE, stream, 0);
     OK(cuStreamDestroy(stream));
 }
 
