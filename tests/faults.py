@@ -1,4 +1,5 @@
 """For tests that are programs: faults are collected, and printed at the end."""
+import subprocess
 import sys
 import time
 
@@ -27,6 +28,18 @@ def await_that(condition, what):
             return False
         time.sleep(0.01)
     return True
+
+
+def call(words, environment, **options):
+    """What became of a command that may fail, with its text."""
+    return subprocess.run(words, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                          errors='replace', check=False, **options)
+
+
+def skip(why):
+    """Nothing can be proved here."""
+    print('skipped:', why)
+    sys.exit(77)
 
 
 def end_with_faults(skipped=None):

@@ -21,6 +21,9 @@ import kubernetes_validate
 import yaml
 from celpy.celtypes import MapType
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir))
+from faults import check, end_with_faults, faults
+
 examples = sys.argv[1]
 # The oldest versions that are looked at; of some kinds there was no v1 before.
 OLDEST, OLDEST_OF = 28, {'MutatingAdmissionPolicy': 36, 'MutatingAdmissionPolicyBinding': 36, 'ResourceClaim': 34}
@@ -29,12 +32,6 @@ LIBRARY = '/opt/gpushim/lib/libgpushim.so'
 LABEL = {'libgpushim.dev/library': 'on'}
 # By which member the items of a list are one and the same, as Kubernetes' schemas say.
 KEYS = {'containers': 'name', 'volumes': 'name', 'env': 'name', 'volumeMounts': 'mountPath'}
-faults = []
-
-
-def check(right, what):
-    if not right:
-        faults.append(what)
 
 
 def manifests_of(name):
@@ -353,8 +350,5 @@ for each in files:
 check_policy()
 check_claim()
 together = check_together()
-for fault in faults:
-    print(fault)
-if not together:
-    print('skipped: there is no kustomize here, nor kubectl: what it makes of the manifests was not looked at')
-sys.exit(1 if faults else 0 if together else 77)
+end_with_faults(None if together else 'there is no kustomize here, nor kubectl: what it makes of the manifests was not '
+                                      'looked at')

@@ -6,14 +6,16 @@ usage: aarch64.py SOURCE CUDA_INCLUDE VERSION LIBGPUSHIM CASE...
 import os
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir))
+import faults
+from faults import check, end_with_faults, skip
+
 source, cuda, version, native = sys.argv[1:5]
 cases = sys.argv[5:]
-faults = []
-
 COMPILER, ROOT = 'aarch64-linux-gnu-gcc', '/usr/aarch64-linux-gnu'
 QEMU = shutil.which('qemu-aarch64') or shutil.which('qemu-aarch64-static')
 ENVIRONMENT = {name: value for name, value in os.environ.items()
@@ -24,8 +26,7 @@ NEWEST = (2, 28)
 
 
 def call(*words):
-    return subprocess.run(words, env=ENVIRONMENT, stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                          errors='replace', timeout=900, check=False)
+    return faults.call(words, ENVIRONMENT, timeout=900)
 
 
 def run(*words, **settings):
@@ -34,21 +35,11 @@ def run(*words, **settings):
     return call(QEMU, '-L', ROOT, *given, *words)
 
 
-def check(right, what):
-    if not right:
-        faults.append(what)
-
-
 def must(*words):
     ran = call(*words)
     if ran.returncode:
         print(f'{" ".join(words)} ends with {ran.returncode}: {ran.stdout[-3000:]}{ran.stderr[-3000:]}')
         sys.exit(1)
-
-
-def skip(reason):
-    print('skipped:', reason)
-    sys.exit(77)
 
 
 # ---- The files ------------------------------------------------------------------------------------------
@@ -127,6 +118,4 @@ with tempfile.TemporaryDirectory(prefix='gpushim-aarch64-', ignore_cleanup_error
     check_program(*built)
     build_lookup(temporary)
     check_lookup(temporary, built[0])
-for fault in faults:
-    print(fault)
-sys.exit(1 if faults else 0)
+end_with_faults()

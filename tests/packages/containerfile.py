@@ -9,31 +9,23 @@ usage: containerfile.py SOURCE CUDA_INCLUDE VERSION
 import os
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir))
+import faults
+from faults import check, end_with_faults, skip
 
 source, cuda_include, version = sys.argv[1:]
 ENVIRONMENT = {name: value for name, value in os.environ.items()
                if not name.startswith(('GPUSHIM_', 'LD_', 'MESON'))} | {'LC_ALL': 'C.UTF-8'}
 ENVIRONMENT['PATH'] += ':/usr/sbin:/sbin'
 BASE = 'localhost/gpushim-base'
-faults = []
-
-
-def skip(why):
-    print(f'skipped: {why}')
-    sys.exit(77)
-
-
-def check(right, what):
-    if not right:
-        faults.append(what)
 
 
 def call(*words, **options):
-    return subprocess.run(words, env=ENVIRONMENT, stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                          errors='replace', check=False, timeout=1500, **options)
+    return faults.call(words, ENVIRONMENT, timeout=1500, **options)
 
 
 class Podman:
@@ -111,14 +103,12 @@ def main():
     try:
         base_system(podman, folder)
         prove_image(podman, folder)
-        if not faults:
+        if not faults.faults:
             prove_files(podman, folder)
     finally:
         podman('rmi', '--all', '--force')  # not "system reset": that takes the user's own networks along
         shutil.rmtree(folder, ignore_errors=True)
-    for each in faults:
-        print(each)
-    sys.exit(1 if faults else 0)
+    end_with_faults()
 
 
 main()

@@ -17,12 +17,14 @@ import tempfile
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir))
+import faults
 import shell
 import systems
+from faults import check, end_with_faults
 
 kind, source, build, version, share_driver, holder, libcuda = sys.argv[1:8]
 releases = sys.argv[8:]
-faults, skipped, proved = [], [], []
+skipped, proved = [], []
 
 ENVIRONMENT = {name: value for name, value in os.environ.items()
                if not name.startswith(('GPUSHIM_', 'LD_', 'MESON', 'DEB'))}
@@ -41,21 +43,13 @@ exec chroot --userspec="$user" "$root" "$@"'''
 
 
 def call(*words, environment=None, **options):
-    return subprocess.run(words, env=environment or ENVIRONMENT, stdin=subprocess.DEVNULL, capture_output=True,
-                          text=True, errors='replace', check=False, **options)
-
-
-def check(right, what):
-    if not right:
-        faults.append(what)
+    return faults.call(words, environment or ENVIRONMENT, **options)
 
 
 def end():
-    for each in faults:
-        print(each)
     for each in skipped:
         print('skipped:', each)
-    sys.exit(1 if faults else 0 if proved else 77)
+    end_with_faults(None if proved else 'nothing could be installed')
 
 
 # ---- Building ---------------------------------------------------------------------------------------
@@ -69,12 +63,12 @@ def build_packages(folder):
         skipped.append(ran.stderr.strip())
         end()
     if ran.returncode:
-        faults.append(f'build.sh ends with {ran.returncode}: {ran.stdout}{ran.stderr}')
+        check(False, f'build.sh ends with {ran.returncode}: {ran.stdout}{ran.stderr}')
         end()
     packages = {re.split(r'[_-]\d', os.path.basename(path))[0]: path for path in ran.stdout.split()}
     for name in ('gpushim', {'deb': 'libgpushim-dev', 'rpm': 'gpushim-devel'}[kind]):
         check(os.path.isfile(packages.get(name, '')), f'no package {name}: {ran.stdout}')
-    if faults:
+    if faults.faults:
         end()
     return packages
 
@@ -340,7 +334,7 @@ with tempfile.TemporaryDirectory(prefix='gpushim-packages-', ignore_cleanup_erro
         system = fresh_system(each, f'{temporary}/{each}')
         if system:
             check_system(system, built)
-    if not proved and not faults:
+    if not proved and not faults.faults:
         os.mkdir(f'{temporary}/unpacked')
         check_place(unpack(built, f'{temporary}/unpacked'))
 end()

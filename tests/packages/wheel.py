@@ -14,15 +14,18 @@ import os
 import re
 import select
 import signal
-import subprocess
 import sys
 import tarfile
 import tempfile
 import zipfile
 
-source, build, version, resolve, driver = sys.argv[1:]
-faults, skipped = [], []
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir))
+import faults
+from faults import check, end_with_faults
 
+source, build, version, resolve, driver = sys.argv[1:]
+skipped = []
 ENVIRONMENT = {name: value for name, value in os.environ.items()
                if not name.startswith(('GPUSHIM_', 'LD_', 'MESON', 'PYTHON', 'JUPYTER', 'XDG_', 'VIRTUAL_ENV'))}
 ENVIRONMENT.update(LC_ALL='C.UTF-8', GPUSHIM_CONFIG='', LD_LIBRARY_PATH=driver)
@@ -75,13 +78,7 @@ manager.shutdown_kernel(now=True)
 
 
 def call(*words, settings=None, **options):
-    return subprocess.run(words, env=ENVIRONMENT | (settings or {}), stdin=subprocess.DEVNULL, capture_output=True,
-                          text=True, errors='replace', timeout=900, check=False, **options)
-
-
-def check(right, what):
-    if not right:
-        faults.append(what)
+    return faults.call(words, ENVIRONMENT | (settings or {}), timeout=900, **options)
 
 
 def expect(ran, status, out='', err=''):
@@ -93,11 +90,7 @@ def expect(ran, status, out='', err=''):
 
 
 def end():
-    for fault in faults:
-        print(fault)
-    if not faults and skipped:
-        print('skipped:', '; '.join(skipped))
-    sys.exit(1 if faults else 77 if skipped else 0)
+    end_with_faults('; '.join(skipped))
 
 
 # ---- The file -------------------------------------------------------------------------------------------
@@ -107,7 +100,7 @@ def build_wheel(folder):
     ran = call('sh', f'{source}/examples/packages/build.sh', 'wheel', folder,
                settings={'GPUSHIM_BUILD': build, 'GPUSHIM_HOMEPAGE': 'https://forge.invalid/libgpushim'})
     if ran.returncode:
-        (skipped if ran.returncode == 77 else faults).append(f'build.sh: {ran.stdout}{ran.stderr}')
+        (skipped if ran.returncode == 77 else faults.faults).append(f'build.sh: {ran.stdout}{ran.stderr}')
         end()
     path = ran.stdout.splitlines()[-1]
     with tarfile.open(f'{folder}/gpushim-{version}.tar.gz') as sources:
@@ -161,7 +154,7 @@ def install(folder, path):
     python = f'{folder}/bin/python'
     ran = call(python, '-m', 'pip', 'install', '--no-index', '--no-deps', path)
     check(ran.returncode == 0, f'pip install: {ran.stdout}{ran.stderr}')
-    if faults:
+    if faults.faults:
         end()
     return python
 
@@ -186,7 +179,7 @@ def said(ran):
     try:
         return [json.loads(line) for line in ran.stdout.splitlines() if line]
     except ValueError:
-        faults.append(f'no JSON: {ran}')
+        check(False, f'no JSON: {ran}')
         return []
 
 
