@@ -126,10 +126,9 @@ void gs_core_destroy(struct gs_core *core)
             continue;
         core->driver.ctx_synchronize();
         for (unsigned at = 0; (arena = gs_context_next_arena(context, &at));) {
-            gs_latch_take(&arena->lock);
+            GS_HOLDING_LATCH(&arena->lock);
             gs_arena_collect_locked(arena);
             gs_fence_pool_destroy(&arena->events);
-            gs_latch_release(&arena->lock);
         }
         core->driver.ctx_pop_current(&popped);
     }

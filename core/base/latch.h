@@ -50,4 +50,20 @@ static inline void gs_latch_release(struct gs_latch *latch)
         gs_latch_wake(latch);
 }
 
+/* As GS_HOLDING, of a latch. */
+#define GS_HOLDING_LATCH(its_latch)                                                     \
+    __attribute__((cleanup(gs_latch_end), unused)) struct gs_latch *const gs_latch_of = \
+        gs_latch_begin(its_latch)
+
+static inline struct gs_latch *gs_latch_begin(struct gs_latch *latch)
+{
+    gs_latch_take(latch);
+    return latch;
+}
+
+static inline void gs_latch_end(struct gs_latch *const *latch)
+{
+    gs_latch_release(*latch);
+}
+
 #endif

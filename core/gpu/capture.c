@@ -46,29 +46,30 @@ static void await_waits(struct gs_fences *fences)
         gs_rest_ns(PAUSE_NS);
 }
 
-gs_status gs_fences_capture_begin(struct gs_fences *fences, uint64_t stream_key, CUcontext context,
-                                  CUcontext owner)
+static gs_status capture_add(struct gs_fences *fences, struct gs_capture capture)
 {
-    gs_status status = GS_OK;
+    GS_HOLDING(&fences->lock);
 
-    gs_lock_take(&fences->lock);
     if (fences->captures == fences->room) {
         unsigned room = fences->room + 16;
         struct gs_capture *grown = realloc(fences->capture, room * sizeof *grown);
 
-        if (grown) {
-            fences->capture = grown;
-            fences->room = room;
-        } else {
-            status = GS_NO_HOST_MEMORY;
-        }
+        if (!grown)
+            return GS_NO_HOST_MEMORY;
+        fences->capture = grown;
+        fences->room = room;
     }
-    if (status == GS_OK) {
-        fences->capture[fences->captures] = (struct gs_capture){stream_key, context, owner};
-        set_count(fences, fences->captures + 1);
-        wait_for_lines_locked(fences);
-    }
-    gs_lock_release(&fences->lock);
+    fences->capture[fences->captures] = capture;
+    set_count(fences, fences->captures + 1);
+    wait_for_lines_locked(fences);
+    return GS_OK;
+}
+
+gs_status gs_fences_capture_begin(struct gs_fences *fences, uint64_t stream_key, CUcontext context,
+                                  CUcontext owner)
+{
+    gs_status status = capture_add(fences, (struct gs_capture){stream_key, context, owner});
+
     if (status == GS_OK)
         await_waits(fences);
     return status;
@@ -83,23 +84,23 @@ static void capture_remove_locked(struct gs_fences *fences, unsigned i)
 
 void gs_fences_capture_end(struct gs_fences *fences, uint64_t stream_key, CUcontext context)
 {
-    gs_lock_take(&fences->lock);
+    GS_HOLDING(&fences->lock);
+
     for (unsigned i = 0; i < fences->captures; i++)
         if (fences->capture[i].stream == stream_key &&
             (!context || fences->capture[i].context == context)) {
             capture_remove_locked(fences, i);
             break;
         }
-    gs_lock_release(&fences->lock);
 }
 
 void gs_fences_capture_context_gone(struct gs_fences *fences, CUcontext context)
 {
-    gs_lock_take(&fences->lock);
+    GS_HOLDING(&fences->lock);
+
     for (unsigned i = fences->captures; i > 0; i--)
         if (fences->capture[i - 1].context == context || fences->capture[i - 1].owner == context)
             capture_remove_locked(fences, i - 1);
-    gs_lock_release(&fences->lock);
 }
 
 bool gs_fences_capturing(struct gs_fences *fences)
@@ -109,14 +110,12 @@ bool gs_fences_capturing(struct gs_fences *fences)
 
 bool gs_fences_captured(struct gs_fences *fences, uint64_t *ret_stream_key)
 {
-    bool any;
+    GS_HOLDING(&fences->lock);
 
-    gs_lock_take(&fences->lock);
-    any = fences->captures > 0;
-    if (any)
-        *ret_stream_key = fences->capture[0].stream;
-    gs_lock_release(&fences->lock);
-    return any;
+    if (fences->captures == 0)
+        return false;
+    *ret_stream_key = fences->capture[0].stream;
+    return true;
 }
 
 #define PAGE 4096

@@ -114,11 +114,11 @@ static struct gs_fence_line *line_new_locked(struct gs_fences *fences, CUcontext
 void gs_fence_pool_init(struct gs_fences *fences, struct gs_fence_pool *pool, CUcontext context,
                         const struct gs_fence_pool *like)
 {
-    gs_lock_take(&fences->lock);
+    GS_HOLDING(&fences->lock);
+
     pool->line = like ? like->line : line_new_locked(fences, context);
     if (pool->line)
         pool->line->users++;
-    gs_lock_release(&fences->lock);
 }
 
 void gs_fence_pool_follow(struct gs_fence_pool *pool, uint64_t stream_key)
@@ -127,10 +127,9 @@ void gs_fence_pool_follow(struct gs_fence_pool *pool, uint64_t stream_key)
 
     if (!line || line->fences->driver->ctx_record_event)
         return;
-    gs_latch_take(&line->taken);
+    GS_HOLDING_LATCH(&line->taken);
     line->of_stream = stream_key != 0;
     line->stream_key = stream_key;
-    gs_latch_release(&line->taken);
 }
 
 /* The line is taken. All fences have passed, those too that no event was recorded for. */
@@ -165,24 +164,20 @@ static void events_destroy(const struct gs_driver *driver, const struct gs_fence
 static void pool_leave(struct gs_fence_pool *pool, bool gone)
 {
     struct gs_fence_line *line = pool->line;
-    struct gs_fences *fences;
 
     if (!line)
         return;
-    fences = line->fences;
-    gs_lock_take(&fences->lock);
+    GS_HOLDING(&line->fences->lock);
     pool->line = NULL;
     line->users--;
-    if (gone || line->users == 0) {
-        gs_latch_take(&line->taken);
-        if (!gone) {
-            events_destroy(fences->driver, line->oldest);
-            events_destroy(fences->driver, line->spare);
-        }
-        line_over(line);
-        gs_latch_release(&line->taken);
+    if (!gone && line->users > 0)
+        return;
+    GS_HOLDING_LATCH(&line->taken);
+    if (!gone) {
+        events_destroy(line->fences->driver, line->oldest);
+        events_destroy(line->fences->driver, line->spare);
     }
-    gs_lock_release(&fences->lock);
+    line_over(line);
 }
 
 void gs_fence_pool_destroy(struct gs_fence_pool *pool)

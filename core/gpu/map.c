@@ -68,19 +68,18 @@ gs_status gs_map_insert(struct gs_map *map, struct gs_span *span)
     if (span->size == 0 || (span->base | span->size) & (GS_PAGE_SIZE - 1) || last < first ||
         last >> GS_MAP_LEAF_BITS >= LEAF_COUNT)
         return GS_INVALID;
-    gs_lock_take(&map->lock);
+    GS_HOLDING(&map->lock);
     status = make_leaves_locked(map, first, last);
     if (status == GS_OK)
         set_range(map, span, span);
-    gs_lock_release(&map->lock);
     return status;
 }
 
 void gs_map_remove(struct gs_map *map, struct gs_span *span)
 {
-    gs_lock_take(&map->lock);
+    GS_HOLDING(&map->lock);
+
     set_range(map, span, NULL);
-    gs_lock_release(&map->lock);
 }
 
 /* The first page from `page` on that a span covers, below `end`; `end` if there is none. */

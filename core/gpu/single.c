@@ -281,42 +281,41 @@ void gs_single_stream_gone(struct gs_single *single, CUstream stream)
 
     if (is_multi(single))
         return;
-    gs_lock_take(&single->lock);
+    GS_HOLDING(&single->lock);
     if (gs_single_state(single) == key)
         end_locked(single, "the stream is destroyed");
     if (gs_single_state(single) == GS_SINGLE_DRAINING && single->was == key) {
         single->was = GS_SINGLE_UNUSED;
         gs_fence_pool_follow(&single->events, 0);
     }
-    gs_lock_release(&single->lock);
 }
 
 void gs_single_context_leaving(struct gs_single *single, CUcontext context, bool leaving)
 {
-    gs_lock_take(&single->lock);
-    if (single->context == context && gs_single_state(single) != GS_SINGLE_MULTI) {
-        if (leaving)
-            mark_locked(single);
-        single->leaving = leaving;
-        gs_fence_pool_leaving(&single->events, leaving);
-        single->waited_for = false;
-    }
-    gs_lock_release(&single->lock);
+    GS_HOLDING(&single->lock);
+
+    if (single->context != context || gs_single_state(single) == GS_SINGLE_MULTI)
+        return;
+    if (leaving)
+        mark_locked(single);
+    single->leaving = leaving;
+    gs_fence_pool_leaving(&single->events, leaving);
+    single->waited_for = false;
 }
 
 /* Its work is over, and so there is none. */
 void gs_single_context_gone(struct gs_single *single, CUcontext context)
 {
-    gs_lock_take(&single->lock);
-    if (single->context == context) {
-        gs_fence_pool_forget(&single->events);
-        single->mark = (struct gs_fence){0};
-        __atomic_store_n(&single->unmarked, false, __ATOMIC_RELAXED);
-        single->leaving = single->waited_for = false;
-        single->context = NULL;
-        if (gs_single_state(single) != GS_SINGLE_MULTI)
-            become_locked(single, gs_single_state(single) == GS_SINGLE_DRAINING ? GS_SINGLE_MULTI
-                                                                                : GS_SINGLE_UNUSED);
-    }
-    gs_lock_release(&single->lock);
+    GS_HOLDING(&single->lock);
+
+    if (single->context != context)
+        return;
+    gs_fence_pool_forget(&single->events);
+    single->mark = (struct gs_fence){0};
+    __atomic_store_n(&single->unmarked, false, __ATOMIC_RELAXED);
+    single->leaving = single->waited_for = false;
+    single->context = NULL;
+    if (gs_single_state(single) != GS_SINGLE_MULTI)
+        become_locked(single, gs_single_state(single) == GS_SINGLE_DRAINING ? GS_SINGLE_MULTI
+                                                                            : GS_SINGLE_UNUSED);
 }

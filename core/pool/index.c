@@ -55,9 +55,8 @@ void gs_piece_gone(struct gs_piece *piece)
     struct gs_arena *arena =
         piece->region->arena; /* which stays one while it has the piece's place */
 
-    gs_latch_take(&arena->lock);
+    GS_HOLDING_LATCH(&arena->lock);
     gs_piece_record_free_locked(piece);
-    gs_latch_release(&arena->lock);
 }
 
 struct gs_block *gs_block_record_new_locked(struct gs_arena *arena)

@@ -5,26 +5,20 @@ void gs_context_pass_arenas(void *arg, bool closes)
 {
     struct gs_core *core = arg;
     struct gs_arena *arena = NULL;
+    GS_HOLDING(&core->lock); /* none begins meanwhile, and goes by what ends here */
 
-    gs_lock_take(&core->lock); /* none begins meanwhile, and goes by what ends here */
-    while ((arena = gs_next_arena(core, NULL, arena))) {
-        gs_latch_take(&arena->lock);
+    while ((arena = gs_next_locked(core, NULL, arena, false)))
         if (closes)
             gs_arena_close_locked(arena);
-        gs_latch_release(&arena->lock);
-    }
-    gs_lock_release(&core->lock);
 }
 
 void gs_context_before_capture(struct gs_core *core)
 {
     struct gs_arena *arena = NULL;
 
-    while (!gs_fences_capturing(&core->fences) && (arena = gs_next_arena(core, NULL, arena))) {
-        gs_latch_take(&arena->lock);
-        gs_arena_before_capture_locked(arena);
-        gs_latch_release(&arena->lock);
-    }
+    while ((arena = gs_next_locked(core, NULL, arena, false)))
+        if (!gs_fences_capturing(&core->fences))
+            gs_arena_before_capture_locked(arena);
 }
 
 void gs_core_stream_gone(struct gs_core *core, CUstream stream)
@@ -33,11 +27,8 @@ void gs_core_stream_gone(struct gs_core *core, CUstream stream)
 
     gs_single_stream_gone(&core->single, stream);
     gs_context_handles_changed(core);
-    while ((arena = gs_next_arena(core, NULL, arena))) {
-        gs_latch_take(&arena->lock);
+    while ((arena = gs_next_locked(core, NULL, arena, false)))
         gs_arena_flush_stream_locked(arena, gs_stream_key(stream));
-        gs_latch_release(&arena->lock);
-    }
 }
 
 size_t gs_core_cached(struct gs_core *core)
@@ -52,14 +43,12 @@ size_t gs_core_cached(struct gs_core *core)
     gs_context_trim_dead(core);
     cached_bytes = __atomic_load_n(&core->figures.leaving[current->ordinal], __ATOMIC_SEQ_CST);
     cached_bytes += gs_share_would_go(core->share, (unsigned)current->ordinal);
-    while ((arena = gs_next_arena(core, current->device, arena))) {
-        gs_latch_take(&arena->lock);
+    while ((arena = gs_next_locked(core, current->device, arena, false))) {
         gs_arena_collect_locked(arena);
         /* What was freed and another process holds is not free: such blocks show as held, as does
          * what waits for one to come and goes as soon as it is needed, which is free. */
         if (!arena->dead)
             cached_bytes += arena->reserved - arena->live - arena->held;
-        gs_latch_release(&arena->lock);
     }
     return cached_bytes;
 }
@@ -74,18 +63,17 @@ struct gs_arena *gs_next_arena(const struct gs_core *core, const struct gs_devic
     return next;
 }
 
-struct gs_arena *gs_next_alive(const struct gs_core *core, const struct gs_device *device,
-                               const struct gs_arena *arena)
+struct gs_arena *gs_next_locked(const struct gs_core *core, const struct gs_device *device,
+                                struct gs_arena *arena, bool alive)
 {
-    struct gs_arena *next = gs_next_arena(core, device, arena);
-
-    for (; next; next = gs_next_arena(core, device, next)) {
-        gs_latch_take(&next->lock);
-        if (!next->dead && !next->leaving)
-            break;
-        gs_latch_release(&next->lock);
-    }
-    return next;
+    do {
+        if (arena)
+            gs_latch_release(&arena->lock);
+        arena = gs_next_arena(core, device, arena);
+        if (arena)
+            gs_latch_take(&arena->lock);
+    } while (arena && alive && (arena->dead || arena->leaving));
+    return arena;
 }
 
 void gs_core_mempool_set(struct gs_core *core, CUdevice device, CUmemoryPool pool)

@@ -139,10 +139,9 @@ static CUcontext owner_locked(const struct gs_core *core, CUcontext handle)
 
 CUcontext gs_context_owner(struct gs_core *core, CUcontext handle)
 {
-    gs_lock_take(&core->lock);
-    handle = owner_locked(core, handle);
-    gs_lock_release(&core->lock);
-    return handle;
+    GS_HOLDING(&core->lock);
+
+    return owner_locked(core, handle);
 }
 
 #define GOING_STEP_NS 50000
@@ -273,15 +272,12 @@ static gs_status look_up(struct gs_core *core, CUcontext handle, bool probe,
 enum gs_device_mode gs_context_device_mode(struct gs_core *core, CUdevice ordinal)
 {
     CUcontext handle;
-    enum gs_device_mode mode = GS_MODE_UNKNOWN;
 
     if (!gs_is_device(ordinal) || core->driver.ctx_get_current(&handle) != CUDA_SUCCESS)
-        return mode;
-    gs_lock_take(&core->lock);
+        return GS_MODE_UNKNOWN;
+    GS_HOLDING(&core->lock);
     probe_locked(core, ordinal);
-    mode = core->device[ordinal].mode;
-    gs_lock_release(&core->lock);
-    return mode;
+    return core->device[ordinal].mode;
 }
 
 static gs_status look_up_and_cache(struct gs_core *core, CUcontext handle, uint64_t seen,
@@ -314,14 +310,10 @@ static inline gs_status of_handle(struct gs_core *core, CUcontext handle, bool p
 /* Who falls asleep waits for all of them, so that each has its record. */
 void gs_core_context_made(struct gs_core *core, CUcontext handle)
 {
+    CUcontext other;
     struct gs_context *made;
-    bool first;
+    const bool first = !gs_context_next(core, NULL, &other);
 
-    gs_lock_take(&core->lock);
-    first = true;
-    for (struct gs_context *one = core->contexts; one; one = one->next)
-        first = first && one->spare;
-    gs_lock_release(&core->lock);
     if (look_up(core, handle, first, &made) != GS_OK) /* then it is asked when it is used */
         gs_single_context(&core->single, handle);
 }
@@ -408,12 +400,9 @@ static struct gs_arena *arena_locked(struct gs_core *core, struct gs_context *co
 __attribute__((cold, noinline)) static struct gs_arena *tagged_arena(struct gs_core *core,
                                                                      struct gs_context *context)
 {
-    struct gs_arena *arena;
+    GS_HOLDING(&core->lock);
 
-    gs_lock_take(&core->lock);
-    arena = arena_locked(core, context, place.tagged);
-    gs_lock_release(&core->lock);
-    return arena;
+    return arena_locked(core, context, place.tagged);
 }
 
 /* To the context's next arena, which whoever meets nobody there stays in; to the first where that
@@ -423,9 +412,8 @@ static void move_on(struct gs_core *core, struct gs_context *context)
     place.meetings = 0;
     place.arena = (place.arena + 1) % GS_THREAD_ARENAS;
     place.moves++;
-    gs_lock_take(&core->lock);
+    GS_HOLDING(&core->lock);
     arena_locked(core, context, place.arena);
-    gs_lock_release(&core->lock);
 }
 
 __attribute__((cold, noinline)) static struct gs_arena *not_known(struct gs_arena *arena)
@@ -533,12 +521,11 @@ gs_status gs_context_await_work(struct gs_context *context, uint64_t until_ns)
 CUcontext gs_context_of_device(struct gs_core *core, CUdevice ordinal)
 {
     CUcontext handle = NULL;
+    GS_HOLDING(&core->lock);
 
-    gs_lock_take(&core->lock);
     for (struct gs_context *context = core->contexts; context; context = context->next)
         if (!context->detached && context->ordinal == ordinal)
             handle = context->handle;
-    gs_lock_release(&core->lock);
     return handle;
 }
 

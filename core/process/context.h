@@ -142,10 +142,10 @@ static inline struct gs_arena *gs_context_next_arena(const struct gs_context *co
  * more. One that is dead, or no context's, has nothing to give. Needs no lock. */
 struct gs_arena *gs_next_arena(const struct gs_core *core, const struct gs_device *device,
                                const struct gs_arena *arena);
-/* The next arena of those whose context is there, and not about to go: its lock is taken, for the
- * caller to release. */
-struct gs_arena *gs_next_alive(const struct gs_core *core, const struct gs_device *device,
-                               const struct gs_arena *arena);
+/* The same, with its lock taken and that of the one before let go; `alive`: of those whose context
+ * is there, and not about to go. */
+struct gs_arena *gs_next_locked(const struct gs_core *core, const struct gs_device *device,
+                                struct gs_arena *arena, bool alive);
 
 /* What a device can, found out here if it was not before; it needs no context, but a driver that is
  * initialised. GS_MODE_UNKNOWN: it could not be tried. */

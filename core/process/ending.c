@@ -14,14 +14,13 @@ static void set_leaving_locked(struct gs_context *context, bool leaving)
     struct gs_arena *arena;
 
     for (unsigned at = 0; (arena = gs_context_next_arena(context, &at));) {
-        gs_latch_take(&arena->lock);
+        GS_HOLDING_LATCH(&arena->lock);
         arena->leaving = leaving;
         if (leaving) /* where it stays, a green one may go, and its streams with it */
             gs_arena_flush_streams_locked(arena, 0);
-        gs_latch_release(&arena->lock);
     }
-    gs_fence_pool_leaving(&context->arenas[0]->events,
-                          leaving); /* for who waits without the lock */
+    /* For who waits without the lock. */
+    gs_fence_pool_leaving(&context->arenas[0]->events, leaving);
 }
 
 struct gs_context *gs_core_context_detach(struct gs_core *core, CUcontext handle)
@@ -48,11 +47,10 @@ void gs_core_context_stays(struct gs_core *core, CUcontext handle, struct gs_con
     if (!context)
         return;
     gs_single_context_leaving(&core->single, handle, false);
-    gs_lock_take(&core->lock);
+    GS_HOLDING(&core->lock);
     context->detached = false;
     set_leaving_locked(context, false);
     gs_context_handles_changed(core);
-    gs_lock_release(&core->lock);
 }
 
 /* Called with the arena's lock held: every live block is freed, as the driver does. */
@@ -116,11 +114,10 @@ void gs_context_trim_dead(struct gs_core *core)
     gs_spent_unmap(core);
     while ((arena = gs_next_arena(core, NULL, arena)))
         trim_dead(core, arena);
-    gs_lock_take(&core->lock);
+    GS_HOLDING(&core->lock);
     for (struct gs_context *context = core->contexts; context; context = context->next)
         if (context->arenas[0]->dead && !context->spare && !has_pieces(context))
             recycle_locked(core, context);
-    gs_lock_release(&core->lock);
 }
 
 /* Whether no other context of its device has memory of ours. The contexts' lock is held. */
@@ -138,14 +135,13 @@ struct gs_context *gs_context_next(struct gs_core *core, const struct gs_context
                                    CUcontext *ret_handle)
 {
     struct gs_context *next;
+    GS_HOLDING(&core->lock);
 
-    gs_lock_take(&core->lock);
     next = context ? context->next : core->contexts;
     while (next && next->detached)
         next = next->next;
     if (next)
         *ret_handle = next->handle;
-    gs_lock_release(&core->lock);
     return next;
 }
 

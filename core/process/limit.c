@@ -89,13 +89,10 @@ void gs_core_bound(struct gs_core *core, CUdevice device, size_t *free, size_t *
 
 CUdevice gs_core_device_of_uuid(struct gs_core *core, const unsigned char uuid[16])
 {
-    CUdevice found = GS_NO_DEVICE;
+    GS_HOLDING(&core->lock);
 
-    gs_lock_take(&core->lock);
-    for (const struct gs_context *context = core->contexts; context && found == GS_NO_DEVICE;
-         context = context->next)
+    for (const struct gs_context *context = core->contexts; context; context = context->next)
         if (!context->spare && memcmp(context->device->uuid, uuid, 16) == 0)
-            found = context->ordinal;
-    gs_lock_release(&core->lock);
-    return found;
+            return context->ordinal;
+    return GS_NO_DEVICE;
 }

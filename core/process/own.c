@@ -43,12 +43,11 @@ bool gs_own_is_added_at(struct gs_own *own, CUdeviceptr address, bool *ret_share
 {
     const struct gs_own_mapping *mapping;
     bool added;
+    GS_HOLDING(&own->lock);
 
-    gs_lock_take(&own->lock);
     mapping = gs_own_mapping_locked(own, address);
     added = mapping && mapping->handle && mapping->handle->memory.added;
     *ret_shared = added && !mapping->why && mapping->reads;
-    gs_lock_release(&own->lock);
     return added;
 }
 
@@ -66,9 +65,9 @@ static void use_locked(struct gs_own *own, uint64_t base, uint64_t size, enum gs
 
 void gs_own_used_at(struct gs_own *own, CUdeviceptr base, size_t size, enum gs_own_use use)
 {
-    gs_lock_take(&own->lock);
+    GS_HOLDING(&own->lock);
+
     use_locked(own, base, size, use);
-    gs_lock_release(&own->lock);
 }
 
 /* The exports of any part of the range leave the table; they are put in front of *list. */
@@ -135,8 +134,8 @@ struct gs_own_mapping *gs_own_unmapping(struct gs_own *own, CUdeviceptr base, si
 void gs_own_unmapped(struct gs_own *own, struct gs_own_mapping *taken, bool done)
 {
     struct gs_own_mapping *mapping;
+    GS_HOLDING(&own->lock);
 
-    gs_lock_take(&own->lock);
     while ((mapping = taken)) {
         taken = mapping->next;
         if (mapping->handle && done) {
@@ -147,7 +146,6 @@ void gs_own_unmapped(struct gs_own *own, struct gs_own_mapping *taken, bool done
         }
         free(mapping);
     }
-    gs_lock_release(&own->lock);
 }
 
 static const char *why_not(const struct gs_own *own, const struct gs_own_mapping *mapping,
@@ -334,12 +332,11 @@ gs_status gs_own_find(struct gs_own *own, CUdeviceptr address, struct gs_own_fou
 {
     struct gs_export *export = NULL;
     gs_status status;
+    GS_HOLDING(&own->lock);
 
-    gs_lock_take(&own->lock);
     status = find_piece_locked(own, address, ret_found, &export, ret_why);
     if (export)
         gs_export_handle(export, ret_ipc_handle);
-    gs_lock_release(&own->lock);
     return status;
 }
 
@@ -350,13 +347,12 @@ gs_status gs_own_name(struct gs_own *own, CUdeviceptr address, const struct gs_n
     struct gs_export *export = NULL;
     gs_status status = GS_NOT_LIVE;
     const char *why;
+    GS_HOLDING(&own->lock);
 
-    gs_lock_take(&own->lock);
     find_piece_locked(own, address, &found, &export, &why);
     if (export) /* in the table: it stays while the lock is held */
         status = gs_share_name(own->share, export, naming,
                                address - found.place.range.base - found.place.offset, ret_since_ns);
-    gs_lock_release(&own->lock);
     gs_share_strip_unref(found.strip);
     return status;
 }
@@ -364,27 +360,23 @@ gs_status gs_own_name(struct gs_own *own, CUdeviceptr address, const struct gs_n
 bool gs_own_enter(struct gs_own *own, const struct gs_own_found *found, struct gs_export *export)
 {
     struct gs_own_export *entered = calloc(1, sizeof *entered);
-    bool done = false;
 
     if (!entered)
         return false;
     entered->place = found->place;
     entered->export = export;
     entered->strip = found->strip;
-    gs_lock_take(&own->lock);
-    if (own->changes == found->changes) {
+    GS_HOLDING(&own->lock);
+    if (own->changes == found->changes)
         HASH_ADD(hh, own->exports, place, sizeof entered->place, entered);
-        done = entered->hh.tbl != NULL;
-        own->changes += done; /* another thread may be at the same */
-    }
-    if (done) {
-        gs_share_strip_ref(entered->strip);
-        use_locked(own, found->place.range.base, found->place.range.size, GS_OWN_LENT);
-    }
-    gs_lock_release(&own->lock);
-    if (!done)
+    if (!entered->hh.tbl) {
         free(entered);
-    return done;
+        return false;
+    }
+    own->changes++; /* another thread may be at the same */
+    gs_share_strip_ref(entered->strip);
+    use_locked(own, found->place.range.base, found->place.range.size, GS_OWN_LENT);
+    return true;
 }
 
 /* ---- The end --------------------------------------------------------------------------------- */

@@ -95,7 +95,7 @@ struct gs_own_export {
 struct gs_own {
     struct gs_lock lock;               /* rank OWN; protects all of it */
     struct gs_map map;                 /* of mappings */
-    struct gs_own_range *reservations; /* by address */
+    struct gs_own_range *reservations; /* in no order */
     size_t reservation_count, reservation_room;
     struct gs_own_handle *handles;
     struct gs_own_export *exports;
@@ -164,7 +164,7 @@ static inline bool gs_own_adds(const struct gs_own *own)
 struct gs_own_handle *gs_own_handle_locked(struct gs_own *own, CUmemGenericAllocationHandle handle);
 struct gs_own_mapping *gs_own_mapping_locked(const struct gs_own *own, uint64_t address);
 void gs_own_drop_unused_locked(struct gs_own *own, struct gs_own_handle *handle);
-const struct gs_own_range *gs_own_reservation_locked(const struct gs_own *own, uint64_t address);
+struct gs_own_range *gs_own_reservation_locked(const struct gs_own *own, uint64_t address);
 
 /* Whether anything is known to be mapped there; without a lock. */
 static inline bool gs_own_has(const struct gs_own *own, CUdeviceptr address)

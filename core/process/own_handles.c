@@ -47,10 +47,9 @@ size_t gs_own_bytes_of(struct gs_own *own, CUdevice device)
 
     if (!own)
         return 0;
-    gs_lock_take(&own->lock);
+    GS_HOLDING(&own->lock);
     for (const struct gs_own_handle *handle = own->handles; handle; handle = handle->hh.next)
         bytes += handle->memory.device == device ? on_gpu(handle) : 0;
-    gs_lock_release(&own->lock);
     return bytes;
 }
 
@@ -86,8 +85,8 @@ CUmemGenericAllocationHandle gs_own_made(struct gs_own *own, CUmemGenericAllocat
 {
     struct gs_own_handle *made = calloc(1, sizeof *made);
     CUmemGenericAllocationHandle number;
+    GS_HOLDING(&own->lock);
 
-    gs_lock_take(&own->lock);
     number = number_locked(own, real);
     if (made) {
         made->handle = number;
@@ -103,7 +102,6 @@ CUmemGenericAllocationHandle gs_own_made(struct gs_own *own, CUmemGenericAllocat
         else
             free(made);
     }
-    gs_lock_release(&own->lock);
     return number;
 }
 
@@ -112,8 +110,8 @@ CUmemGenericAllocationHandle gs_own_retained(struct gs_own *own, CUmemGenericAll
 {
     const struct gs_own_mapping *mapping;
     struct gs_own_handle *found;
+    GS_HOLDING(&own->lock);
 
-    gs_lock_take(&own->lock);
     mapping = gs_own_mapping_locked(own, address);
     found = mapping && mapping->handle && mapping->handle->moved ? mapping->handle
                                                                  : gs_own_handle_locked(own, real);
@@ -123,7 +121,6 @@ CUmemGenericAllocationHandle gs_own_retained(struct gs_own *own, CUmemGenericAll
         found->real = real;
         real = found->handle;
     }
-    gs_lock_release(&own->lock);
     return real;
 }
 
@@ -131,8 +128,8 @@ CUmemGenericAllocationHandle gs_own_releasing(struct gs_own *own,
                                               CUmemGenericAllocationHandle handle)
 {
     struct gs_own_handle *found;
+    GS_HOLDING(&own->lock);
 
-    gs_lock_take(&own->lock);
     found = gs_own_handle_locked(own, handle);
     if (found)
         handle = found->real;
@@ -144,94 +141,65 @@ CUmemGenericAllocationHandle gs_own_releasing(struct gs_own *own,
             handle = 0;
         gs_own_drop_unused_locked(own, found);
     }
-    gs_lock_release(&own->lock);
     return handle;
 }
 
 CUmemGenericAllocationHandle gs_own_look_up(struct gs_own *own, CUmemGenericAllocationHandle handle)
 {
     const struct gs_own_handle *found;
+    GS_HOLDING(&own->lock);
 
-    gs_lock_take(&own->lock);
     found = gs_own_handle_locked(own, handle);
-    if (found)
-        handle = found->real;
-    gs_lock_release(&own->lock);
-    return handle;
+    return found ? found->real : handle;
 }
 
 bool gs_own_properties(struct gs_own *own, CUmemGenericAllocationHandle handle,
                        CUmemAllocationProp *ret)
 {
     const struct gs_own_handle *found;
+    GS_HOLDING(&own->lock);
 
-    gs_lock_take(&own->lock);
     found = gs_own_handle_locked(own, handle);
-    if (found && (found->references == 0 || !found->away))
-        found = NULL;
-    if (found)
-        *ret = found->memory.properties;
-    gs_lock_release(&own->lock);
-    return found;
+    if (!found || found->references == 0 || !found->away)
+        return false;
+    *ret = found->memory.properties;
+    return true;
 }
 
 void gs_own_used(struct gs_own *own, CUmemGenericAllocationHandle handle, enum gs_own_use use)
 {
     struct gs_own_handle *found;
+    GS_HOLDING(&own->lock);
 
-    gs_lock_take(&own->lock);
     found = gs_own_handle_locked(own, handle);
     if (found)
         found->use = use;
-    gs_lock_release(&own->lock);
 }
 
 bool gs_own_is_added(struct gs_own *own, CUmemGenericAllocationHandle handle)
 {
     const struct gs_own_handle *found;
-    bool added;
+    GS_HOLDING(&own->lock);
 
-    gs_lock_take(&own->lock);
     found = gs_own_handle_locked(own, handle);
-    added = found && found->memory.added;
-    gs_lock_release(&own->lock);
-    return added;
+    return found && found->memory.added;
 }
 
 /* ---- Reservations ---------------------------------------------------------------------------- */
 
-/* The index of the first one that ends above the address. */
-static size_t reservation_above(const struct gs_own *own, uint64_t address)
+struct gs_own_range *gs_own_reservation_locked(const struct gs_own *own, uint64_t address)
 {
-    size_t low = 0, high = own->reservation_count;
-
-    while (low < high) {
-        size_t middle = low + (high - low) / 2;
-        const struct gs_own_range *range = &own->reservations[middle];
-
-        if (range->base + range->size <= address)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
-}
-
-const struct gs_own_range *gs_own_reservation_locked(const struct gs_own *own, uint64_t address)
-{
-    size_t at = reservation_above(own, address);
-
     gs_lock_assert_held(&own->lock);
-    if (at == own->reservation_count || own->reservations[at].base > address)
-        return NULL;
-    return &own->reservations[at];
+    for (size_t i = own->reservation_count; i-- > 0;)
+        if (address - own->reservations[i].base < own->reservations[i].size)
+            return &own->reservations[i];
+    return NULL;
 }
 
 void gs_own_reserved(struct gs_own *own, CUdeviceptr base, size_t size)
 {
-    size_t at;
+    GS_HOLDING(&own->lock);
 
-    gs_lock_take(&own->lock);
     if (own->reservation_count == own->reservation_room) {
         size_t room = own->reservation_room ? 2 * own->reservation_room : 16;
         struct gs_own_range *grown = realloc(own->reservations, room * sizeof *grown);
@@ -241,32 +209,19 @@ void gs_own_reserved(struct gs_own *own, CUdeviceptr base, size_t size)
             own->reservation_room = room;
         }
     }
-    at = reservation_above(own, base);
-    if (own->reservation_count < own->reservation_room) {
-        memmove(&own->reservations[at + 1], &own->reservations[at],
-                (own->reservation_count - at) * sizeof *own->reservations);
-        own->reservations[at] = (struct gs_own_range){base, size};
-        own->reservation_count++;
-    } /* else what is mapped there is not shared */
-    gs_lock_release(&own->lock);
+    if (own->reservation_count < own->reservation_room) /* else what is mapped there is not shared */
+        own->reservations[own->reservation_count++] = (struct gs_own_range){base, size};
 }
 
 bool gs_own_unreserving(struct gs_own *own, CUdeviceptr base, struct gs_own_range *ret)
 {
-    const struct gs_own_range *found;
-    size_t at;
+    struct gs_own_range *found;
+    GS_HOLDING(&own->lock);
 
-    gs_lock_take(&own->lock);
     found = gs_own_reservation_locked(own, base);
-    if (found && found->base == base) {
-        *ret = *found;
-        at = (size_t)(found - own->reservations);
-        memmove(&own->reservations[at], &own->reservations[at + 1],
-                (own->reservation_count - at - 1) * sizeof *own->reservations);
-        own->reservation_count--;
-    } else {
-        found = NULL;
-    }
-    gs_lock_release(&own->lock);
-    return found != NULL;
+    if (!found || found->base != base)
+        return false;
+    *ret = *found;
+    *found = own->reservations[--own->reservation_count];
+    return true;
 }

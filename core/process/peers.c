@@ -120,13 +120,12 @@ static gs_status let_in(struct gs_core *core, CUdevice device, CUdevice peer)
     const uint64_t bit = UINT64_C(1) << peer;
     uint64_t *devices = &core->peers.let_in[device];
     gs_status status = GS_OK;
+    GS_HOLDING(&letting);
 
-    gs_lock_take(&letting);
     if (!(__atomic_fetch_or(devices, bit, __ATOMIC_SEQ_CST) & bit))
         status = admit_all(core);
     if (status != GS_OK)
         __atomic_fetch_and(devices, ~bit, __ATOMIC_SEQ_CST);
-    gs_lock_release(&letting);
     return status;
 }
 

@@ -42,18 +42,17 @@ void gs_core_green_made(struct gs_core *core, struct gs_green *note, CUgreenCtx 
         free(note);
         return;
     }
-    gs_lock_take(&core->lock);
+    GS_HOLDING(&core->lock);
     note->next = core->programs.greens;
     core->programs.greens = note;
-    gs_lock_release(&core->lock);
 }
 
 /* The oldest, for the handle may be another's already; or all of a primary context. */
 static void forget_greens(struct gs_core *core, CUcontext handle, CUcontext primary)
 {
     struct gs_green **at = &core->programs.greens, **oldest = NULL, *gone;
+    GS_HOLDING(&core->lock);
 
-    gs_lock_take(&core->lock);
     while ((gone = *at)) {
         if (gone->primary == primary) {
             *at = gone->next;
@@ -69,7 +68,6 @@ static void forget_greens(struct gs_core *core, CUcontext handle, CUcontext prim
         *oldest = gone->next;
         free(gone);
     }
-    gs_lock_release(&core->lock);
 }
 
 void gs_core_green_gone(struct gs_core *core, CUcontext handle)

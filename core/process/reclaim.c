@@ -185,14 +185,12 @@ static gs_status take_anywhere(struct request *r, bool any)
     struct gs_arena *arena = NULL;
     gs_status status = GS_NO_MEMORY;
 
-    while (status != GS_OK && (arena = gs_next_alive(r->core, r->device, arena))) {
-        if (arena->context == r->context && arena->tag == r->tag) {
+    while ((arena = gs_next_locked(r->core, r->device, arena, true)))
+        if (status != GS_OK && arena->context == r->context && arena->tag == r->tag) {
             gs_arena_merge_quick_locked(arena);
             status = found(r, any ? gs_arena_take_any_locked(arena, r->size)
                                   : gs_arena_take_locked(arena, r->size));
         }
-        gs_latch_release(&arena->lock);
-    }
     return status;
 }
 
@@ -217,10 +215,8 @@ static gs_status take_returned(struct request *r, const struct gs_patience *pati
     struct gs_arena *arena = NULL;
 
     end_limbo(r->core, r->device, patience != NULL);
-    while ((arena = gs_next_alive(r->core, r->device, arena))) {
+    while ((arena = gs_next_locked(r->core, r->device, arena, true)))
         collect_locked(r->core, arena, patience);
-        gs_latch_release(&arena->lock);
-    }
     return take_free(r);
 }
 

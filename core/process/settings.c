@@ -40,11 +40,8 @@ static uint64_t set_cache(struct gs_core *core, uint64_t value)
                                   by_percent ? (unsigned)(value - PERCENT) : 0, __ATOMIC_RELAXED);
     if (percent)
         before = PERCENT + percent;
-    while ((arena = gs_next_arena(core, NULL, arena))) {
-        gs_latch_take(&arena->lock);
+    while ((arena = gs_next_locked(core, NULL, arena, false)))
         gs_arena_limit_locked(arena);
-        gs_latch_release(&arena->lock);
-    }
     gs_trimmer_wake(core);
     return before;
 }

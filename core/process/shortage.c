@@ -44,10 +44,9 @@ static size_t find_largest(struct gs_core *core, const struct gs_device *device)
     size_t largest = 0, one;
     struct gs_arena *arena = NULL;
 
-    while ((arena = gs_next_alive(core, &core->device[device->ordinal], arena))) {
+    while ((arena = gs_next_locked(core, &core->device[device->ordinal], arena, true))) {
         gs_arena_merge_quick_locked(arena);
         one = largest_of_locked(arena);
-        gs_latch_release(&arena->lock);
         largest = one > largest ? one : largest;
     }
     return largest;

@@ -146,10 +146,9 @@ static void settle(struct gs_core *core)
 {
     struct gs_arena *arena = NULL;
 
-    while ((arena = gs_next_alive(core, NULL, arena))) {
+    while ((arena = gs_next_locked(core, NULL, arena, true))) {
         gs_arena_flush_streams_locked(arena, 0);
         gs_arena_collect_locked(arena);
-        gs_latch_release(&arena->lock);
     }
 }
 

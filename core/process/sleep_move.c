@@ -289,12 +289,11 @@ bool gs_sleep_map(struct gs_core *core, uint64_t until_ns, struct gs_sleep_why *
 static void join(const struct gs_away *away)
 {
     struct gs_piece *piece = away->piece;
+    GS_HOLDING_LATCH(&piece->arena->lock);
 
-    gs_latch_take(&piece->arena->lock);
     piece->handle = away->handle;
     if (!away->exports)
         piece->id = gs_arena_next_id_locked(piece->arena);
-    gs_latch_release(&piece->arena->lock);
 }
 
 void gs_sleep_join(struct gs_core *core)

@@ -160,11 +160,9 @@ static bool add_all(struct gs_core *core)
     struct gs_arena *arena = NULL;
     bool added = true;
 
-    while (added && (arena = gs_next_arena(core, NULL, arena))) {
-        gs_latch_take(&arena->lock);
-        added = add_region_locked(core, &arena->small) && add_region_locked(core, &arena->large);
-        gs_latch_release(&arena->lock);
-    }
+    while ((arena = gs_next_locked(core, NULL, arena, false)))
+        added = added && add_region_locked(core, &arena->small) &&
+                add_region_locked(core, &arena->large);
     return added;
 }
 
@@ -177,10 +175,9 @@ static void give_back(struct gs_core *core, struct gs_away *away)
         gs_sleep_own_back(core, away);
         return;
     }
-    gs_latch_take(&piece->arena->lock);
+    GS_HOLDING_LATCH(&piece->arena->lock);
     piece->asleep = false;
     exports_wake_locked(core, piece, gs_piece_end(piece));
-    gs_latch_release(&piece->arena->lock);
 }
 
 void gs_sleep_keep(struct gs_core *core, struct gs_away *away, enum gs_stays why)

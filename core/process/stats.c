@@ -51,13 +51,11 @@ static void sum_async(struct gs_core *core, CUdevice device, bool forget, uint64
     struct gs_arena *arena = NULL;
 
     *ret_live = *ret_high = 0;
-    while ((arena = gs_next_arena(core, &core->device[device], arena))) {
-        gs_latch_take(&arena->lock);
+    while ((arena = gs_next_locked(core, &core->device[device], arena, false))) {
         if (forget)
             __atomic_store_n(&arena->async.high, arena->async.live, __ATOMIC_RELAXED);
         *ret_live += arena->async.live;
         *ret_high += arena->async.high;
-        gs_latch_release(&arena->lock);
     }
 }
 
@@ -96,9 +94,9 @@ static void read_device_locked(struct gs_core *core, CUdevice device, struct gs_
 
 void gs_stats_read(struct gs_core *core, CUdevice device, struct gs_stats *ret_stats)
 {
-    gs_lock_take(&core->lock);
+    GS_HOLDING(&core->lock);
+
     read_device_locked(core, device, ret_stats);
-    gs_lock_release(&core->lock);
 }
 
 bool gs_stats_try_read(struct gs_core *core, CUdevice device, struct gs_stats *ret_stats)

@@ -72,12 +72,9 @@ static struct gs_piece *detach_one_locked(struct gs_arena *arena, size_t most, s
 /* Of what an arena has beyond its target, or its limit. */
 static struct gs_piece *detach_surplus(struct gs_arena *arena)
 {
-    struct gs_piece *piece;
+    GS_HOLDING_LATCH(&arena->lock);
 
-    gs_latch_take(&arena->lock);
-    piece = detach_one_locked(arena, gs_arena_surplus_locked(arena), arena->kept.limit);
-    gs_latch_release(&arena->lock);
-    return piece;
+    return detach_one_locked(arena, gs_arena_surplus_locked(arena), arena->kept.limit);
 }
 
 bool gs_trimmer_is_ending(const struct gs_core *core)
