@@ -1,7 +1,6 @@
 /* Idle memory goes back to the driver (core/process/trimmer.h). */
 #include "core/process/trimmer.h"
 
-#include <limits.h>
 #include <linux/futex.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -18,25 +17,22 @@
 #define PEAK_SHARE     8                  /* of what was live lately, forgotten at each look */
 #define EXIT_WAIT_MS   500
 
-enum gs_trimmer_state {
-    TRIMMER_NONE,
-    TRIMMER_STARTING,
-    TRIMMER_AWAKE,
-    TRIMMER_ASLEEP,
-    TRIMMER_CALLED, /* awake, and there is something to trim, or for neighbour.h */
-    TRIMMER_STOP,
-};
+enum { TRIMMER_NONE, TRIMMER_STARTING, TRIMMER_RUNS };
 
-static void futex_wait(int *word, int expected, uint64_t ns)
+static void wake(struct gs_trimmer *trimmer)
 {
-    const struct timespec time = {(time_t)(ns / GS_NS_PER_S), (long)(ns % GS_NS_PER_S)};
-
-    syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, expected, ns < UINT64_MAX ? &time : NULL, NULL, 0);
+    __atomic_add_fetch(&trimmer->wakes, 1, __ATOMIC_SEQ_CST);
+    syscall(SYS_futex, &trimmer->wakes, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
 }
 
-static void futex_wake(int *word)
+/* Until it was woken more often, or that time. */
+static void sleep_until(struct gs_trimmer *trimmer, int wakes, uint64_t until_ns)
 {
-    syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+    const uint64_t now = gs_now_ns(), ns = until_ns > now ? until_ns - now : 0;
+    const struct timespec time = {(time_t)(ns / GS_NS_PER_S), (long)(ns % GS_NS_PER_S)};
+
+    syscall(SYS_futex, &trimmer->wakes, FUTEX_WAIT_PRIVATE, wakes,
+            until_ns < UINT64_MAX ? &time : NULL, NULL, 0);
 }
 
 /* Begins what may call the driver; false: the process exits. Ended by setting `busy` to false. */
@@ -94,47 +90,10 @@ void gs_trimmer_surplus(struct gs_core *core)
             gs_pieces_unmap(core, piece);
 }
 
-/* The state is set back first: what is left to the thread from then on sets it again. */
-static void do_called(struct gs_core *core)
-{
-    struct gs_trimmer *trimmer = &core->trimmer;
-    int expected = TRIMMER_CALLED;
-
-    __atomic_compare_exchange_n(&trimmer->state, &expected, TRIMMER_AWAKE, false, __ATOMIC_SEQ_CST,
-                                __ATOMIC_SEQ_CST);
-    if (begin(trimmer)) {
-        gs_neighbour_answer(core);
-        gs_trimmer_surplus(core);
-    }
-    end(trimmer);
-}
-
 /* May be set at any time. */
 static uint64_t decay_of(const struct gs_core *core)
 {
     return __atomic_load_n(&core->options.decay_ns, __ATOMIC_SEQ_CST);
-}
-
-/* Until the state is another one, `ns` are over, or they are not `decay`'s any more. Other
- * processes that ask for memory are answered meanwhile, and pieces are given back. */
-static int sleep_in(struct gs_core *core, int state, uint64_t decay, uint64_t ns)
-{
-    struct gs_trimmer *trimmer = &core->trimmer;
-    uint64_t now = gs_now_ns(), until = ns < UINT64_MAX - now ? now + ns : UINT64_MAX;
-    int seen;
-
-    for (;;) {
-        seen = __atomic_load_n(&trimmer->state, __ATOMIC_SEQ_CST);
-        if (seen == TRIMMER_AWAKE && seen == state && decay_of(core) != decay)
-            return seen;
-        if (seen == TRIMMER_CALLED && state == TRIMMER_AWAKE)
-            do_called(core);
-        else if (seen != state || now >= until)
-            return seen;
-        else
-            futex_wait(&trimmer->state, state, until == UINT64_MAX ? UINT64_MAX : until - now);
-        now = gs_now_ns();
-    }
 }
 
 /* The arena's lock is held. What the last look saw is forgotten bit by bit, so that a peak long ago
@@ -209,41 +168,41 @@ static bool look(struct gs_core *core)
     return used;
 }
 
+/* What is freed from here on ends the sleep that comes of it. */
+static void look_once(struct gs_core *core)
+{
+    __atomic_store_n(&core->trimmer.idle, true, __ATOMIC_SEQ_CST);
+    if (look(core))
+        __atomic_store_n(&core->trimmer.idle, false, __ATOMIC_SEQ_CST);
+}
+
 static void *run(void *arg)
 {
     struct gs_core *core = arg;
     struct gs_trimmer *trimmer = &core->trimmer;
-    int state = TRIMMER_AWAKE;
+    uint64_t decay = 0, look_ns = UINT64_MAX;
 
     pthread_setname_np(pthread_self(), "gpushim-trim");
     gs_releasing_goes_after(true);
-    while (state != TRIMMER_STOP) {
-        uint64_t decay = decay_of(core), pause = decay / 2;
-        bool used;
+    while (!gs_trimmer_is_ending(core)) {
+        const int wakes = __atomic_load_n(&trimmer->wakes, __ATOMIC_SEQ_CST);
 
-        if (begin(trimmer))
+        if (begin(trimmer)) {
             gs_neighbour_join(core); /* again where it could not be before */
-        end(trimmer);
-        if (decay == 0) {
-            state = sleep_in(core, TRIMMER_AWAKE, decay, UINT64_MAX);
-            continue;
+            gs_neighbour_answer(core);
+            gs_trimmer_surplus(core);
+            if (gs_now_ns() >= look_ns) {
+                look_once(core);
+                look_ns = UINT64_MAX;
+            }
         }
-        sleep_in(core, TRIMMER_AWAKE, decay, pause ? pause : 1);
-        if (decay_of(core) != decay)
-            continue;
-        used = begin(trimmer) && look(core);
         end(trimmer);
-        state = TRIMMER_AWAKE;
-        if (!used && __atomic_compare_exchange_n(&trimmer->state, &state, TRIMMER_ASLEEP, false,
-                                                 __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {
-            /* What was freed after the look and before this has woken nobody. */
-            if (begin(trimmer) && look(core))
-                gs_trimmer_activity(core);
-            end(trimmer);
-            state = sleep_in(core, TRIMMER_ASLEEP, decay, UINT64_MAX);
-        } else {
-            state = __atomic_load_n(&trimmer->state, __ATOMIC_SEQ_CST);
+        if (decay_of(core) != decay ||
+            (look_ns == UINT64_MAX && !__atomic_load_n(&trimmer->idle, __ATOMIC_SEQ_CST))) {
+            decay = decay_of(core);
+            look_ns = decay ? gs_now_ns() + decay / 2 : UINT64_MAX;
         }
+        sleep_until(trimmer, wakes, look_ns);
     }
     return NULL;
 }
@@ -270,7 +229,7 @@ void gs_trimmer_grown(struct gs_core *core)
         return;
     /* Without a thread the arena works on and keeps what it has; another growth tries again. */
     __atomic_store_n(&trimmer->state,
-                     gs_background_start(&trimmer->background, run, core) == 0 ? TRIMMER_AWAKE
+                     gs_background_start(&trimmer->background, run, core) == 0 ? TRIMMER_RUNS
                                                                                : TRIMMER_NONE,
                      __ATOMIC_SEQ_CST);
 }
@@ -278,64 +237,56 @@ void gs_trimmer_grown(struct gs_core *core)
 void gs_trimmer_activity(void *arg)
 {
     struct gs_trimmer *trimmer = &((struct gs_core *)arg)->trimmer;
-    int expected = TRIMMER_ASLEEP;
 
-    if (__atomic_load_n(&trimmer->state, __ATOMIC_RELAXED) == TRIMMER_ASLEEP &&
-        __atomic_compare_exchange_n(&trimmer->state, &expected, TRIMMER_AWAKE, false,
-                                    __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
-        futex_wake(&trimmer->state);
+    if (__atomic_load_n(&trimmer->idle, __ATOMIC_RELAXED) &&
+        __atomic_exchange_n(&trimmer->idle, false, __ATOMIC_SEQ_CST))
+        wake(trimmer);
+}
+
+static bool runs(const struct gs_core *core)
+{
+    return __atomic_load_n(&core->trimmer.state, __ATOMIC_SEQ_CST) == TRIMMER_RUNS;
 }
 
 bool gs_trimmer_is_there(const struct gs_core *core)
 {
-    int state = __atomic_load_n(&core->trimmer.state, __ATOMIC_RELAXED);
-
-    return state > TRIMMER_STARTING && state < TRIMMER_STOP && !gs_trimmer_is_ending(core);
+    return runs(core) && !gs_trimmer_is_ending(core);
 }
 
-static bool call(struct gs_trimmer *trimmer)
+static bool wake_if_there(struct gs_core *core)
 {
-    int state = __atomic_load_n(&trimmer->state, __ATOMIC_SEQ_CST);
+    const bool there = gs_trimmer_is_there(core);
 
-    while (state == TRIMMER_AWAKE || state == TRIMMER_ASLEEP)
-        if (__atomic_compare_exchange_n(&trimmer->state, &state, TRIMMER_CALLED, false,
-                                        __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {
-            futex_wake(&trimmer->state);
-            return true;
-        }
-    return state == TRIMMER_CALLED;
+    if (there)
+        wake(&core->trimmer);
+    return there;
 }
 
 bool gs_trimmer_wake(struct gs_core *core)
 {
     __atomic_store_n(&core->trimmer.surplus, true, __ATOMIC_SEQ_CST);
-    return gs_trimmer_is_there(core) && call(&core->trimmer);
+    return wake_if_there(core);
 }
 
 bool gs_trimmer_asked(struct gs_core *core)
 {
-    return core->options.neighbours && gs_trimmer_is_there(core) && call(&core->trimmer);
+    return core->options.neighbours && wake_if_there(core);
 }
 
 bool gs_trimmer_is_this(const struct gs_core *core)
 {
-    int state = __atomic_load_n(&core->trimmer.state, __ATOMIC_RELAXED);
-
-    return state > TRIMMER_STARTING && gs_background_is_this(&core->trimmer.background);
+    return runs(core) && gs_background_is_this(&core->trimmer.background);
 }
 
 /* Only tests end a core: the thread comes by when it is done with the arena or the neighbour that
  * it is at. */
 void gs_trimmer_stop(struct gs_core *core)
 {
-    struct gs_trimmer *trimmer = &core->trimmer;
-
-    if (__atomic_load_n(&trimmer->state, __ATOMIC_SEQ_CST) == TRIMMER_NONE)
+    if (!runs(core))
         return;
-    __atomic_store_n(&trimmer->ending, true, __ATOMIC_SEQ_CST);
-    __atomic_store_n(&trimmer->state, TRIMMER_STOP, __ATOMIC_SEQ_CST);
-    futex_wake(&trimmer->state);
-    pthread_join(trimmer->background.thread, NULL);
+    __atomic_store_n(&core->trimmer.ending, true, __ATOMIC_SEQ_CST);
+    wake(&core->trimmer);
+    gs_background_join(&core->trimmer.background);
 }
 
 /* The thread may be in a call of the driver, which is about to be unloaded. It ends that soon, and

@@ -17,7 +17,9 @@ struct gs_core;
 
 struct gs_trimmer {
     struct gs_background background;
-    int state;    /* atomic, and what the thread sleeps on: enum gs_trimmer_state */
+    int state;    /* atomic: whether the thread runs */
+    int wakes;    /* atomic, and what it sleeps on: how often it was woken */
+    bool idle;    /* atomic: nothing changes any more, and what is freed wakes it */
     bool ending;  /* atomic: the process exits, no driver call is begun */
     bool busy;    /* atomic: the thread is at work, and may be in the driver */
     bool surplus; /* atomic: an arena may have more than its target, or its limit */
