@@ -116,7 +116,7 @@ void gs_core_destroy(struct gs_core *core)
 {
     struct gs_context *context;
     struct gs_arena *arena;
-    CUcontext popped;
+    CUcontext handle, popped;
 
     gs_single_drain(&core->single, "the library ends");
     gs_trimmer_stop(core);
@@ -132,13 +132,8 @@ void gs_core_destroy(struct gs_core *core)
         }
         core->driver.ctx_pop_current(&popped);
     }
-    while ((context = core->contexts)) {
-        while (context && context->detached)
-            context = context->next;
-        if (!context)
-            break;
-        gs_core_context_gone(core, context->handle, gs_core_context_detach(core, context->handle));
-    }
+    while (gs_context_next(core, NULL, &handle))
+        gs_core_context_gone(core, handle, gs_core_context_detach(core, handle));
     gs_context_trim_dead(core);
     gs_share_destroy(core->share);
     gs_own_free(core->programs.own);

@@ -8,8 +8,6 @@
 
 #define DESCRIPTORS ((unsigned)CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
 
-static const char others_map[] = "other threads map and unmap all the while";
-
 struct gs_own *gs_core_own(struct gs_core *core)
 {
     return core->programs.own;
@@ -103,26 +101,32 @@ static gs_status export_piece(struct gs_core *core, const struct gs_own_found *f
     return GS_NOT_LIVE;
 }
 
-/* As gs_own_find, and what is not exported yet is from now on. */
+/* As gs_own_find, and what is not exported yet is from now on, under that name (NULL: none). */
 static gs_status get_handle(struct gs_core *core, CUdeviceptr address,
+                            const struct gs_naming *naming,
                             unsigned char ret_ipc_handle[GS_IPC_HANDLE_SIZE], const char **ret_why)
 {
     struct gs_own_found found;
     gs_status status = GS_NOT_LIVE;
+    uint64_t since_ns;
 
     *ret_why = NULL;
     if (!core->programs.own)
         return GS_NOT_OURS;
     for (int i = 0; i < TRIES_MAX && status == GS_NOT_LIVE; i++) {
         status = gs_own_find(core->programs.own, address, &found, ret_ipc_handle, ret_why);
-        if (status != GS_OK || !found.strip)
-            continue;
-        status = export_piece(core, &found, ret_ipc_handle);
-        gs_share_strip_unref(found.strip);
+        if (status == GS_OK && found.strip) {
+            status = export_piece(core, &found, ret_ipc_handle);
+            gs_share_strip_unref(found.strip);
+        }
+        if (status == GS_OK && naming)
+            status = gs_own_name(core->programs.own, address, naming, &since_ns);
     }
+    if (status == GS_OK && naming)
+        gs_share_named(core->share, naming->name, since_ns);
     if (status != GS_NOT_LIVE)
         return status;
-    *ret_why = others_map;
+    *ret_why = "other threads map and unmap all the while";
     return GS_NOT_OFFERED;
 }
 
@@ -130,7 +134,7 @@ gs_status gs_core_own_ipc_handle(struct gs_core *core, CUdeviceptr address,
                                  unsigned char ret_ipc_handle[GS_IPC_HANDLE_SIZE])
 {
     const char *why;
-    gs_status status = get_handle(core, address, ret_ipc_handle, &why);
+    gs_status status = get_handle(core, address, NULL, ret_ipc_handle, &why);
 
     if (why)
         gs_log_line(&core->options.log, GS_LOG_DEBUG,
@@ -143,24 +147,12 @@ gs_status gs_core_own_publish(struct gs_core *core, CUdeviceptr address,
                               const struct gs_naming *naming)
 {
     unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
-    const char *why = NULL;
-    gs_status status = GS_NOT_LIVE;
-    uint64_t since_ns;
+    const char *why;
+    gs_status status = get_handle(core, address, naming, ipc_handle, &why);
 
-    for (int i = 0; i < TRIES_MAX && status == GS_NOT_LIVE; i++) {
-        status = get_handle(core, address, ipc_handle, &why);
-        if (status == GS_OK)
-            status = gs_own_name(core->programs.own, address, naming, &since_ns);
-    }
-    if (status == GS_NOT_LIVE) {
-        why = others_map;
-        status = GS_NOT_OFFERED;
-    }
     if (why)
         gs_log_line(&core->options.log, GS_LOG_WARNING,
                     "the program's own mapping at %llx gets no name: %s",
                     (unsigned long long)address, why);
-    if (status == GS_OK)
-        gs_share_named(core->share, naming->name, since_ns);
     return status;
 }

@@ -19,15 +19,27 @@ static bool several_devices(struct gs_core *core)
     return count > 1;
 }
 
-/* The device whose engines do the work of a stream; false: the driver will say what is wrong. */
-static bool device_of(struct gs_core *core, CUstream stream, CUdevice *ret_device)
+/* That of a context (NULL: the current one); below 0: there is one device alone, or the driver will
+ * say what is wrong. */
+static CUdevice far_device_in(struct gs_core *core, CUcontext context)
 {
-    CUcontext handle;
+    CUdevice device;
+    bool known =
+        several_devices(core) && (context ? gs_context_device(core, context, &device)
+                                          : core->driver.ctx_get_device(&device) == CUDA_SUCCESS);
 
-    if (gs_stream_is_default(stream))
-        return core->driver.ctx_get_device(ret_device) == CUDA_SUCCESS;
-    return core->driver.stream_get_ctx(stream, &handle) == CUDA_SUCCESS &&
-           gs_context_device(core, handle, ret_device);
+    return known ? device : -1;
+}
+
+/* The one whose engines do the work of a stream. */
+static CUdevice far_device(struct gs_core *core, CUstream stream)
+{
+    CUcontext context = NULL;
+
+    if (!gs_stream_is_default(stream) && several_devices(core) &&
+        core->driver.stream_get_ctx(stream, &context) != CUDA_SUCCESS)
+        return -1;
+    return far_device_in(core, context);
 }
 
 /* What has to be so for memory of another device. */
@@ -87,13 +99,6 @@ static gs_status check(struct gs_core *core, struct gs_access_range range, CUdev
     return status;
 }
 
-static CUdevice far_device(struct gs_core *core, CUstream stream)
-{
-    CUdevice device;
-
-    return several_devices(core) && device_of(core, stream, &device) ? device : -1;
-}
-
 /* That no context is current comes before anything about the memory: then the driver says so. */
 static gs_status refused(struct gs_core *core, CUstream stream)
 {
@@ -127,20 +132,10 @@ gs_status gs_core_may_copy(struct gs_core *core, struct gs_access_range dst,
     return to == GS_OK ? from : to;
 }
 
-static CUdevice far_device_later(struct gs_core *core, CUcontext context)
-{
-    CUdevice device;
-    bool known =
-        several_devices(core) && (context ? gs_context_device(core, context, &device)
-                                          : core->driver.ctx_get_device(&device) == CUDA_SUCCESS);
-
-    return known ? device : -1;
-}
-
 gs_status gs_core_may_do_later(struct gs_core *core, struct gs_access_range dst,
                                struct gs_access_range src, CUcontext context)
 {
-    CUdevice device = far_device_later(core, context);
+    CUdevice device = far_device_in(core, context);
     gs_status to = check(core, dst, device, FAR_GIVEN);
     gs_status from = check(core, src, device, FAR_GIVEN);
 

@@ -131,7 +131,7 @@ gs_status gs_core_ipc_handle(struct gs_core *core, CUdeviceptr address,
     }
 }
 
-static gs_status publish(struct gs_core *core, CUdeviceptr address, const struct gs_naming *naming)
+gs_status gs_core_publish(struct gs_core *core, CUdeviceptr address, const struct gs_naming *naming)
 {
     unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     gs_status status = gs_core_ipc_handle(core, address, ipc_handle);
@@ -139,7 +139,7 @@ static gs_status publish(struct gs_core *core, CUdeviceptr address, const struct
     uint64_t since_ns;
 
     if (status != GS_OK)
-        return status;
+        return status == GS_INVALID ? GS_NOT_LIVE : status;
     status = gs_context_lock_around(core, address, &block);
     if (status == GS_OK) {
         status = block->export ? gs_share_name(core->share, block->export, naming,
@@ -151,13 +151,6 @@ static gs_status publish(struct gs_core *core, CUdeviceptr address, const struct
     }
     if (status == GS_OK)
         gs_share_named(core->share, naming->name, since_ns);
-    return status;
-}
-
-gs_status gs_core_publish(struct gs_core *core, CUdeviceptr address, const struct gs_naming *naming)
-{
-    gs_status status = publish(core, address, naming);
-
     return status == GS_INVALID ? GS_NOT_LIVE : status;
 }
 

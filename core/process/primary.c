@@ -1,5 +1,6 @@
 /* Primary contexts, whose turn it is to retain or end them, and green ones
  * (core/process/process.h). */
+#include "core/base/list.h"
 #include "core/process/context.h"
 
 #include <stdlib.h>
@@ -43,31 +44,26 @@ void gs_core_green_made(struct gs_core *core, struct gs_green *note, CUgreenCtx 
         return;
     }
     GS_HOLDING(&core->lock);
-    note->next = core->programs.greens;
-    core->programs.greens = note;
+    LL_PREPEND(core->programs.greens, note);
 }
 
 /* The oldest, for the handle may be another's already; or all of a primary context. */
 static void forget_greens(struct gs_core *core, CUcontext handle, CUcontext primary)
 {
-    struct gs_green **at = &core->programs.greens, **oldest = NULL, *gone;
+    struct gs_green *green, *next, *oldest = NULL;
     GS_HOLDING(&core->lock);
 
-    while ((gone = *at)) {
-        if (gone->primary == primary) {
-            *at = gone->next;
-            free(gone);
-            continue;
+    LL_FOREACH_SAFE(core->programs.greens, green, next) {
+        if (green->handle == handle)
+            oldest = green;
+        if (green->primary == primary) {
+            LL_DELETE(core->programs.greens, green);
+            free(green);
         }
-        if (gone->handle == handle)
-            oldest = at;
-        at = &gone->next;
     }
-    if (oldest) {
-        gone = *oldest;
-        *oldest = gone->next;
-        free(gone);
-    }
+    if (oldest)
+        LL_DELETE(core->programs.greens, oldest);
+    free(oldest);
 }
 
 void gs_core_green_gone(struct gs_core *core, CUcontext handle)

@@ -10,14 +10,18 @@
 #define GRAPH_MORE      64                   /* a graph's memory takes this part more, and */
 #define GRAPH_MORE_MIN  ((size_t)64 << 20)
 
-/* A device, and a context of it; NULL: no memory was allocated of it here, and it is `unknown`. */
+/* A device (below 0: the current one; NULL: there is none), and a context of it; NULL: no memory was
+ * allocated of it here, and it is `unknown`. */
 static const struct gs_device *find_device(struct gs_core *core, CUdevice ordinal,
                                            struct gs_device *unknown, CUcontext *ret_context)
 {
+    if (ordinal < 0 && core->driver.ctx_get_device(&ordinal) != CUDA_SUCCESS)
+        return NULL;
     *ret_context = gs_context_of_device(core, ordinal);
     if (*ret_context)
         return &core->device[ordinal];
     *unknown = (struct gs_device){.ordinal = ordinal, .total = SIZE_MAX};
+    gs_device_uuid(&core->driver, ordinal, unknown->uuid);
     return unknown;
 }
 
@@ -51,11 +55,16 @@ static bool trim(struct gs_core *core, const struct gs_device *device,
     return gs_releases_await(core, GS_RELEASED_NS) || released > 0;
 }
 
-static bool make_room_of(struct gs_core *core, const struct gs_device *device, CUcontext context,
-                         size_t bytes, enum room_step step)
+static bool make_room(struct gs_core *core, CUdevice ordinal, size_t bytes, enum room_step step)
 {
     struct gs_patience patience = gs_patience_of(bytes ? UINT64_MAX : ROOM_NS);
+    const struct gs_device *device;
+    struct gs_device unknown;
+    CUcontext context;
 
+    device = find_device(core, ordinal, &unknown, &context);
+    if (!device || (!context && step != ROOM_NEIGHBOUR) || bytes > device->total)
+        return false;
     switch (step) {
     case ROOM_READY:
         return trim(core, device, NULL, bytes ? bytes : SIZE_MAX);
@@ -70,21 +79,6 @@ static bool make_room_of(struct gs_core *core, const struct gs_device *device, C
     default:
         return bytes == 0 && await_cleared(core);
     }
-}
-
-static bool make_room(struct gs_core *core, CUdevice device, size_t bytes, enum room_step step)
-{
-    const struct gs_device *found;
-    struct gs_device unknown;
-    CUcontext context;
-
-    if (device < 0 && core->driver.ctx_get_device(&device) != CUDA_SUCCESS)
-        return false;
-    found = find_device(core, device, &unknown, &context);
-    if (!context &&
-        (step != ROOM_NEIGHBOUR || !gs_device_uuid(&core->driver, device, unknown.uuid)))
-        return false;
-    return bytes <= found->total && make_room_of(core, found, context, bytes, step);
 }
 
 static size_t graph_bytes(const struct gs_core *core)
@@ -149,18 +143,13 @@ static void log_room(struct gs_core *core, unsigned step)
 
 void gs_core_refused(struct gs_core *core, CUdevice device, size_t bytes)
 {
-    const struct gs_device *found;
     struct gs_device unknown;
     CUcontext context;
+    const struct gs_device *found = find_device(core, device, &unknown, &context);
 
-    if (device < 0 && core->driver.ctx_get_device(&device) != CUDA_SUCCESS)
+    if (!found || found->ordinal >= GS_DEVICES_MAX) /* memory of the host */
         return;
-    if (device >= GS_DEVICES_MAX) /* memory of the host */
-        return;
-    __atomic_fetch_add(&core->figures.refused[device], 1, __ATOMIC_RELAXED);
-    found = find_device(core, device, &unknown, &context);
-    if (!context)
-        gs_device_uuid(&core->driver, device, unknown.uuid);
+    __atomic_fetch_add(&core->figures.refused[found->ordinal], 1, __ATOMIC_RELAXED);
     gs_shortage_say(core, found, context, bytes);
 }
 
