@@ -54,14 +54,6 @@ struct gs_patience {
     bool lightly; /* that it was in vain says nothing of the GPU */
 };
 
-/* When it ends for something that is worth `wait_ns`. */
-static inline uint64_t gs_patience_ends(const struct gs_patience *patience, uint64_t wait_ns)
-{
-    uint64_t least = patience->most_ns < wait_ns ? patience->most_ns : wait_ns;
-
-    return least < UINT64_MAX - patience->began_ns ? patience->began_ns + least : UINT64_MAX;
-}
-
 /* Blocks freed in the order of one stream: free for it, for others after an epoch. */
 struct gs_stream_list {
     struct gs_stream_list *next; /* in its bucket */
@@ -243,7 +235,7 @@ void gs_block_record_free_locked(struct gs_arena *arena, struct gs_block *block)
 struct gs_growth {
     struct gs_piece
         *place; /* takes the addresses of those that are not made yet; `span` is of them */
-    struct gs_piece *piece; /* the one that is being made, or NULL */
+    struct gs_piece *piece; /* the last that was made, or is; NULL: it was not mapped */
     size_t least;           /* bytes that are missing still */
     struct gs_block *block; /* what is there of it, and nobody else's meanwhile; or NULL */
     struct gs_block *above; /* the same behind the place */
@@ -255,13 +247,12 @@ struct gs_growth {
 gs_status gs_arena_grow_locked(struct gs_arena *arena, size_t size, struct gs_growth *ret);
 /* The next piece to map, at its span; `scarce`: of no more than what is missing. GS_NO_HOST_MEMORY.
  * Then it was mapped: it is in the map, and nobody's until it has joined, under the same hold of
- * the lock. Else, and after GS_NO_HOST_MEMORY of either, it leaves the map; when it is not mapped
- * any more its addresses are the place's again. */
+ * the lock. Else, and after GS_NO_HOST_MEMORY of either, it leaves as one that is detached. Or it
+ * was not mapped: its addresses are the place's again. */
 gs_status gs_growth_next_locked(struct gs_arena *arena, struct gs_growth *growth, bool scarce);
 gs_status gs_growth_mapped_locked(struct gs_arena *arena, struct gs_growth *growth,
                                   CUmemGenericAllocationHandle handle);
 gs_status gs_growth_join_locked(struct gs_arena *arena, struct gs_growth *growth);
-void gs_growth_leaves_locked(struct gs_arena *arena, struct gs_growth *growth);
 void gs_growth_not_mapped_locked(struct gs_growth *growth);
 /* No more are made: what there is is free, and around it this block, or NULL. */
 struct gs_block *gs_arena_grown_locked(struct gs_arena *arena, struct gs_growth *growth);
@@ -275,6 +266,8 @@ struct gs_block *gs_arena_take_from_locked(struct gs_arena *arena, struct gs_blo
  * quick is merged first. They are then the caller's, to unmap without the lock
  * (gs_pieces_unmap). */
 struct gs_piece *gs_arena_detach_locked(struct gs_arena *arena, size_t bytes, size_t largest);
+/* One leaves the map. From now on until its end others may wait for it. */
+void gs_piece_leaves_locked(struct gs_arena *arena, struct gs_piece *piece);
 /* Free bytes beyond the target: what was live lately, and a slack that is smaller where the device
  * has less left. */
 size_t gs_arena_surplus_locked(const struct gs_arena *arena);

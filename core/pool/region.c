@@ -187,17 +187,6 @@ gs_status gs_growth_next_locked(struct gs_arena *arena, struct gs_growth *growth
     return GS_OK;
 }
 
-void gs_growth_leaves_locked(struct gs_arena *arena, struct gs_growth *growth)
-{
-    struct gs_piece *piece = growth->piece;
-
-    gs_latch_assert_held(&arena->lock);
-    if (piece->mapped)
-        gs_map_remove(arena->shared->map, &piece->span);
-    piece->mapped = false;
-    __atomic_store_n(&piece->arena, NULL, __ATOMIC_RELAXED);
-}
-
 void gs_growth_not_mapped_locked(struct gs_growth *growth)
 {
     growth->place->span.base -= growth->piece->span.size;
@@ -249,15 +238,14 @@ gs_status gs_growth_mapped_locked(struct gs_arena *arena, struct gs_growth *grow
     struct gs_piece *piece = growth->piece;
 
     gs_latch_assert_held(&arena->lock);
-    if (!gs_index_make(piece))
-        return GS_NO_HOST_MEMORY;
     __atomic_store_n(&piece->arena, arena, __ATOMIC_RELAXED);
     __atomic_store_n(&piece->device, (unsigned char)arena->device->ordinal, __ATOMIC_RELAXED);
     piece->handle = handle;
     piece->peer_access = 0;
     piece->lent = false;
     piece->freed = (struct gs_fence){0};
-    piece->mapped = gs_map_insert(arena->shared->map, &piece->span) == GS_OK;
+    piece->mapped =
+        gs_index_make(piece) && gs_map_insert(arena->shared->map, &piece->span) == GS_OK;
     return piece->mapped ? GS_OK : GS_NO_HOST_MEMORY;
 }
 

@@ -58,19 +58,26 @@ static bool take_out_locked(struct gs_arena *arena, struct gs_block *block,
     return true;
 }
 
-/* `block` is free, and all of the piece. From now on until its end others may wait for it. False:
- * no host memory. */
+void gs_piece_leaves_locked(struct gs_arena *arena, struct gs_piece *piece)
+{
+    gs_latch_assert_held(&arena->lock);
+    if (piece->mapped)
+        gs_map_remove(arena->shared->map, &piece->span);
+    piece->mapped = false; /* its addresses are taken until it is unmapped */
+    piece->after = NULL;
+    __atomic_store_n(&piece->arena, NULL, __ATOMIC_RELAXED);
+    __atomic_add_fetch(&arena->shared->leaving[piece->device], piece->span.size, __ATOMIC_SEQ_CST);
+    __atomic_add_fetch(&arena->shared->detached, 1, __ATOMIC_SEQ_CST);
+}
+
+/* `block` is free, and all of the piece. False: no host memory. */
 static bool detach_locked(struct gs_arena *arena, struct gs_block *block, struct gs_piece *piece)
 {
     if (!take_out_locked(arena, block, piece))
         return false;
-    gs_map_remove(arena->shared->map, &piece->span);
-    piece->mapped = false; /* its addresses are taken until it is unmapped */
-    __atomic_store_n(&piece->arena, NULL, __ATOMIC_RELAXED);
+    gs_piece_leaves_locked(arena, piece);
     GS_SUB(arena->reserved, piece->span.size);
     GS_COUNT(arena->counts.trims);
-    __atomic_add_fetch(&arena->shared->leaving[piece->device], piece->span.size, __ATOMIC_SEQ_CST);
-    __atomic_add_fetch(&arena->shared->detached, 1, __ATOMIC_SEQ_CST);
     return true;
 }
 

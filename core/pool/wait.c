@@ -25,11 +25,19 @@ static void gave_up_locked(struct gs_arena *arena, const struct gs_fence *fence)
     GS_COUNT(arena->counts.late);
 }
 
+/* When it ends for something that is worth `wait_ns`. */
+static uint64_t ends_ns(const struct gs_patience *patience, uint64_t wait_ns)
+{
+    uint64_t least = patience->most_ns < wait_ns ? patience->most_ns : wait_ns;
+
+    return least < UINT64_MAX - patience->began_ns ? patience->began_ns + least : UINT64_MAX;
+}
+
 /* Lets the lock go meanwhile. False: it did not pass in time. */
 static bool wait_locked(struct gs_arena *arena, struct gs_fence fence,
                         const struct gs_patience *patience, uint64_t wait_ns)
 {
-    uint64_t began = gs_now_ns(), deadline_ns = gs_patience_ends(patience, wait_ns);
+    uint64_t began = gs_now_ns(), deadline_ns = ends_ns(patience, wait_ns);
 
     GS_COUNT(arena->counts.waits);
     gs_latch_release(&arena->lock);

@@ -109,22 +109,6 @@ static gs_status map(struct gs_core *core, const struct gs_device *device,
     return status;
 }
 
-/* What was mapped and is nobody's. False: it keeps its memory and its addresses, lost but nobody
- * else's. */
-static bool unmap(struct gs_core *core, const struct gs_device *device, const struct gs_span *span,
-                  CUmemGenericAllocationHandle handle)
-{
-    const struct gs_trace_mark mark = gs_trace_begin();
-
-    if (core->driver.mem_unmap(span->base, span->size) != CUDA_SUCCESS)
-        return false;
-    core->driver.mem_release(handle);
-    gs_limit_give(core, device->ordinal, span->size);
-    if (gs_tracing())
-        gs_record_gone(core, &mark, device->ordinal, span->base, span->size);
-    return true;
-}
-
 /* The next piece. What is not everybody's who is to have access does not join. The lock is held,
  * and let go meanwhile. */
 static gs_status make_locked(struct gs_core *core, struct gs_arena *arena, uint64_t life,
@@ -134,7 +118,6 @@ static gs_status make_locked(struct gs_core *core, struct gs_arena *arena, uint6
     const struct gs_trace_mark mark = gs_trace_begin();
     CUmemGenericAllocationHandle handle;
     struct gs_span span;
-    bool mapped;
     gs_status status = gs_growth_next_locked(arena, growth, scarce);
 
     if (status != GS_OK)
@@ -142,12 +125,14 @@ static gs_status make_locked(struct gs_core *core, struct gs_arena *arena, uint6
     span = growth->piece->span;
     gs_latch_release(&arena->lock);
     status = map(core, device, &span, &handle);
-    mapped = status == GS_OK;
-    if (mapped && gs_tracing())
-        gs_record_made(core, &mark, gs_now_ns(), device->ordinal, span.base, span.size);
+    if (status == GS_OK)
+        gs_record_piece(core, &mark, gs_now_ns(), device->ordinal, &span);
     gs_latch_take(&arena->lock);
-    if (mapped)
-        status = gs_growth_mapped_locked(arena, growth, handle);
+    if (status != GS_OK) {
+        gs_growth_not_mapped_locked(growth);
+        return status;
+    }
+    status = gs_growth_mapped_locked(arena, growth, handle);
     if (status == GS_OK)
         status = gs_arena_is_over_locked(arena, life) ? GS_NO_CONTEXT
                                                       : gs_peers_admit_locked(core, growth->piece);
@@ -157,14 +142,10 @@ static gs_status make_locked(struct gs_core *core, struct gs_arena *arena, uint6
         __atomic_add_fetch(&core->figures.grown[device->ordinal], span.size, __ATOMIC_RELAXED);
         return GS_OK;
     }
-    if (mapped) {
-        gs_growth_leaves_locked(arena, growth);
-        gs_latch_release(&arena->lock);
-        mapped = !unmap(core, device, &span, handle);
-        gs_latch_take(&arena->lock);
-    }
-    if (!mapped)
-        gs_growth_not_mapped_locked(growth);
+    gs_piece_leaves_locked(arena, growth->piece);
+    gs_latch_release(&arena->lock);
+    gs_pieces_unmap(core, growth->piece);
+    gs_latch_take(&arena->lock);
     return status;
 }
 
@@ -187,7 +168,7 @@ static gs_status make_all_locked(struct gs_core *core, struct gs_arena *arena, u
         return (gs_status)CUDA_ERROR_OUT_OF_MEMORY;
     while (status == GS_OK && growth->least > 0) {
         status = make_locked(core, arena, life, growth, false);
-        if (gs_is_out(status) && growth->place->span.size > growth->least)
+        if (gs_is_out(status) && !growth->piece && growth->place->span.size > growth->least)
             status = make_locked(core, arena, life, growth, true);
     }
     return status;

@@ -209,7 +209,8 @@ void gs_own_reserved(struct gs_own *own, CUdeviceptr base, size_t size)
             own->reservation_room = room;
         }
     }
-    if (own->reservation_count < own->reservation_room) /* else what is mapped there is not shared */
+    /* Else what is mapped there is not shared. */
+    if (own->reservation_count < own->reservation_room)
         own->reservations[own->reservation_count++] = (struct gs_own_range){base, size};
 }
 

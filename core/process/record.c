@@ -76,34 +76,20 @@ void gs_record_call(struct gs_core *core, const struct gs_record_call *call)
         tell_figures(core, call->device, call->mark.began_ns);
 }
 
-static void put_piece(struct gs_core *core, const struct gs_trace_mark *mark,
-                      struct gs_trace_event *event)
+void gs_record_piece(struct gs_core *core, const struct gs_trace_mark *mark, uint64_t ready_ns,
+                     CUdevice device, const struct gs_span *span)
 {
-    tell_device(core, event->device);
-    gs_trace_put(mark, event, NULL);
-    tell_figures(core, event->device, mark->began_ns);
-}
-
-void gs_record_made(struct gs_core *core, const struct gs_trace_mark *mark, uint64_t ready_ns,
-                    CUdevice device, uint64_t address, size_t size)
-{
-    uint64_t took = ready_ns - mark->began_ns;
-    struct gs_trace_event event = {.op = GS_TRACE_PIECE_MADE,
+    uint64_t took = ready_ns ? ready_ns - mark->began_ns : 0;
+    struct gs_trace_event event = {.op = ready_ns ? GS_TRACE_PIECE_MADE : GS_TRACE_PIECE_GONE,
                                    .device = (uint8_t)device,
                                    .took_ns = took > UINT32_MAX ? UINT32_MAX : (uint32_t)took,
-                                   .call = {.address = address, .size = size}};
+                                   .call = {.address = span->base, .size = span->size}};
 
-    put_piece(core, mark, &event);
-}
-
-void gs_record_gone(struct gs_core *core, const struct gs_trace_mark *mark, CUdevice device,
-                    uint64_t address, size_t size)
-{
-    struct gs_trace_event event = {.op = GS_TRACE_PIECE_GONE,
-                                   .device = (uint8_t)device,
-                                   .call = {.address = address, .size = size}};
-
-    put_piece(core, mark, &event);
+    if (!gs_tracing())
+        return;
+    tell_device(core, device);
+    gs_trace_put(mark, &event, NULL);
+    tell_figures(core, device, mark->began_ns);
 }
 
 CUdevice gs_record_device_at(const struct gs_core *core, uint64_t address)

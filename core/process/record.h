@@ -27,11 +27,9 @@ struct gs_record_call {
 /* A call is done. core NULL: in a child that was forked, which passes all on. */
 void gs_record_call(struct gs_core *core, const struct gs_record_call *call);
 /* A piece was made, and others may have had it, and given it back, since it was ready; or it has
- * gone. */
-void gs_record_made(struct gs_core *core, const struct gs_trace_mark *mark, uint64_t ready_ns,
-                    CUdevice device, uint64_t address, size_t size);
-void gs_record_gone(struct gs_core *core, const struct gs_trace_mark *mark, CUdevice device,
-                    uint64_t address, size_t size);
+ * gone (`ready_ns` 0). */
+void gs_record_piece(struct gs_core *core, const struct gs_trace_mark *mark, uint64_t ready_ns,
+                     CUdevice device, const struct gs_span *span);
 
 /* The device whose memory of ours lies at an address; below 0: none does. */
 CUdevice gs_record_device_at(const struct gs_core *core, uint64_t address);

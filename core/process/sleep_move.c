@@ -132,8 +132,7 @@ static void release(struct gs_core *core, struct gs_away *away, const struct gs_
     if (!away->piece)
         return;
     gs_limit_give(core, away->device, away->size);
-    if (gs_tracing())
-        gs_record_gone(core, mark, away->device, away->piece->span.base, away->size);
+    gs_record_piece(core, mark, 0, away->device, &away->piece->span);
 }
 
 void gs_sleep_leave(struct gs_core *core)

@@ -66,8 +66,7 @@ static size_t unmap_piece(struct gs_core *core, struct gs_piece *piece)
         if (core->driver.mem_unmap(piece->span.base, piece->span.size) == CUDA_SUCCESS) {
             release(core, piece);
             bytes = piece->span.size;
-            if (gs_tracing())
-                gs_record_gone(core, &mark, piece->device, piece->span.base, bytes);
+            gs_record_piece(core, &mark, 0, piece->device, &piece->span);
         }
     }
     if (bytes == 0)
