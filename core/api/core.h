@@ -1,13 +1,4 @@
-/*
- * The public face of core: what the hooks call. One struct gs_core a process.
- *
- *   hook ──► gs_core_* ──► map ──► context's arena ──► piece         (allocate, free, ask)
- *                                   └─► epochs, fences               (GPU work)
- *                                   └─► share: exports, imports      (remotes)
- *
- * Every function may be called from any thread; errno is preserved by the hooks, not here.
- * Addresses, sizes and strides are bytes; times are nanoseconds of CLOCK_MONOTONIC.
- */
+/* The public face of core: what the hooks call (core/api/README.md says what always holds). */
 #ifndef GS_CORE_API_CORE_H
 #define GS_CORE_API_CORE_H
 

@@ -1,8 +1,6 @@
 /*
  * The devices' default memory pools as programs see them. Our stream-ordered memory takes the place
- * of theirs, so their figures include it, and what is done to them is done to it as well. Memory
- * that the driver itself has in a default pool (of graphs) is the driver's part of the sum. A
- * program's own pools are the driver's alone.
+ * of theirs, so their figures include it, beside what the driver has there (of graphs).
  */
 #ifndef GS_CORE_API_MEMPOOL_H
 #define GS_CORE_API_MEMPOOL_H

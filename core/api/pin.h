@@ -1,7 +1,4 @@
-/*
- * Registering GPU memory with a device, whosever memory it is (core/api/pin.c, over
- * core/regcache).
- */
+/* Registering GPU memory with a device, whosever memory it is. */
 #ifndef GS_CORE_API_PIN_H
 #define GS_CORE_API_PIN_H
 

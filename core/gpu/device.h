@@ -1,8 +1,6 @@
 /*
- * What one GPU can do, found by doing it. Devices lie about support (measured: FABRIC handles are
- * reported and refused; others report descriptors and fail), so the modes are tried with real
- * calls: a handle that exports as a descriptor with GPUDirect RDMA, the same without RDMA, and
- * last the driver's own allocator, where this library steps aside for the device.
+ * What one GPU can do, found by doing it: devices lie about support (measured: FABRIC handles are
+ * reported and refused; others report descriptors and fail).
  */
 #ifndef GS_CORE_GPU_DEVICE_H
 #define GS_CORE_GPU_DEVICE_H

@@ -1,12 +1,10 @@
 /*
  * The allocation map: from any address to the piece that covers it.
  *
- * Pieces are mapped at multiples of 2 MiB and cover whole multiples of it, so the map is a
- * two-level table with one entry for each 2 MiB of a 49-bit address space. A look-up takes no
- * lock and touches two words; an address that no piece covers costs the same. Records of pieces are
- * never given back to the host allocator (they are recycled), so a look-up that races with a
- * release reads a record that may be stale but is always a record: whoever acts on it takes the
- * owner's lock and looks again.
+ * Pieces are multiples of 2 MiB, so the map is a two-level table with one entry for each 2 MiB of a
+ * 49-bit address space. A look-up takes no lock and touches two words. Records of pieces are
+ * recycled and never freed, so a look-up that races with a release reads a record that may be
+ * stale: whoever acts on it takes the owner's lock and looks again.
  */
 #ifndef GS_CORE_GPU_MAP_H
 #define GS_CORE_GPU_MAP_H

@@ -1,20 +1,9 @@
 /*
- * One context's device memory: regions of pieces, cut into blocks, and the way of a block from its
- * free to its next use.
+ * Memory of one context: regions of pieces, cut into blocks (core/pool/README.md).
  *
  *      take            retire               epoch's fence passed         no lease, no grace
  *   free ───► live ──► retired ────────────────────────────────► held ───────────────► free
  *                        │ (stream-ordered frees: free at once for the same stream)
- *
- * There is a region for small blocks, in units of 512 bytes, and one for large ones, in units of 64
- * KiB. It grows by a piece at a time, behind the last one or in a hole that an earlier piece left,
- * where the fewest bytes are missing: what is free beside it counts. Large blocks lie across pieces
- * as they come, and free neighbours merge across them; a small block stays within its piece. Blocks
- * are in address order, and found by best fit; a small block that becomes free goes to a quick list
- * of its exact size first and merges when an allocation finds nothing else; of the large ones the
- * last is kept apart.
- *
- * A context has one arena, and more for small blocks of threads that got into each other's way.
  *
  * Everything here is called with the arena's lock held unless it says otherwise. No driver call is
  * made under it but those that core/gpu/driver.h says to wait for no work.

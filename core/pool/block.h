@@ -27,8 +27,7 @@ enum gs_block_state {
 };
 
 struct gs_block {
-    struct gs_bin_entry entry; /* first; entry.size is the bytes covered. While it retires next is
-                                         the link of the list it is in */
+    struct gs_bin_entry entry; /* first; its size: the bytes covered; next: of any list, too */
     uint64_t base;
     size_t size;                    /* bytes the program asked for */
     uint64_t id;                    /* never reused; given when it becomes live */
@@ -76,10 +75,8 @@ struct gs_piece {
     struct gs_piece *after;       /* in a list of detached ones, or of spare records */
     uint64_t peer_access;         /* devices besides its own that have access, one bit each */
     bool mapped; /* false: it is being made, or was detached, and only its place is taken */
-    /* Its memory is away, or about to go or come (core/process/sleep.h): it stays where it is. */
-    bool asleep;
-    /* Others may have its memory, by other ways than handles of its blocks: it does not sleep. */
-    bool lent;
+    bool asleep; /* its memory is away, or about to go or come: it stays where it is */
+    bool lent;   /* others may have it by other ways than handles of blocks: it does not sleep */
     unsigned char device;   /* atomic: its number, also when it is no arena's any more */
     struct gs_fence freed;  /* of the last block in it that was free at once */
     struct gs_index *index; /* of the blocks that begin in it */
@@ -93,12 +90,9 @@ struct gs_region {
     size_t size;        /* 0: there is none yet */
     bool crosses;       /* a block may lie across pieces */
     bool short_of_room; /* more addresses were not to be had: what does not fit is the driver's */
-    unsigned
-        pieces; /* atomic: in its addresses, also those being made and those being given back */
+    unsigned pieces;    /* atomic: all that have addresses of it, also for a while */
     struct gs_piece *lowest, *highest;
-    /* Bytes of its addresses that those have: all up to the end of the highest, or there is a
-     * hole. */
-    size_t taken;
+    size_t taken;        /* bytes that those have: less than up to the highest's end is a hole */
     struct gs_bins free; /* blocks that are free for whoever comes first, by size */
 };
 

@@ -26,8 +26,7 @@ struct gs_arena_counts {
 #define GS_SUB(field, n) __atomic_store_n(&(field), (field) - (n), __ATOMIC_RELAXED)
 #define GS_COUNT(field)  GS_ADD(field, 1)
 
-/* Stream-ordered memory of one device, as asked for. What was live at most at a time is the sum of
- * what each arena had. */
+/* Stream-ordered memory of one device, as asked for. */
 struct gs_async_count {
     uint64_t high;          /* the most of that that was seen; atomic, as all of it */
     uint64_t reserved_high; /* core/api/mempool.c */

@@ -2,9 +2,6 @@
  * Who may have a block beyond its free, and memory beyond its last block: another process that
  * holds a lease of it, a device that has it registered. The arena knows neither of them. It asks
  * here, with its lock held; what answers waits for nobody, and takes locks of higher ranks alone.
- *
- * Asked is only of blocks that may be guarded: those that are exported, and any while something is
- * registered.
  */
 #ifndef GS_CORE_POOL_GUARD_H
 #define GS_CORE_POOL_GUARD_H

@@ -1,8 +1,7 @@
 /*
  * Stream order (core/pool/arena.h): what was freed on a stream is free for that stream at once.
  * Each stream has a small index of its own in which neighbours freed on it merge; the last block
- * freed stays apart, since the next allocation so often is the same again. The GPU is told nothing
- * of that, so it costs no event; what is free for all needs one.
+ * freed stays apart, since the next allocation so often is the same again. It costs no event.
  */
 #include "core/pool/arena.h"
 

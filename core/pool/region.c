@@ -1,7 +1,6 @@
 /*
- * Regions grow (core/pool/arena.h): where pieces go, how large they are, and how they become a free
- * block. They are made without the lock: their place is taken meanwhile, and so is what is free
- * beside it, which the block that they are made for is to have as well.
+ * Regions grow (core/pool/arena.h). Pieces are made without the lock: their place is taken meanwhile,
+ * and so is what is free beside it, which the block that they are made for is to have as well.
  */
 #include "core/pool/arena.h"
 

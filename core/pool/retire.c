@@ -1,11 +1,7 @@
 /*
- * The way of freed blocks back to free (core/pool/arena.h): epochs behind fences, stream lists,
- * guards.
- *
- * An epoch is closed when enough was freed into it or when an allocation misses. Its fence covers
- * all work submitted to the context before, and so all work submitted before each of its blocks'
- * frees. While a capture is open no fence can be recorded: the open epoch just grows. Before one
- * begins it is closed, and so comes back meanwhile.
+ * The way of freed blocks back to free (core/pool/arena.h): epochs behind fences, guards. While a
+ * capture is open no fence can be recorded: the open epoch just grows. Before one begins it is
+ * closed, and so comes back meanwhile.
  */
 #include "core/pool/arena.h"
 

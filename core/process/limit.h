@@ -1,11 +1,7 @@
 /*
- * What the arenas of this process take of each device's memory, and the most that they may
- * (the option pool.limit). It is asked where a piece is made, and nowhere else on the way of an
- * allocation. Chunks count until they are the driver's again: what is on its way there does.
- *
- * What the driver takes for itself or gives to the program beside the arenas is not bounded here:
- * contexts, code, graphs, arrays, managed memory, handles of cuMemCreate, pools of the program's
- * own.
+ * What the arenas of this process take of each device's memory, and the most that they may (the
+ * option pool.limit). Pieces count until they are the driver's again. What the driver takes for
+ * itself or gives to the program beside the arenas is not bounded.
  */
 #ifndef GS_CORE_PROCESS_LIMIT_H
 #define GS_CORE_PROCESS_LIMIT_H

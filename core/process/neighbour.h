@@ -1,12 +1,8 @@
 /*
- * Processes of one user that share a GPU: who runs out of memory asks the others to give back what
- * they only keep for later. How they speak is core/share/pressure.c's; here is who asks for how
- * much, and who gives how much, how often.
- *
- * A process can be asked once it has a trimmer, which puts its socket up, once it shares memory,
- * and soon after it opened some: what it keeps of others' is asked for as well. Nobody is waited
- * for longer than a bound, and a process that does not answer is not waited for again until it
- * does.
+ * Processes of one user that share a GPU ask each other for idle memory: who asks for how much, and
+ * who gives how much, how often. How they speak: core/share/pressure.c. A process can be asked once
+ * it has a trimmer, which puts its socket up, once it shares memory, and soon after it opened some:
+ * what it keeps of others' is asked for as well.
  */
 #ifndef GS_CORE_PROCESS_NEIGHBOUR_H
 #define GS_CORE_PROCESS_NEIGHBOUR_H

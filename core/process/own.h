@@ -12,11 +12,9 @@
  * address may be another's. What it refuses to unmap is neither shared nor put to sleep any more.
  * An export ends with the first of its pieces that goes, or that nobody here may reach any more.
  *
- * Handles get the type POSIX descriptor where the program asked for none (core/api/own.c): `added`.
- *
- * A process that has slept (core/process/sleep_own.c) has other memory than it made: the program's
- * number of a handle is not the driver's any more. A number that the driver then gives anew, though
- * the program has one like it, gets another.
+ * A process that has slept has other memory than it made: the program's number of a handle is not
+ * the driver's any more. A number that the driver then gives anew, though the program has one like
+ * it, gets another.
  */
 #ifndef GS_CORE_PROCESS_OWN_H
 #define GS_CORE_PROCESS_OWN_H

@@ -1,7 +1,4 @@
-/*
- * What a process has: how it is to behave, its contexts, and room on a full device. core/api/core.h
- * shows this to the hooks, beside allocating, freeing and sharing.
- */
+/* How a process is to behave, its contexts, and room on a full device. */
 #ifndef GS_CORE_PROCESS_PROCESS_H
 #define GS_CORE_PROCESS_PROCESS_H
 
@@ -134,12 +131,9 @@ void gs_core_mempool_set(struct gs_core *core, CUdevice device, CUmemoryPool poo
 uint64_t gs_core_mempool_going(struct gs_core *core, CUmemoryPool pool);
 void gs_core_mempool_stays(struct gs_core *core, CUmemoryPool pool, uint64_t devices);
 
-/*
- * A context is about to go: from here on its handle means a new context. Then either the driver
- * destroyed it (gs_core_context_gone gives its memory back; shared blocks are held) or it did
- * not (gs_core_context_stays). Both take NULL, which detach returns where nothing was allocated in
- * it.
- */
+/* A context is about to go: from here on its handle means a new context. Then either the driver
+ * destroyed it, or it stays. Both take NULL, which detach returns where nothing was allocated in
+ * it. */
 struct gs_context *gs_core_context_detach(struct gs_core *core, CUcontext handle);
 void gs_core_context_gone(struct gs_core *core, CUcontext handle, struct gs_context *context);
 void gs_core_context_stays(struct gs_core *core, CUcontext handle, struct gs_context *context);

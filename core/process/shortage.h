@@ -2,10 +2,6 @@
  * What is said when an allocation is refused for want of memory: what was asked for, where all
  * memory of the device is, and what would help. One report a second at most, as a line of log at
  * warning level and, where somebody takes it (struct gs_core_options), as a line of JSON.
- *
- *   shortage.c        who is asked, and when it is said
- *   shortage_text.c   for people
- *   shortage_json.c   for programs
  */
 #ifndef GS_CORE_PROCESS_SHORTAGE_H
 #define GS_CORE_PROCESS_SHORTAGE_H

@@ -1,28 +1,22 @@
 /*
- * Sleep and wake: the memory of the arenas, and the program's own, is taken off the GPU, and comes
- * back at the same addresses.
+ * Sleep and wake (core/process/README.md).
  *
  *            wait for all contexts       copy what is live        unmap, release
  *   awake ─────────────────────────► … ─────────────────────► … ───────────────► asleep
  *     ▲                                                                            │
  *     └──────── copy back ◄──────── map, give access ◄──────── all memory, or none ┘
  *
- * The program must not come near meanwhile: who calls this has closed the gate (shim/gate.h), and
- * opens it when the process is awake. Nothing is half done: whatever fails, the process is asleep
- * or awake afterwards, and can be woken, or put to sleep, again.
- *
- * What is free goes to the driver for good. A piece with something live is copied to the host and
- * gives its memory back; its region keeps the addresses. Some stays on the GPU, and is counted by
- * reason.
+ * Who calls this has closed the gate (shim/gate.h), and opens it when the process is awake. Nothing
+ * is half done: whatever fails, the process is asleep or awake afterwards, and can be woken, or put
+ * to sleep, again.
  *
  * Processes that share among themselves go in two steps, each step of all before the next one of
- * any:
+ * any, so that nobody's memory is mapped anywhere when it goes, and all of it is there when others
+ * map it:
  *
  *   awake ── let_go ──► here: asleep, its own memory on the GPU, ── sleep ──► asleep
  *     ▲                 nothing of theirs mapped                                │
  *     └──── wake ────── here ◄──────────────────── return ──────────────────────┘
- *
- * So nobody's memory is mapped anywhere when it goes, and all of it is there when others map it.
  */
 #ifndef GS_CORE_PROCESS_SLEEP_H
 #define GS_CORE_PROCESS_SLEEP_H
@@ -113,15 +107,14 @@ struct gs_sleep {
     struct gs_sleep_freeing freeing;
     unsigned discards;    /* a tag; 0: none */
     CUcontext registered; /* in which the store was registered with CUDA; NULL: it is not; */
-    size_t parts_there,
-        parts_registered;        /* so many of its parts are there, and so many are registered */
-    struct gs_sleep_watch watch; /* of the last of the calls */
-    bool ends;                   /* atomic: the program does */
-    bool is_here;                /* asleep, with its own memory on the GPU */
-    bool others_away;            /* what others share, some of it, is not mapped */
-    struct gs_asleep figures;    /* atomic */
-    size_t away[GS_DEVICES_MAX]; /* bytes, atomic; */
-    size_t pieces_away[GS_DEVICES_MAX]; /* of these, of the arenas' pieces */
+    size_t parts_there, parts_registered; /* and how many of its parts */
+    struct gs_sleep_watch watch;          /* of the last of the calls */
+    bool ends;                            /* atomic: the program does */
+    bool is_here;                         /* asleep, with its own memory on the GPU */
+    bool others_away;                     /* what others share, some of it, is not mapped */
+    struct gs_asleep figures;             /* atomic */
+    size_t away[GS_DEVICES_MAX];          /* bytes, atomic; */
+    size_t pieces_away[GS_DEVICES_MAX];   /* of these, of the arenas' pieces */
 };
 
 /* EALREADY; ENOTSUP, of this driver; ENOENT: nothing ever had the tag; EBUSY: a stream captures. */

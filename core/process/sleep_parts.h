@@ -1,8 +1,4 @@
-/*
- * The parts of sleep and wake (core/process/sleep.h): what goes (sleep_plan.c), its contents
- * (sleep_copy.c), and its way off the GPU and back (sleep_move.c). The gate is closed, one thread
- * is at it.
- */
+/* The parts of sleep and wake (core/process/sleep.h). The gate is closed, one thread is at it. */
 #ifndef GS_CORE_PROCESS_SLEEP_PARTS_H
 #define GS_CORE_PROCESS_SLEEP_PARTS_H
 

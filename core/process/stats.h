@@ -1,8 +1,6 @@
 /*
- * What the arenas of a device have done so far. Counted under the arenas' own locks, which are held
- * then anyway; read without any, so a reader sees each figure as it is at some moment.
- *
- * A call that takes a block which is there, or puts one where it waits for the GPU, takes a
+ * What the arenas of a device have done so far, counted under their locks and read without. A call
+ * that takes a block which is there, or puts one where it waits for the GPU, takes a
  * fraction of a microsecond and is counted, not timed: a clock would cost a good part of it. Timed
  * is every other one: an allocation that had to look further, a free that waited or gave memory
  * back.

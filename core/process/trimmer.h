@@ -1,9 +1,7 @@
 /*
- * Giving idle memory back in the background. A thread, started when a process first holds a good
- * deal, looks twice in each decay time: what was free all the time since the last look goes back
- * to the driver. When nothing changes any more it sleeps until memory is freed again. It also
- * answers other processes that find the GPU full (core/process/neighbour.h), and gives back what an
- * arena has beyond its target or its limit, a piece at a time.
+ * The background thread, started when a process first holds a good deal. Twice in each decay time
+ * it looks what was free all the time since the last look, which goes back to the driver. When
+ * nothing changes any more it sleeps until memory is freed again.
  */
 #ifndef GS_CORE_PROCESS_TRIMMER_H
 #define GS_CORE_PROCESS_TRIMMER_H
