@@ -120,16 +120,14 @@ bool gs_map_overlaps(const struct gs_map *map, uint64_t address, size_t size)
     return gs_map_next(map, address, size) != GS_MAP_NONE;
 }
 
-void gs_map_each(const struct gs_map *map, void (*visit)(uint64_t address, void *arg), void *arg)
+uint64_t gs_map_after(const struct gs_map *map, uint64_t address)
 {
     const uint64_t end = LEAF_COUNT * LEAF_ENTRIES;
-    const struct gs_span *last = NULL;
+    const struct gs_span *last = address == GS_MAP_NONE ? NULL : gs_map_find(map, address);
+    uint64_t page = address == GS_MAP_NONE ? 0 : (address >> GS_PAGE_SHIFT) + 1;
 
-    for (uint64_t page = next_page(map, 0, end); page < end; page = next_page(map, page + 1, end)) {
-        const struct gs_span *span = gs_map_find(map, page << GS_PAGE_SHIFT);
-
-        if (span && span != last)
-            visit(page << GS_PAGE_SHIFT, arg);
-        last = span;
-    }
+    while ((page = next_page(map, page, end)) < end &&
+           gs_map_find(map, page << GS_PAGE_SHIFT) == last)
+        page++;
+    return page < end ? page << GS_PAGE_SHIFT : GS_MAP_NONE;
 }

@@ -381,13 +381,6 @@ bool gs_own_enter(struct gs_own *own, const struct gs_own_found *found, struct g
 
 /* ---- The end --------------------------------------------------------------------------------- */
 
-static void free_mapping(uint64_t address, void *arg)
-{
-    struct gs_own *own = arg;
-
-    gs_own_unmapped(own, gs_own_unmapping(own, address, 1), true);
-}
-
 void gs_own_free(struct gs_own *own)
 {
     struct gs_own_export *export, *next_export;
@@ -400,7 +393,7 @@ void gs_own_free(struct gs_own *own)
         gs_share_strip_unref(export->strip);
         free(export);
     }
-    gs_map_each(&own->map, free_mapping, own);
+    gs_own_unmapped(own, gs_own_unmapping(own, 0, SIZE_MAX), true);
     HASH_ITER(hh, own->handles, handle, next) {
         HASH_DEL(own->handles, handle);
         free(handle);

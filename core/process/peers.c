@@ -79,37 +79,19 @@ gs_status gs_peers_admit_locked(struct gs_core *core, struct gs_piece *piece)
     return status;
 }
 
-struct admitting {
-    struct gs_core *core;
-    gs_status refused;
-};
-
 /* What is mapped at an address, a piece or an import. */
-static void admit_one(uint64_t address, void *arg)
+static gs_status admit(struct gs_core *core, uint64_t address)
 {
-    struct admitting *admitting = arg;
     struct gs_piece *piece;
-    gs_status status = gs_context_lock_piece(admitting->core, address, &piece);
+    gs_status status = gs_context_lock_piece(core, address, &piece);
 
-    if (status == GS_NOT_LIVE) {
-        status = gs_peers_admit_import(admitting->core, address);
-    } else if (status == GS_OK) {
-        status = gs_peers_admit_locked(admitting->core, piece);
-        gs_latch_release(&piece->arena->lock);
-    } else {
-        return; /* it has gone */
-    }
+    if (status == GS_NOT_LIVE)
+        return gs_peers_admit_import(core, address);
     if (status != GS_OK)
-        admitting->refused = status;
-}
-
-/* GS_OK, or what the driver refused to give. */
-static gs_status admit_all(struct gs_core *core)
-{
-    struct admitting admitting = {core, GS_OK};
-
-    gs_map_each(&core->map, admit_one, &admitting);
-    return admitting.refused;
+        return GS_OK; /* it has gone */
+    status = gs_peers_admit_locked(core, piece);
+    gs_latch_release(&piece->arena->lock);
+    return status;
 }
 
 static struct gs_lock letting = GS_LOCK_INITIALIZER(GS_RANK_PEERS);
@@ -118,12 +100,14 @@ static struct gs_lock letting = GS_LOCK_INITIALIZER(GS_RANK_PEERS);
 static gs_status let_in(struct gs_core *core, CUdevice device, CUdevice peer)
 {
     const uint64_t bit = UINT64_C(1) << peer;
-    uint64_t *devices = &core->peers.let_in[device];
+    uint64_t *devices = &core->peers.let_in[device], at = GS_MAP_NONE;
     gs_status status = GS_OK;
     GS_HOLDING(&letting);
 
-    if (!(__atomic_fetch_or(devices, bit, __ATOMIC_SEQ_CST) & bit))
-        status = admit_all(core);
+    if (__atomic_fetch_or(devices, bit, __ATOMIC_SEQ_CST) & bit)
+        return GS_OK;
+    while (status == GS_OK && (at = gs_map_after(&core->map, at)) != GS_MAP_NONE)
+        status = admit(core, at);
     if (status != GS_OK)
         __atomic_fetch_and(devices, ~bit, __ATOMIC_SEQ_CST);
     return status;

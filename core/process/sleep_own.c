@@ -85,12 +85,10 @@ static bool add_handles_locked(struct gs_core *core, const struct contexts *cont
     return added;
 }
 
-/* Called for each mapping: that of a handle that goes is one of its places. Through the first that
- * is all of it and may be written, it is copied. */
-static void add_mapping_locked(uint64_t address, void *arg)
+/* A mapping of a handle that goes is one of its places. Through the first that is all of it and may
+ * be written, it is copied. */
+static void add_mapping_locked(struct gs_core *core, const struct gs_own_mapping *mapping)
 {
-    struct gs_core *core = arg;
-    const struct gs_own_mapping *mapping = gs_own_mapping_locked(own_of(core), address);
     const struct gs_own_handle *handle = mapping->handle;
     struct gs_away *away;
 
@@ -134,6 +132,7 @@ bool gs_sleep_plan_own(struct gs_core *core)
 {
     struct gs_own *own = own_of(core);
     struct contexts contexts;
+    uint64_t at = GS_MAP_NONE;
     bool added;
 
     if (!own)
@@ -141,8 +140,8 @@ bool gs_sleep_plan_own(struct gs_core *core)
     contexts = find_contexts(core);
     gs_lock_take(&own->lock);
     added = add_handles_locked(core, &contexts);
-    if (added)
-        gs_map_each(&own->map, add_mapping_locked, core);
+    while (added && (at = gs_map_after(&own->map, at)) != GS_MAP_NONE)
+        add_mapping_locked(core, gs_own_mapping_locked(own, at));
     gs_lock_release(&own->lock);
     if (added)
         keep_some(core);
