@@ -116,13 +116,15 @@ void gs_core_destroy(struct gs_core *core)
 {
     struct gs_context *context;
     struct gs_arena *arena;
-    CUcontext handle, popped;
+    CUcontext handle;
 
     gs_single_drain(&core->single, "the library ends");
     gs_trimmer_stop(core);
     for (context = core->contexts; context; context = context->next) {
-        if (context->arenas[0]->dead ||
-            core->driver.ctx_push_current(context->handle) != CUDA_SUCCESS)
+        if (context->arenas[0]->dead)
+            continue;
+        GS_ENTER(entered, &core->driver, context->handle);
+        if (entered.result)
             continue;
         core->driver.ctx_synchronize();
         for (unsigned at = 0; (arena = gs_context_next_arena(context, &at));) {
@@ -130,7 +132,6 @@ void gs_core_destroy(struct gs_core *core)
             gs_arena_collect_locked(arena);
             gs_fence_pool_destroy(&arena->events);
         }
-        core->driver.ctx_pop_current(&popped);
     }
     while (gs_context_next(core, NULL, &handle))
         gs_core_context_gone(core, handle, gs_core_context_detach(core, handle));

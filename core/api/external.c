@@ -33,9 +33,8 @@ gs_status gs_core_attach(struct gs_core *core, const struct gs_external_memory *
                          CUdevice device, uint64_t owner, CUdeviceptr *ret_address,
                          CUcontext *ret_context)
 {
-    CUcontext primary, popped;
+    CUcontext primary;
     CUdevice current;
-    gs_status status;
     bool turn;
 
     if (core->driver.ctx_get_device(&current) == CUDA_SUCCESS && current == device)
@@ -44,11 +43,11 @@ gs_status gs_core_attach(struct gs_core *core, const struct gs_external_memory *
     primary = gs_is_device(device) ? gs_core_primary(core, device) : NULL;
     if (turn)
         gs_core_primary_turn_end(core, device);
-    if (!primary || core->driver.ctx_push_current(primary) != CUDA_SUCCESS)
+    if (!primary)
         return GS_NO_CONTEXT;
-    status = attach_here(core, memory, owner, ret_address, ret_context);
-    core->driver.ctx_pop_current(&popped);
-    return status;
+    GS_ENTER(entered, &core->driver, primary);
+    return entered.result ? GS_NO_CONTEXT
+                          : attach_here(core, memory, owner, ret_address, ret_context);
 }
 
 uint64_t gs_core_settle_ns(const struct gs_core *core)

@@ -7,15 +7,13 @@ static gs_status synchronise(struct gs_core *core, CUcontext context)
 {
     const struct gs_driver *driver = &core->driver;
     unsigned flags = 0;
-    CUcontext popped;
-    CUresult result = driver->ctx_push_current(context);
+    GS_ENTER(entered, driver, context);
+    CUresult result = entered.result;
 
-    if (result != CUDA_SUCCESS)
-        return result;
-    result = driver->ctx_get_flags(&flags);
+    if (result == CUDA_SUCCESS)
+        result = driver->ctx_get_flags(&flags);
     if (result == CUDA_SUCCESS && !(flags & CU_CTX_SYNC_MEMOPS))
         result = driver->ctx_set_flags(flags | CU_CTX_SYNC_MEMOPS);
-    driver->ctx_pop_current(&popped);
     return result;
 }
 

@@ -211,18 +211,17 @@ int gs_core_pin_dmabuf(struct gs_core *core, uint64_t live, uint64_t base, size_
     const uint64_t to = (base + size + DMABUF_PAGE - 1) & ~(DMABUF_PAGE - 1);
     const struct gs_driver *driver = &core->driver;
     struct gs_block_info info;
-    CUcontext popped;
-    int fd = -1;
+    int fd;
 
-    if (!driver->mem_get_range_handle || gs_core_find(core, live, &info) != GS_OK ||
-        !info.context || driver->ctx_push_current(info.context) != CUDA_SUCCESS)
+    if (!driver->mem_get_range_handle || gs_core_find(core, live, &info) != GS_OK || !info.context)
         return -1;
-    if (driver->mem_get_range_handle(&fd, from, to - from, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD,
-                                     0) != CUDA_SUCCESS)
-        fd = -1;
-    driver->ctx_pop_current(&popped);
     *ret_offset = base - from;
-    return fd;
+    GS_ENTER(entered, driver, info.context);
+    return !entered.result && driver->mem_get_range_handle(&fd, from, to - from,
+                                                           CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD,
+                                                           0) == CUDA_SUCCESS
+               ? fd
+               : -1;
 }
 
 void gs_core_pin_apart(struct gs_core *core)

@@ -143,18 +143,14 @@ static gs_status register_and_end(struct gs_fences *fences)
 gs_status gs_fences_synchronize(struct gs_fences *fences, CUcontext context)
 {
     GS_UNCANCELLED; /* or begins of captures would wait for good */
-    const struct gs_driver *driver = fences->driver;
-    gs_status status = driver->ctx_push_current(context);
-    CUcontext popped;
+    GS_ENTER(entered, fences->driver, context);
+    gs_status status = entered.result;
 
     if (status != GS_OK)
         return status;
-    if (gs_fences_wait_begins(fences)) {
-        status = (gs_status)driver->ctx_synchronize();
-        gs_fences_wait_ends(fences);
-    } else {
-        status = register_and_end(fences);
-    }
-    driver->ctx_pop_current(&popped);
+    if (!gs_fences_wait_begins(fences))
+        return register_and_end(fences);
+    status = (gs_status)fences->driver->ctx_synchronize();
+    gs_fences_wait_ends(fences);
     return status;
 }

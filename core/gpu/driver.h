@@ -132,4 +132,26 @@ struct gs_driver {
 #undef GS_OP_FIELD
 };
 
+struct gs_entered {
+    const struct gs_driver *driver;
+    CUresult result;
+};
+
+static inline struct gs_entered gs_enter(const struct gs_driver *driver, CUcontext context)
+{
+    return (struct gs_entered){driver, driver->ctx_push_current(context)};
+}
+
+static inline void gs_leave(const struct gs_entered *entered)
+{
+    CUcontext popped;
+
+    if (entered->result == CUDA_SUCCESS)
+        entered->driver->ctx_pop_current(&popped);
+}
+
+/* The context is current until the block ends, unless `name`.result is an error. */
+#define GS_ENTER(name, driver, context) \
+    __attribute__((cleanup(gs_leave))) const struct gs_entered name = gs_enter(driver, context)
+
 #endif

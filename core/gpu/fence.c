@@ -245,17 +245,15 @@ __attribute__((always_inline)) static inline void event_give(struct gs_fence_lin
 static gs_status record_in_stream(const struct gs_fence_line *line, CUevent event)
 {
     const struct gs_driver *driver = line->fences->driver;
-    CUcontext popped;
     gs_status status;
     CUstream stream;
 
     if (!stream_of_key(line->stream_key, &stream))
         return GS_NOT_OFFERED;
-    status = driver->ctx_push_current(line->context);
-    if (status != GS_OK)
-        return status;
+    GS_ENTER(entered, driver, line->context);
+    if (entered.result)
+        return entered.result;
     status = (gs_status)driver->event_record(event, stream);
-    driver->ctx_pop_current(&popped);
     return status == (gs_status)CUDA_ERROR_INVALID_HANDLE ? GS_NOT_OFFERED : status;
 }
 

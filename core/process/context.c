@@ -533,29 +533,22 @@ bool gs_context_device(struct gs_core *core, CUcontext handle, CUdevice *ret_dev
 {
     const struct gs_driver *driver = &core->driver;
     CUcontext current = NULL;
-    bool known;
 
     if (driver->ctx_get_current(&current) == CUDA_SUCCESS && current == handle)
         return driver->ctx_get_device(ret_device) == CUDA_SUCCESS;
-    if (driver->ctx_push_current(handle) != CUDA_SUCCESS)
-        return false;
-    known = driver->ctx_get_device(ret_device) == CUDA_SUCCESS;
-    driver->ctx_pop_current(&current);
-    return known;
+    GS_ENTER(entered, driver, handle);
+    return !entered.result && driver->ctx_get_device(ret_device) == CUDA_SUCCESS;
 }
 
 bool gs_context_mem_info(struct gs_core *core, CUcontext handle, size_t *ret_free,
                          size_t *ret_total)
 {
     const struct gs_driver *driver = &core->driver;
-    CUcontext popped;
-    bool told;
 
-    if (!handle || !driver->mem_get_info || driver->ctx_push_current(handle) != CUDA_SUCCESS)
+    if (!handle || !driver->mem_get_info)
         return false;
-    told = driver->mem_get_info(ret_free, ret_total) == CUDA_SUCCESS;
-    driver->ctx_pop_current(&popped);
-    return told;
+    GS_ENTER(entered, driver, handle);
+    return !entered.result && driver->mem_get_info(ret_free, ret_total) == CUDA_SUCCESS;
 }
 
 bool gs_core_context_exists(struct gs_core *core, CUcontext handle)

@@ -151,7 +151,7 @@ struct request {
     CUcontext context;
     unsigned tag;
     size_t size;
-    struct gs_patience patience; /* from wait_for_block on */
+    struct gs_patience patience; /* from wait_for_block on; began_ns 0: nothing is waited for */
     CUdeviceptr *ret_address;
 };
 
@@ -205,24 +205,20 @@ static gs_status take_any(struct request *r)
 }
 
 /*
- * Once all arenas of the device have taken back what has come back, or comes back by `patience`.
+ * Once all arenas of the device have taken back what has come back, or does while it is waited for.
  * What of it fits is not given to the driver first, which takes its time to clear it, and cannot
  * have it before a process that ended has let go of it (100 ms on an H200, where its exit is seen
  * after 60).
  */
-static gs_status take_returned(struct request *r, const struct gs_patience *patience)
+static gs_status take_what_came_back(struct request *r)
 {
+    const struct gs_patience *patience = r->patience.began_ns ? &r->patience : NULL;
     struct gs_arena *arena = NULL;
 
     end_limbo(r->core, r->device, patience != NULL);
     while ((arena = gs_next_locked(r->core, r->device, arena, true)))
         collect_locked(r->core, arena, patience);
     return take_free(r);
-}
-
-static gs_status take_what_came_back(struct request *r)
-{
-    return take_returned(r, NULL);
 }
 
 /* What other threads give back, or had aside for a growth that failed as this one's did. */
@@ -309,7 +305,7 @@ static gs_status wait_in_turn(struct request *r)
 static gs_status wait_for_all(struct request *r)
 {
     gs_share_await_given_back(r->core->share, r->device->uuid, GS_RETURNED_NS);
-    return take_returned(r, &r->patience);
+    return take_what_came_back(r);
 }
 
 static gs_status trim_waiting(struct request *r)

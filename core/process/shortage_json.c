@@ -57,15 +57,12 @@ static void add_own(struct gs_text *json, const struct gs_shortage *shortage)
 {
     const struct gs_stats *stats = &shortage->stats;
 
-    gs_text_add(json, ",\"process\":{\"reserved_bytes\":%zu", stats->reserved);
-    add_number(json, "live_bytes", true, stats->live);
-    add_number(json, "cached_bytes", true, stats->cached);
-    add_number(json, "retired_bytes", true, stats->retired);
-    add_number(json, "ordered_bytes", true, stats->ordered);
-    add_number(json, "limbo_bytes", true, stats->limbo);
-    add_number(json, "going_bytes", true, shortage->going);
-    add_number(json, "largest_free_bytes", true, shortage->largest);
-    gs_text_add(json, "}");
+    gs_text_add(json,
+                ",\"process\":{\"reserved_bytes\":%zu,\"live_bytes\":%zu,\"cached_bytes\":%zu,"
+                "\"retired_bytes\":%zu,\"ordered_bytes\":%zu,\"limbo_bytes\":%zu,"
+                "\"going_bytes\":%zu,\"largest_free_bytes\":%zu}",
+                stats->reserved, stats->live, stats->cached, stats->retired, stats->ordered,
+                stats->limbo, shortage->going, shortage->largest);
 }
 
 static void add_holders(struct gs_text *json, const struct gs_share_held *held)

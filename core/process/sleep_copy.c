@@ -27,20 +27,17 @@ static void register_part(struct gs_core *core, CUcontext context, size_t part)
     struct gs_sleep *sleep = &core->sleep;
     const struct gs_driver *driver = &core->driver;
     const size_t at = part * GS_SLEEP_PART, left = sleep->store.window_size - at;
-    CUcontext popped;
 
     if (part > sleep->parts_registered || !driver->mem_host_register ||
         !driver->mem_host_unregister)
         return;
     if (!sleep->registered)
         sleep->registered = context;
-    if (driver->ctx_push_current(sleep->registered) != CUDA_SUCCESS)
-        return;
-    if (driver->mem_host_register(sleep->store.window + at,
-                                  left < GS_SLEEP_PART ? left : GS_SLEEP_PART,
-                                  CU_MEMHOSTREGISTER_PORTABLE) == CUDA_SUCCESS)
+    GS_ENTER(entered, driver, sleep->registered);
+    if (!entered.result && driver->mem_host_register(sleep->store.window + at,
+                                                     left < GS_SLEEP_PART ? left : GS_SLEEP_PART,
+                                                     CU_MEMHOSTREGISTER_PORTABLE) == CUDA_SUCCESS)
         sleep->parts_registered++;
-    driver->ctx_pop_current(&popped);
 }
 
 /* The store as far as the end of a part of its window. */
@@ -142,15 +139,14 @@ bool gs_sleep_copy(struct gs_core *core, bool out, struct gs_sleep_why *why)
 
     while (done && away) {
         const CUcontext context = away->context;
-        gs_status status = driver->ctx_push_current(context);
-        CUcontext popped;
+        GS_ENTER(entered, driver, context);
+        gs_status status = entered.result;
 
         if (status != GS_OK)
             return refuse_copy(why, out, status);
         for (; done && away && away->context == context; away = away->next)
             done = copy_piece(core, away, out, why);
         status = await_copies(driver);
-        driver->ctx_pop_current(&popped);
         if (done && status != GS_OK)
             done = refuse_copy(why, out, status);
     }
@@ -162,13 +158,12 @@ bool gs_sleep_copy(struct gs_core *core, bool out, struct gs_sleep_why *why)
 static void unregister(struct gs_core *core)
 {
     struct gs_sleep *sleep = &core->sleep;
-    CUcontext popped;
 
-    if (sleep->registered && core->driver.ctx_push_current(sleep->registered) == CUDA_SUCCESS) {
-        while (sleep->parts_registered > 0)
+    if (sleep->registered) {
+        GS_ENTER(entered, &core->driver, sleep->registered);
+        while (!entered.result && sleep->parts_registered > 0)
             core->driver.mem_host_unregister(sleep->store.window +
                                              --sleep->parts_registered * GS_SLEEP_PART);
-        core->driver.ctx_pop_current(&popped);
     }
     sleep->registered = NULL;
     sleep->parts_there = sleep->parts_registered = 0;

@@ -39,11 +39,11 @@ static void lower_stack(struct gs_core *core, struct gs_context *context, CUcont
 {
     const struct gs_driver *driver = &core->driver;
     struct gs_low_stack *stack = &context->stack;
-    gs_status status = driver->ctx_push_current(handle);
-    CUcontext popped;
+    GS_ENTER(entered, driver, handle);
+    gs_status status;
     size_t before, after;
 
-    if (status != GS_OK)
+    if (entered.result)
         return;
     before = free_here(driver);
     status = driver->ctx_get_limit(&stack->limit, CU_LIMIT_STACK_SIZE);
@@ -55,24 +55,20 @@ static void lower_stack(struct gs_core *core, struct gs_context *context, CUcont
         stack->freed = before && after > before ? after - before : 0;
         __atomic_add_fetch(&core->sleep.away[context->ordinal], stack->freed, __ATOMIC_RELAXED);
     }
-    driver->ctx_pop_current(&popped);
 }
 
 static gs_status raise_stack(struct gs_core *core, struct gs_context *context, CUcontext handle)
 {
-    const struct gs_driver *driver = &core->driver;
     struct gs_low_stack *stack = &context->stack;
-    gs_status status = driver->ctx_push_current(handle);
-    CUcontext popped;
+    GS_ENTER(entered, &core->driver, handle);
+    gs_status status = entered.result;
 
-    if (status != GS_OK)
-        return status;
-    status = driver->ctx_set_limit(CU_LIMIT_STACK_SIZE, stack->limit);
+    if (status == GS_OK)
+        status = core->driver.ctx_set_limit(CU_LIMIT_STACK_SIZE, stack->limit);
     if (status == GS_OK) {
         stack->low = false;
         __atomic_sub_fetch(&core->sleep.away[context->ordinal], stack->freed, __ATOMIC_RELAXED);
     }
-    driver->ctx_pop_current(&popped);
     return status;
 }
 

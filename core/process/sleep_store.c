@@ -33,11 +33,14 @@
 /* ---- How much there is ----------------------------------------------------------------------- */
 
 /* A file of the kernel's, to be freed; "" or NULL: there is none. */
-static char *read_text(const char *path)
+static char *read_text(const char *folder, const char *name)
 {
     struct stat info;
-    char *text = calloc(1, TEXT);
-    const int fd = text ? gs_regular_open(AT_FDCWD, path, 0, &info) : -1;
+    char path[512], *text = calloc(1, TEXT);
+    int fd;
+
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    fd = text ? gs_regular_open(AT_FDCWD, path, 0, &info) : -1;
 
     if (fd >= 0) {
         gs_regular_read(fd, text, TEXT - 1, 0);
@@ -58,10 +61,10 @@ static char *next_line(char **text)
 }
 
 /* The number behind a word in a file, or its first one (word ""); false: there is none. */
-static bool read_number(const char *path, const char *word, size_t *ret)
+static bool read_number(const char *folder, const char *name, const char *word, size_t *ret)
 {
     const size_t length = strlen(word);
-    char *all = read_text(path), *text = all, *line, *end;
+    char *all = read_text(folder, name), *text = all, *line, *end;
     bool found = false;
 
     while (!found && text && (line = next_line(&text))) {
@@ -88,17 +91,11 @@ static size_t less(size_t a, size_t b)
 static size_t left_in(const char *folder, const char *limit_name, const char *used_name,
                       const char *cache_word)
 {
-    char path[512];
     size_t limit, used, cache = 0;
 
-    snprintf(path, sizeof path, "%s/%s", folder, limit_name);
-    if (!read_number(path, "", &limit))
+    if (!read_number(folder, limit_name, "", &limit) || !read_number(folder, used_name, "", &used))
         return SIZE_MAX;
-    snprintf(path, sizeof path, "%s/%s", folder, used_name);
-    if (!read_number(path, "", &used))
-        return SIZE_MAX;
-    snprintf(path, sizeof path, "%s/memory.stat", folder);
-    read_number(path, cache_word, &cache);
+    read_number(folder, "memory.stat", cache_word, &cache);
     used -= less(cache, used);
     return limit > used ? limit - used : 0;
 }
@@ -133,7 +130,7 @@ static size_t left_in_groups(const char *root, char *group, bool second)
 
 static size_t left_by_groups(void)
 {
-    char *all = read_text("/proc/self/cgroup"), *text = all, *line;
+    char *all = read_text("/proc/self", "cgroup"), *text = all, *line;
     size_t left = SIZE_MAX;
 
     while (text && (line = next_line(&text))) {
@@ -157,7 +154,7 @@ static size_t host_memory_left(void)
 {
     size_t kib = SIZE_MAX / 1024;
 
-    read_number("/proc/meminfo", "MemAvailable:", &kib);
+    read_number("/proc", "meminfo", "MemAvailable:", &kib);
     return less(kib * 1024, left_by_groups());
 }
 
