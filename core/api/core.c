@@ -19,21 +19,23 @@ static bool import_in_use(void *arg, uint64_t base, size_t size, bool going)
 
 static bool asked(void *arg, enum gs_question question, unsigned device, union gs_told *told)
 {
+    struct gs_core *core = arg;
+
     switch (question) {
     case GS_ASKED_MEMORY:
-        return gs_trimmer_asked(arg);
+        return core->options.neighbours && gs_trimmer_wake(core);
     case GS_ASKED_FIGURES:
-        return gs_stats_tell(arg, device, &told->figures);
+        return gs_stats_tell(core, device, &told->figures);
     case GS_ASKED_TO_SET:
-        gs_settings_set(arg, &told->setting);
+        gs_settings_set(core, &told->setting);
         return true;
     case GS_ASKED_TO_SLEEP:
-        return gs_core_asked_to_sleep(arg, &told->sleep);
+        return gs_core_asked_to_sleep(core, &told->sleep);
     case GS_ASKED_LEFT:
-        told->left = gs_limit_left(arg, (CUdevice)device);
+        told->left = gs_limit_left(core, (CUdevice)device);
         return true;
     case GS_ASKED_CONTEXTS:
-        gs_contexts_alive(arg, &told->contexts);
+        gs_contexts_alive(core, &told->contexts);
         return true;
     }
     return false;

@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "core/process/context.h"
-#include "core/process/neighbour.h"
 
 /* Of the pieces that a block lies across. NULL: no host memory. */
 static struct gs_share_strip *strip_of(const struct gs_block *block)
@@ -173,7 +172,8 @@ gs_status gs_core_open(struct gs_core *core, const unsigned char ipc_handle[GS_I
                                              : "no context of a GPU that takes part is current");
     if (status != GS_OK)
         return status;
-    gs_neighbour_join_soon(core);
+    if (core->options.neighbours) /* soon others can ask, and the open does not wait for that */
+        gs_share_serve_soon(core->share);
     status = gs_share_open(core->share, ipc_handle, context->handle, context->ordinal, ret_address);
     if (status != GS_OK)
         return status;

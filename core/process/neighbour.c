@@ -25,12 +25,6 @@ void gs_neighbour_join(struct gs_core *core)
         __atomic_store_n(&core->neighbour.joined, true, __ATOMIC_RELAXED);
 }
 
-void gs_neighbour_join_soon(struct gs_core *core)
-{
-    if (core->options.neighbours)
-        gs_share_serve_soon(core->share);
-}
-
 /*
  * A process that is asked again and again for what it needs itself gives at a rate that it can
  * bear; twice as seldom each time where it found the GPU full no more itself, so that nobody has

@@ -41,9 +41,6 @@ struct gs_neighbour {
 /* The trimmer begins, or the program puts itself to sleep: from now on others can ask. Costs a
  * socket the first time; where that cannot be had it may be tried again. */
 void gs_neighbour_join(struct gs_core *core);
-/* Memory of another process is about to be opened: soon others can ask, and the open does not wait
- * for that. */
-void gs_neighbour_join_soon(struct gs_core *core);
 /* The trimmer: gives what others ask for, as far as it is idle, and tells them. */
 void gs_neighbour_answer(struct gs_core *core);
 

@@ -24,8 +24,6 @@ void gs_growth_ends(struct gs_core *core);
 /* Waits for those that other threads are at, in calls of the driver, `limit_ns` at most; whether
  * there were any. */
 bool gs_growths_await(const struct gs_core *core, uint64_t limit_ns);
-/* When the driver last got a piece; 0: never. */
-uint64_t gs_released_ns(const struct gs_core *core);
 
 static inline bool gs_is_out(gs_status status)
 {

@@ -29,7 +29,7 @@ static const struct gs_device *find_device(struct gs_core *core, CUdevice ordina
  * in all; natively the call would have failed. */
 static bool await_cleared(struct gs_core *core)
 {
-    uint64_t released = gs_released_ns(core);
+    uint64_t released = __atomic_load_n(&core->releases.last_ns, __ATOMIC_SEQ_CST);
 
     if (!released || gs_now_ns() - released > CLEARED_NS)
         return false;

@@ -35,18 +35,6 @@ static void sleep_until(struct gs_trimmer *trimmer, int wakes, uint64_t until_ns
             until_ns < UINT64_MAX ? &time : NULL, NULL, 0);
 }
 
-/* Begins what may call the driver; false: the process exits. Ended by setting `busy` to false. */
-static bool begin(struct gs_trimmer *trimmer)
-{
-    __atomic_store_n(&trimmer->busy, true, __ATOMIC_SEQ_CST);
-    return !__atomic_load_n(&trimmer->ending, __ATOMIC_SEQ_CST);
-}
-
-static void end(struct gs_trimmer *trimmer)
-{
-    __atomic_store_n(&trimmer->busy, false, __ATOMIC_SEQ_CST);
-}
-
 /* One piece of at most so many bytes (0: none), or, in any case, of what is beyond the arena's
  * limit. It is a call of the driver's each, and who asks how much is free waits for it. */
 static struct gs_piece *detach_one_locked(struct gs_arena *arena, size_t most, size_t limit)
@@ -187,7 +175,8 @@ static void *run(void *arg)
     while (!gs_trimmer_is_ending(core)) {
         const int wakes = __atomic_load_n(&trimmer->wakes, __ATOMIC_SEQ_CST);
 
-        if (begin(trimmer)) {
+        __atomic_store_n(&trimmer->busy, true, __ATOMIC_SEQ_CST);
+        if (!gs_trimmer_is_ending(core)) {
             gs_neighbour_join(core); /* again where it could not be before */
             gs_neighbour_answer(core);
             gs_trimmer_surplus(core);
@@ -196,7 +185,7 @@ static void *run(void *arg)
                 look_ns = UINT64_MAX;
             }
         }
-        end(trimmer);
+        __atomic_store_n(&trimmer->busy, false, __ATOMIC_SEQ_CST);
         if (decay_of(core) != decay ||
             (look_ns == UINT64_MAX && !__atomic_load_n(&trimmer->idle, __ATOMIC_SEQ_CST))) {
             decay = decay_of(core);
@@ -253,24 +242,13 @@ bool gs_trimmer_is_there(const struct gs_core *core)
     return runs(core) && !gs_trimmer_is_ending(core);
 }
 
-static bool wake_if_there(struct gs_core *core)
-{
-    const bool there = gs_trimmer_is_there(core);
-
-    if (there)
-        wake(&core->trimmer);
-    return there;
-}
-
 bool gs_trimmer_wake(struct gs_core *core)
 {
     __atomic_store_n(&core->trimmer.surplus, true, __ATOMIC_SEQ_CST);
-    return wake_if_there(core);
-}
-
-bool gs_trimmer_asked(struct gs_core *core)
-{
-    return core->options.neighbours && wake_if_there(core);
+    if (!gs_trimmer_is_there(core))
+        return false;
+    wake(&core->trimmer);
+    return true;
 }
 
 bool gs_trimmer_is_this(const struct gs_core *core)

@@ -31,14 +31,11 @@ void gs_trimmer_activity(void *core);
 bool gs_trimmer_is_there(const struct gs_core *core);
 /* The process exits, or its core ends: no driver call is begun. */
 bool gs_trimmer_is_ending(const struct gs_core *core);
-/* An arena has more than its target or its limit: wakes the thread for it; false: it is not there.
- * Any lock may be held. */
+/* An arena has more than its target or its limit, or other processes ask for memory: wakes the
+ * thread for it; false: it is not there. Any lock may be held. */
 bool gs_trimmer_wake(struct gs_core *core);
 /* The thread: that goes, where there is any. */
 void gs_trimmer_surplus(struct gs_core *core);
-/* Other processes ask for memory: wakes the thread for neighbour.h; false: it is not there, or is
- * not to give any. */
-bool gs_trimmer_asked(struct gs_core *core);
 /* Whether the caller is the thread. */
 bool gs_trimmer_is_this(const struct gs_core *core);
 /* Ends the thread and waits for it. */

@@ -158,11 +158,6 @@ bool gs_growths_await(const struct gs_core *core, uint64_t limit_ns)
            await(&core->releases.growths_ended, load(&core->releases.growths_begun), limit_ns);
 }
 
-uint64_t gs_released_ns(const struct gs_core *core)
-{
-    return load(&core->releases.last_ns);
-}
-
 uint64_t gs_core_begin_count(const struct gs_core *core)
 {
     uint64_t begun = load(&core->releases.begun);
