@@ -29,13 +29,11 @@ static struct gs_stream_list *list_find_locked(struct gs_arena_order *order, uin
 static struct gs_stream_list *list_make_locked(struct gs_arena_order *order, uint64_t key)
 {
     struct gs_stream_list **bucket = bucket_of_locked(order, key);
-    struct gs_stream_list *stream = malloc(sizeof *stream);
+    struct gs_stream_list *stream = calloc(1, sizeof *stream);
 
     if (!stream)
         return NULL;
     stream->key = key;
-    stream->last_freed = NULL;
-    stream->bytes = 0;
     gs_bins_init(&stream->small, GS_UNIT_SHIFT);
     gs_bins_init(&stream->large, GS_LARGE_SHIFT);
     stream->next = *bucket;
@@ -122,11 +120,6 @@ void gs_arena_retire_stream_locked(struct gs_arena *arena, struct gs_block *bloc
         holds_much_locked(arena, stream);
 }
 
-static bool fits_tighter_locked(struct gs_arena *arena, bool small, size_t need, size_t than)
-{
-    return than > need && gs_bins_find(&gs_arena_region_locked(arena, small)->free, need, than - 1);
-}
-
 /* In the stream's bins: best fit, unless what is free for all fits better. Cutting what the stream
  * has instead takes half as much again of the GPU (tests/bench/latency mixed --async). */
 static struct gs_block *take_binned_locked(struct gs_arena *arena, struct gs_stream_list *stream,
@@ -134,7 +127,8 @@ static struct gs_block *take_binned_locked(struct gs_arena *arena, struct gs_str
 {
     struct gs_bin_entry *entry = gs_arena_find_locked(arena, bins_of(stream, small), need);
 
-    if (!entry || fits_tighter_locked(arena, small, need, entry->size))
+    if (!entry || (entry->size > need && gs_bins_find(&gs_arena_region_locked(arena, small)->free,
+                                                      need, entry->size - 1)))
         return NULL;
     return gs_block_take_out_locked(arena, entry, need);
 }

@@ -62,16 +62,12 @@ static bool gap_below_locked(const struct gs_region *region, struct gs_piece *un
     return measure(ret, need);
 }
 
-static bool has_hole_locked(const struct gs_region *region)
-{
-    return region->highest && gs_piece_end(region->highest) - region->base > region->taken;
-}
-
 /* Where the fewest bytes are missing, and lowest of those: of small blocks it is the same anywhere.
  * There may be tens of thousands of pieces. */
 static bool choose_locked(const struct gs_region *region, size_t need, struct gap *ret)
 {
-    bool any = false, holes = has_hole_locked(region);
+    bool any = false,
+         holes = region->highest && gs_piece_end(region->highest) - region->base > region->taken;
     struct gs_piece *under = holes ? NULL : region->highest, *over = holes ? region->lowest : NULL;
     struct gap gap;
 

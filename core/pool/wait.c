@@ -18,13 +18,6 @@ bool gs_arena_touched_locked(struct gs_arena *arena)
     return gs_fence_query(&arena->events, &arena->order.freed) != GS_OK || touched;
 }
 
-static void gave_up_locked(struct gs_arena *arena, const struct gs_fence *fence)
-{
-    arena->epochs.stalled = *fence;
-    arena->epochs.stalled_most = arena->reserved + arena->reserved / STALLED_MORE;
-    GS_COUNT(arena->counts.late);
-}
-
 /* When it ends for something that is worth `wait_ns`. */
 static uint64_t ends_ns(const struct gs_patience *patience, uint64_t wait_ns)
 {
@@ -46,8 +39,11 @@ static bool wait_locked(struct gs_arena *arena, struct gs_fence fence,
     GS_ADD(arena->counts.wait_ns, gs_now_ns() - began);
     if (gs_fence_passed(&fence))
         return true;
-    if (!patience->lightly)
-        gave_up_locked(arena, &fence);
+    if (patience->lightly)
+        return false;
+    arena->epochs.stalled = fence;
+    arena->epochs.stalled_most = arena->reserved + arena->reserved / STALLED_MORE;
+    GS_COUNT(arena->counts.late);
     return false;
 }
 

@@ -50,17 +50,12 @@ void gs_context_handles_changed(struct gs_core *core)
     __atomic_store_n(&core->generation, next, __ATOMIC_RELEASE);
 }
 
-/* Of which a context's arena is. */
-static unsigned tag_of(unsigned arena)
-{
-    return arena < GS_THREAD_ARENAS ? 0 : arena - GS_THREAD_ARENAS + 1;
-}
-
 /* That of a context; NULL: no host memory. The contexts' lock is held. */
 static struct gs_arena *arena_new_locked(struct gs_core *core, const struct gs_context *context,
                                          unsigned i)
 {
-    struct gs_arena *arena = gs_arena_new(&core->shared, context->device, i == 0, tag_of(i));
+    const unsigned tag = i < GS_THREAD_ARENAS ? 0 : i - GS_THREAD_ARENAS + 1;
+    struct gs_arena *arena = gs_arena_new(&core->shared, context->device, i == 0, tag);
 
     gs_lock_assert_held(&core->lock);
     if (!arena)
@@ -173,12 +168,6 @@ static struct gs_context *context_await_locked(struct gs_core *core, CUcontext h
     return gs_context_find_locked(core, handle);
 }
 
-/* Whether the first export is to find one there. */
-static bool keeps_warm_up(const struct gs_core *core)
-{
-    return core->options.share.enable && core->options.share.export_ahead;
-}
-
 /* Called with the contexts' lock held. Where this process could share nothing the driver's own
  * memory is better, which the driver's IPC shares: nobody else can switch that off. */
 static bool stays_native_locked(struct gs_core *core)
@@ -204,12 +193,15 @@ static bool stays_native_locked(struct gs_core *core)
 /* Called with the contexts' lock held. */
 static void probe_locked(struct gs_core *core, CUdevice ordinal)
 {
+    const struct gs_share_options *share = &core->options.share;
+
     gs_lock_assert_held(&core->lock);
     if (core->device[ordinal].mode != GS_MODE_UNKNOWN)
         return;
-    gs_device_probe(&core->driver, &core->options.log, ordinal, keeps_warm_up(core),
-                    stays_native_locked(core), &core->device[ordinal]);
-    if (core->options.share.cluster && core->options.share.broker)
+    gs_device_probe(&core->driver, &core->options.log, ordinal,
+                    share->enable && share->export_ahead, stays_native_locked(core),
+                    &core->device[ordinal]);
+    if (share->cluster && share->broker)
         gs_device_reach(&core->driver, &core->options.log, &core->device[ordinal]);
 }
 
@@ -318,27 +310,24 @@ void gs_core_context_made(struct gs_core *core, CUcontext handle)
         gs_single_context(&core->single, handle);
 }
 
-static inline gs_status current_handle(const struct gs_core *core, CUcontext *ret_handle)
+static inline gs_status current(struct gs_core *core, bool probe, struct gs_context **ret_context)
 {
-    gs_status status = core->driver.ctx_get_current(ret_handle);
+    CUcontext handle = NULL;
+    gs_status status = core->driver.ctx_get_current(&handle);
 
-    return status == GS_OK && !*ret_handle ? GS_NO_CONTEXT : status;
+    if (status != GS_OK)
+        return status;
+    return handle ? of_handle(core, handle, probe, ret_context) : GS_NO_CONTEXT;
 }
 
 gs_status gs_context_current(struct gs_core *core, struct gs_context **ret_context)
 {
-    CUcontext handle = NULL;
-    gs_status status = current_handle(core, &handle);
-
-    return status == GS_OK ? of_handle(core, handle, true, ret_context) : status;
+    return current(core, true, ret_context);
 }
 
 gs_status gs_context_current_unprobed(struct gs_core *core, struct gs_context **ret_context)
 {
-    CUcontext handle = NULL;
-    gs_status status = current_handle(core, &handle);
-
-    return status == GS_OK ? of_handle(core, handle, false, ret_context) : status;
+    return current(core, false, ret_context);
 }
 
 /* A default stream, of the context that was just found. */

@@ -80,14 +80,6 @@ static size_t minus(size_t from, size_t what)
     return from > what ? from - what : 0;
 }
 
-static void count_outside(struct gs_shortage *shortage)
-{
-    size_t left = minus(shortage->total, shortage->free);
-
-    left = minus(left, shortage->stats.reserved + shortage->going);
-    shortage->outside = minus(left, (size_t)shortage->others.reserved);
-}
-
 /* ---- What would help ------------------------------------------------------------------------ */
 
 static void add_help(struct gs_shortage *shortage, bool applies, const char *help)
@@ -145,7 +137,9 @@ static void look(struct gs_core *core, const struct gs_device *device, CUcontext
     gs_stats_read(core, device->ordinal, &shortage->stats);
     shortage->going = minus(gs_limit_used(core, device->ordinal), shortage->stats.reserved);
     shortage->largest = find_largest(core, device);
-    count_outside(shortage);
+    shortage->outside =
+        minus(minus(shortage->total, shortage->free),
+              shortage->stats.reserved + shortage->going + (size_t)shortage->others.reserved);
     find_help(shortage);
 }
 

@@ -27,13 +27,6 @@ static void count_away(struct gs_core *core, const struct gs_away *away, bool go
 
 /* ---- The stacks of contexts ------------------------------------------------------------------ */
 
-static size_t free_here(const struct gs_driver *driver)
-{
-    size_t left, total;
-
-    return driver->mem_get_info && driver->mem_get_info(&left, &total) == CUDA_SUCCESS ? left : 0;
-}
-
 /* One that refuses keeps what it has. */
 static void lower_stack(struct gs_core *core, struct gs_context *context, CUcontext handle)
 {
@@ -41,16 +34,16 @@ static void lower_stack(struct gs_core *core, struct gs_context *context, CUcont
     struct gs_low_stack *stack = &context->stack;
     GS_ENTER(entered, driver, handle);
     gs_status status;
-    size_t before, after;
+    size_t before = 0, after = 0, total;
 
     if (entered.result)
         return;
-    before = free_here(driver);
+    gs_context_mem_info(core, handle, &before, &total);
     status = driver->ctx_get_limit(&stack->limit, CU_LIMIT_STACK_SIZE);
     if (status == GS_OK)
         status = driver->ctx_set_limit(CU_LIMIT_STACK_SIZE, STACK_LOW);
     if (status == GS_OK) {
-        after = free_here(driver);
+        gs_context_mem_info(core, handle, &after, &total);
         stack->low = true;
         stack->freed = before && after > before ? after - before : 0;
         __atomic_add_fetch(&core->sleep.away[context->ordinal], stack->freed, __ATOMIC_RELAXED);

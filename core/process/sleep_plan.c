@@ -26,11 +26,6 @@ struct gs_away *gs_sleep_add(struct gs_sleep *sleep, size_t places, size_t range
     return away;
 }
 
-static uint64_t larger(uint64_t a, uint64_t b)
-{
-    return a > b ? a : b;
-}
-
 /* Whether a block's contents are anybody's. What retires still, though the GPU is done, is kept
  * too. */
 static bool has_contents(const struct gs_block *block)
@@ -127,7 +122,7 @@ static bool add_piece_locked(struct gs_core *core, struct gs_piece *piece, bool 
     for (const struct gs_block *block = first_block_locked(piece); block && block->base < end;
          block = block->above)
         if (has_contents(block) && !gs_sleep_discards(&core->sleep, piece->arena->tag))
-            add_range(away, larger(block->base, piece->span.base),
+            add_range(away, block->base > piece->span.base ? block->base : piece->span.base,
                       gs_block_end(block) < end ? gs_block_end(block) : end);
     away->place[away->places++] = (struct gs_away_place){.base = piece->span.base,
                                                          .size = piece->span.size,
