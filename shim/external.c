@@ -1,6 +1,6 @@
 /*
  * External memory (gpushim.h): what callers give is checked here; what of it is there, core knows
- * (core/api/external.h). Who attached what is listed here, and one thread, made with the first,
+ * (core/api/core.h). Who attached what is listed here, and one thread, made with the first,
  * calls the deleters: where core says that nothing uses the memory any more, or at the end of the
  * process.
  *
@@ -19,7 +19,7 @@
 #include "shim/lookup/driver.h"
 #include "shim/start.h"
 
-#include "core/api/external.h"
+#include "core/api/core.h"
 #include "core/base/clock.h"
 
 struct external {

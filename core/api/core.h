@@ -99,6 +99,15 @@ gs_status gs_core_open(struct gs_core *core, const unsigned char ipc_handle[GS_I
  * opened. */
 gs_status gs_core_publish(struct gs_core *core, CUdeviceptr address,
                           const struct gs_naming *naming);
+/* Memory that somebody else made, as memory of ours (core/share/external.c): as gs_share_attach, on
+ * a device, in the current context where that is of it, else in its primary one. *ret_context is
+ * the one. GS_NO_CONTEXT: there is neither, or no such device. And for the log: what uses it. */
+gs_status gs_core_attach(struct gs_core *core, const struct gs_external_memory *memory,
+                         CUdevice device, uint64_t owner, CUdeviceptr *ret_address,
+                         CUcontext *ret_context);
+void gs_core_external_say(struct gs_core *core, CUdeviceptr address);
+/* debug.settle. */
+uint64_t gs_core_settle_ns(const struct gs_core *core);
 /* For what concerns no memory of the arenas. */
 struct gs_share *gs_core_share(struct gs_core *core);
 
@@ -110,6 +119,16 @@ gs_status gs_core_capture_begin(struct gs_core *core, CUstream stream);
 void gs_core_capture_end(struct gs_core *core, CUstream stream);
 /* Whether any stream of this process captures. */
 bool gs_core_capturing(struct gs_core *core);
+/* CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: copies and fills of this memory are done when they return. VMM
+ * memory refuses it, so it is made true for the whole context that owns the memory. On or off for
+ * the live block that covers the address; off is noted for who asks, and the context goes on
+ * synchronising. GS_NOT_OURS, GS_NOT_LIVE. GS_NOT_OFFERED: this driver cannot change the flags of a
+ * context (before CUDA 12.1). */
+gs_status gs_core_sync_memops(struct gs_core *core, CUdeviceptr address, bool on);
+/* A capture has ended, or the context in which it was. Where it was set while one was open all
+ * contexts synchronise once none is any more, which the program's own calls end; until then it
+ * hears that it is true, as it does natively. */
+void gs_core_sync_memops_due(struct gs_core *core);
 /* The driver's answer for one stream; a driver without captures says that it does not. */
 CUresult gs_core_stream_status(struct gs_core *core, CUstream stream,
                                CUstreamCaptureStatus *ret_status);

@@ -1,5 +1,5 @@
-/* Memory that somebody else made (core/api/external.h). */
-#include "core/api/external.h"
+/* Memory that somebody else made (core/api/core.h). */
+#include "core/api/core.h"
 
 #include "core/base/text.h"
 #include "core/process/context.h"

@@ -1,7 +1,6 @@
 /* What lies at an address, and what the program does beside (core/api/core.h). */
 #include "core/api/core.h"
 
-#include "core/api/memops.h"
 #include "core/process/context.h"
 
 static gs_status find_import(struct gs_core *core, CUdeviceptr address,

@@ -1,5 +1,5 @@
-/* SYNC_MEMOPS (core/api/memops.h). */
-#include "core/api/memops.h"
+/* SYNC_MEMOPS (core/api/core.h). */
+#include "core/api/core.h"
 
 #include "core/process/context.h"
 

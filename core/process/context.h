@@ -1,10 +1,7 @@
 /*
- * The contexts this process allocates in, each with its arena, and the devices behind them.
- *
- * A record is found by the handle of the current context. Handles are reused by the driver after
- * a context's end, so a context that is about to go is detached first: from then on its handle
- * means a new record. Records are recycled, not freed, as piece records are: they stay in their
- * lists, and their device's, so that who goes through those needs no lock and passes none over.
+ * The contexts this process allocates in, and the devices behind them. The driver uses handles
+ * again, so a context that is about to go is detached first: from then on its handle means a new
+ * record. Records are recycled, not freed: who goes through their lists needs no lock.
  *
  * A green context is a part of a primary one, in which its memory is: an event of the primary one
  * covers the work of all its green ones, and one of theirs covers their own alone. So their handles
@@ -26,11 +23,8 @@
 #define GS_TAGS           16
 #define GS_CONTEXT_ARENAS (GS_THREAD_ARENAS + GS_TAGS)
 
-/*
- * A tag is a label that a thread gives to what it allocates from then on. Such memory is apart, in
- * arenas of the tag's own, so that it may be treated otherwise than the rest: a process that falls
- * asleep may discard it. The first labels of a process are tags; the others are labels and no more.
- */
+/* A tag is a label that a thread gives to what it allocates from then on. Such memory is apart, in
+ * arenas of the tag's own: a process that falls asleep may discard it. */
 #define GS_TAG_SIZE 64
 /* Its number; 0: it is none, and none is made of it. */
 unsigned gs_tag_find(const char *label, bool makes);
@@ -155,8 +149,7 @@ enum gs_device_mode gs_context_device_mode(struct gs_core *core, CUdevice ordina
  * GS_NO_HOST_MEMORY, or the driver's error. The hot path: one driver call, no lock. */
 gs_status gs_context_current(struct gs_core *core, struct gs_context **ret_context);
 
-/* The current context where nothing is to be allocated: the device may not be probed yet, which
- * takes a trial allocation. */
+/* The same where nothing is to be allocated: the device may not be probed yet. */
 gs_status gs_context_current_unprobed(struct gs_core *core, struct gs_context **ret_context);
 
 /* The context whose memory is allocated under a handle: it, or a green one's primary one. */

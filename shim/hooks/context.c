@@ -7,7 +7,7 @@
 #include "shim/result.h"
 #include "shim/start.h"
 
-#include "core/api/memops.h"
+#include "core/api/core.h"
 #include "core/api/peer_access.h"
 #include "core/api/pin.h"
 

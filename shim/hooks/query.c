@@ -9,7 +9,7 @@
 
 #include <string.h>
 
-#include "core/api/memops.h"
+#include "core/api/core.h"
 #include "core/api/own.h"
 #include "core/api/peer_access.h"
 

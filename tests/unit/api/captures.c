@@ -3,7 +3,6 @@
 #include <criterion/criterion.h>
 
 #include "core/api/core.h"
-#include "core/api/memops.h"
 #include "core/api/peer_access.h"
 #include "core/base/clock.h"
 #include "tests/driver/softcuda.h"

@@ -2,7 +2,7 @@
  * stream. */
 #include <criterion/criterion.h>
 
-#include "core/api/memops.h"
+#include "core/api/core.h"
 #include "tests/unit/single_fixture.h"
 
 /* What makes memory reachable beside the stream, each after a free that the GPU has not passed and
