@@ -81,8 +81,8 @@ uint64_t gs_map_next(const struct gs_map *map, uint64_t address, size_t size);
 /* Whether a span lies in any part of [address, address + size). Lock-free. */
 bool gs_map_overlaps(const struct gs_map *map, uint64_t address, size_t size);
 
-/* An address in the next span behind the one at an address (GS_MAP_NONE: the first), or GS_MAP_NONE.
- * Lock-free: those that are in the map all the while are met. */
+/* An address in the next span behind the one at an address (GS_MAP_NONE: the first), or
+ * GS_MAP_NONE. Lock-free: those that are in the map all the while are met. */
 uint64_t gs_map_after(const struct gs_map *map, uint64_t address);
 
 #endif

@@ -1,6 +1,6 @@
 /*
- * Regions grow (core/pool/arena.h). Pieces are made without the lock: their place is taken meanwhile,
- * and so is what is free beside it, which the block that they are made for is to have as well.
+ * Regions grow (core/pool/arena.h). Pieces are made without the lock: their place is taken
+ * meanwhile, and so is what is free beside it, which the block that they are for is to have, too.
  */
 #include "core/pool/arena.h"
 

@@ -77,19 +77,10 @@ static bool idle_order(struct gs_core *core, enum gs_sleep_verb verb)
 /* What a program has that does not use it. */
 static uint64_t fall_asleep(struct gs_core *core, const struct gs_device *device)
 {
-    struct gs_stats before, after;
-    size_t own;
-
     if (!idle_order(core, GS_SLEEP_MAY_IDLE))
         return 0;
     gs_share_purge_is_long(core->share);
-    gs_stats_read(core, device->ordinal, &before);
-    if (!idle_order(core, GS_SLEEP_GOES_IDLE))
-        return 0;
-    gs_stats_read(core, device->ordinal, &after);
-    own = __atomic_load_n(&core->sleep.away[device->ordinal], __ATOMIC_RELAXED) -
-          __atomic_load_n(&core->sleep.pieces_away[device->ordinal], __ATOMIC_RELAXED);
-    return own + (before.reserved > after.reserved ? before.reserved - after.reserved : 0);
+    return idle_order(core, GS_SLEEP_GOES_IDLE) ? gs_core_away(core, device->ordinal) : 0;
 }
 
 static uint64_t give(struct gs_core *core, const unsigned char uuid[16], uint64_t wanted)

@@ -93,6 +93,15 @@ static void collect_locked(struct gs_core *core, struct gs_arena *arena,
     }
 }
 
+void gs_arenas_collect(struct gs_core *core, const struct gs_device *device,
+                       const struct gs_patience *patience)
+{
+    struct gs_arena *arena = NULL;
+
+    while ((arena = gs_next_locked(core, device, arena, true)))
+        collect_locked(core, arena, patience);
+}
+
 size_t gs_arena_trim(struct gs_core *core, struct gs_arena *arena,
                      const struct gs_patience *patience, size_t keep, size_t most)
 {
@@ -213,11 +222,9 @@ static gs_status take_any(struct request *r)
 static gs_status take_what_came_back(struct request *r)
 {
     const struct gs_patience *patience = r->patience.began_ns ? &r->patience : NULL;
-    struct gs_arena *arena = NULL;
 
     end_limbo(r->core, r->device, patience != NULL);
-    while ((arena = gs_next_locked(r->core, r->device, arena, true)))
-        collect_locked(r->core, arena, patience);
+    gs_arenas_collect(r->core, r->device, patience);
     return take_free(r);
 }
 

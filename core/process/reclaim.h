@@ -52,6 +52,10 @@ gs_status gs_arena_grow(struct gs_core *core, struct gs_arena *arena, uint64_t l
 gs_status gs_arena_reclaim(struct gs_core *core, struct gs_arena *arena, uint64_t life, size_t size,
                            CUdeviceptr *ret_address);
 
+/* All arenas of a device (NULL: any) take back what has come back; with `patience` (NULL: none)
+ * also what they have to wait for. */
+void gs_arenas_collect(struct gs_core *core, const struct gs_device *device,
+                       const struct gs_patience *patience);
 /* An arena gives up all but `keep` of what it has free, and no more than `most` or a piece beyond;
  * with `patience` (NULL: none) also what it has to wait for. Returns bytes given to the driver. */
 size_t gs_arena_trim(struct gs_core *core, struct gs_arena *arena,

@@ -10,8 +10,8 @@
 #define GRAPH_MORE      64                   /* a graph's memory takes this part more, and */
 #define GRAPH_MORE_MIN  ((size_t)64 << 20)
 
-/* A device (below 0: the current one; NULL: there is none), and a context of it; NULL: no memory was
- * allocated of it here, and it is `unknown`. */
+/* A device (below 0: the current one; NULL: there is none), and a context of it; NULL: no memory
+ * was allocated of it here, and it is `unknown`. */
 static const struct gs_device *find_device(struct gs_core *core, CUdevice ordinal,
                                            struct gs_device *unknown, CUcontext *ret_context)
 {

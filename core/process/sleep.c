@@ -141,17 +141,6 @@ bool gs_core_await_work(struct gs_core *core, uint64_t until_ns, struct gs_sleep
     return true;
 }
 
-/* Once the GPU is done, all that was freed is free. */
-static void settle(struct gs_core *core)
-{
-    struct gs_arena *arena = NULL;
-
-    while ((arena = gs_next_locked(core, NULL, arena, true))) {
-        gs_arena_flush_streams_locked(arena, 0);
-        gs_arena_collect_locked(arena);
-    }
-}
-
 /* What is free goes for good. */
 static void give_back_free(struct gs_core *core)
 {
@@ -227,7 +216,7 @@ bool gs_core_sleep(struct gs_core *core, const char *directory, const char *disc
     if (!gs_core_can_sleep(core, discard, ret_why) || !gs_core_await_work(core, until_ns, ret_why))
         return false;
     gs_share_end_graces(core->share, NULL, GS_GRACES_LONG);
-    settle(core);
+    gs_arenas_collect(core, NULL, NULL); /* once the GPU is done, all that was freed is free */
     if (!gs_core_await_work(core, until_ns, ret_why))
         return false;
     gs_sleep_was_at(sleep, GS_SLEEP_WAITING);

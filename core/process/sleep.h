@@ -121,13 +121,9 @@ struct gs_sleep {
 bool gs_core_can_sleep(struct gs_core *core, const char *discard, struct gs_sleep_why *ret_why);
 /* All that was submitted. False: EBUSY, it does not end before then, or a stream captures; EIO. */
 bool gs_core_await_work(struct gs_core *core, uint64_t until_ns, struct gs_sleep_why *ret_why);
-/*
- * Off the GPU. `directory`: the contents go to a file there, which has no name; NULL: to memory of
- * this process. `discard`: what bears that tag comes back with contents that are anything; NULL:
- * all are kept. EALREADY; ENOENT: nothing ever had the tag; EBUSY: a stream captures, or a
- * context's work does not end before `until_ns`; ENOMEM, ENOSPC: no room on the host; EIO: the
- * driver refused.
- */
+/* Off the GPU. `directory`: the contents go to a file there, which has no name; NULL: to memory of
+ * this process. `discard`: what bears that tag comes back with contents that are anything. As both
+ * above; ENOMEM, ENOSPC: no room on the host; EIO: the driver refused. */
 bool gs_core_sleep(struct gs_core *core, const char *directory, const char *discard,
                    uint64_t until_ns, struct gs_sleep_why *ret_why);
 /* The first of two steps: what others shared is mapped no more, as far as that goes. It may be

@@ -47,8 +47,7 @@ void gs_sleep_was_at(struct gs_sleep *sleep, enum gs_sleep_phase phase);
 /* ---- What goes (sleep_plan.c, sleep_own.c) --------------------------------------------------- */
 
 /* All pieces with something live that may go, and where each range is in the store, whose size is
- * *ret_size: none of what is discarded. They stay in their arenas until gs_sleep_plan_none. False:
- * no host memory. */
+ * *ret_size. They stay in their arenas until gs_sleep_plan_none. False: no host memory. */
 bool gs_sleep_plan(struct gs_core *core, size_t *ret_size);
 static inline bool gs_sleep_discards(const struct gs_sleep *sleep, unsigned tag)
 {

@@ -35,30 +35,25 @@ static void sleep_until(struct gs_trimmer *trimmer, int wakes, uint64_t until_ns
             until_ns < UINT64_MAX ? &time : NULL, NULL, 0);
 }
 
-/* One piece of at most so many bytes (0: none), or, in any case, of what is beyond the arena's
- * limit. It is a call of the driver's each, and who asks how much is free waits for it. */
-static struct gs_piece *detach_one_locked(struct gs_arena *arena, size_t most, size_t limit)
+/* One piece of what was `idle`, or of what the arena has beyond its target (NULL), or, in any case,
+ * beyond its limit. The arena may be another context's by now. */
+static struct gs_piece *detach_one(struct gs_arena *arena, const size_t *idle)
 {
+    const size_t keep = arena->first ? KEPT_FIRST : KEPT_OTHER;
     struct gs_piece *piece = NULL;
+    size_t most;
+    GS_HOLDING_LATCH(&arena->lock);
 
-    gs_latch_assert_held(&arena->lock);
     if (arena->dead || arena->leaving)
         return NULL;
+    most = !idle ? gs_arena_surplus_locked(arena) : *idle > keep ? *idle : 0;
     if (most > 0)
         piece = gs_arena_detach_locked(arena, 1, most);
-    if (!piece && arena->free_bytes > limit)
+    if (!piece && arena->free_bytes > arena->kept.limit)
         piece = gs_arena_detach_locked(arena, 1, SIZE_MAX);
     if (piece)
         GS_COUNT(arena->counts.later);
     return piece;
-}
-
-/* Of what an arena has beyond its target, or its limit. */
-static struct gs_piece *detach_surplus(struct gs_arena *arena)
-{
-    GS_HOLDING_LATCH(&arena->lock);
-
-    return detach_one_locked(arena, gs_arena_surplus_locked(arena), arena->kept.limit);
 }
 
 bool gs_trimmer_is_ending(const struct gs_core *core)
@@ -74,7 +69,7 @@ void gs_trimmer_surplus(struct gs_core *core)
     if (!__atomic_exchange_n(&core->trimmer.surplus, false, __ATOMIC_SEQ_CST))
         return;
     while ((arena = gs_next_arena(core, NULL, arena)))
-        while (!gs_trimmer_is_ending(core) && (piece = detach_surplus(arena)))
+        while (!gs_trimmer_is_ending(core) && (piece = detach_one(arena, NULL)))
             gs_pieces_unmap(core, piece);
 }
 
@@ -95,20 +90,15 @@ static void forget_peak_locked(struct gs_arena *arena)
     arena->kept.live_high = arena->live;
 }
 
-/* What was free all the time, piece by piece. The arena may be another context's by now. */
+/* What was free all the time, piece by piece: each is a call of the driver's, and who asks how much
+ * is free waits for it. */
 static bool give_idle(struct gs_core *core, struct gs_arena *arena, size_t idle)
 {
     struct gs_piece *piece;
     bool any = false;
 
-    for (size_t keep; !gs_trimmer_is_ending(core); any = true) {
-        gs_latch_take(&arena->lock);
-        keep = arena->first ? KEPT_FIRST : KEPT_OTHER;
-        piece = detach_one_locked(arena, idle > keep ? idle : 0, SIZE_MAX);
-        gs_latch_release(&arena->lock);
-        if (!piece)
-            break;
-        idle -= piece->span.size;
+    for (; !gs_trimmer_is_ending(core) && (piece = detach_one(arena, &idle)); any = true) {
+        idle -= piece->span.size < idle ? piece->span.size : idle;
         gs_pieces_unmap(core, piece);
     }
     return any;
