@@ -143,24 +143,20 @@ static void climb(const struct gs_driver *driver, const struct gs_log *log,
     if (gs_device_has_vmm(driver) &&
         attribute(driver, device->ordinal,
                   CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED)) {
+        int rdma = attribute(driver, device->ordinal,
+                             CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED) != 0;
+
         device->properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
         device->properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
         device->properties.location.id = device->ordinal;
         device->properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-        if (attribute(driver, device->ordinal,
-                      CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED)) {
-            device->properties.allocFlags.gpuDirectRDMACapable = 1;
+        for (; rdma >= 0; rdma--) {
+            device->properties.allocFlags.gpuDirectRDMACapable = (unsigned char)rdma;
             status = try_usage(driver, device, &step, ret_fd);
             if (status == GS_OK) {
-                device->mode = GS_MODE_FD_RDMA;
+                device->mode = rdma ? GS_MODE_FD_RDMA : GS_MODE_FD;
                 return;
             }
-            device->properties.allocFlags.gpuDirectRDMACapable = 0;
-        }
-        status = try_usage(driver, device, &step, ret_fd);
-        if (status == GS_OK) {
-            device->mode = GS_MODE_FD;
-            return;
         }
     }
     /* Full now is not incapable: the next allocation climbs again. */

@@ -304,20 +304,17 @@ static inline gs_status may_record(const struct gs_fence_line *line)
     return captures(line) ? GS_CAPTURING : GS_OK;
 }
 
-/* The line is taken, and stays so where an event may be recorded. */
-__attribute__((always_inline)) static inline gs_status line_taken(struct gs_fence_line *line)
+/* The line is taken where an event may be recorded. NOT_READY too where another thread has it. */
+__attribute__((always_inline)) static inline gs_status line_enter(struct gs_fence_line *line)
 {
-    gs_status status = may_record(line);
+    gs_status status;
 
+    if (!gs_latch_try(&line->taken))
+        return (gs_status)CUDA_ERROR_NOT_READY;
+    status = may_record(line);
     if (status != GS_OK)
         gs_latch_release(&line->taken);
     return status;
-}
-
-/* NOT_READY too where another thread has the line. */
-__attribute__((always_inline)) static inline gs_status line_enter(struct gs_fence_line *line)
-{
-    return gs_latch_try(&line->taken) ? line_taken(line) : (gs_status)CUDA_ERROR_NOT_READY;
 }
 
 gs_status gs_fence_record(struct gs_fence_pool *pool, struct gs_fence *ret)
@@ -429,13 +426,6 @@ gs_status gs_fence_query(struct gs_fence_pool *pool, struct gs_fence *fence)
     return status;
 }
 
-/* Waits for another thread that has the line: for calls of the driver that wait for no work. */
-static gs_status line_enter_waiting(struct gs_fence_line *line)
-{
-    gs_latch_take(&line->taken);
-    return line_taken(line);
-}
-
 gs_status gs_fence_mark(struct gs_fence_pool *pool, struct gs_fence *ret)
 {
     struct gs_fence_line *line = pool->line;
@@ -443,14 +433,14 @@ gs_status gs_fence_mark(struct gs_fence_pool *pool, struct gs_fence *ret)
 
     if (!line)
         return GS_NO_HOST_MEMORY;
-    status = line_enter_waiting(line);
+    GS_HOLDING_LATCH(&line->taken);
+    status = may_record(line);
     if (status != GS_OK)
         return status;
     advance(line, &(struct gs_fence){line, line->recorded});
     status = record(line, pool);
     if (status == GS_OK)
         *ret = (struct gs_fence){line, line->recorded};
-    gs_latch_release(&line->taken);
     return status;
 }
 
@@ -458,11 +448,11 @@ bool gs_fence_order(const struct gs_fence *fence, CUstream stream)
 {
     struct gs_fence_line *line = fence->line;
     const struct gs_fence_event *event;
-    bool ordered;
 
     if (gs_fence_passed(fence))
         return true;
-    if (line_enter_waiting(line) != GS_OK)
+    GS_HOLDING_LATCH(&line->taken);
+    if (may_record(line) != GS_OK)
         return false;
     if (line->recorded < fence->number)
         record(line, NULL);
@@ -470,11 +460,9 @@ bool gs_fence_order(const struct gs_fence *fence, CUstream stream)
     event = line->oldest;
     while (event && event->number < fence->number)
         event = event->next;
-    ordered =
-        gs_fence_passed(fence) ||
-        (event && line->fences->driver->stream_wait_event(stream, event->event, 0) == CUDA_SUCCESS);
-    gs_latch_release(&line->taken);
-    return ordered;
+    return gs_fence_passed(fence) ||
+           (event &&
+            line->fences->driver->stream_wait_event(stream, event->event, 0) == CUDA_SUCCESS);
 }
 
 static bool is_over(uint64_t deadline_ns)
