@@ -120,6 +120,11 @@ void gs_arena_retire_stream_locked(struct gs_arena *arena, struct gs_block *bloc
         holds_much_locked(arena, stream);
 }
 
+static bool fits_tighter_locked(struct gs_arena *arena, bool small, size_t need, size_t than)
+{
+    return than > need && gs_bins_find(&gs_arena_region_locked(arena, small)->free, need, than - 1);
+}
+
 /* In the stream's bins: best fit, unless what is free for all fits better. Cutting what the stream
  * has instead takes half as much again of the GPU (tests/bench/latency mixed --async). */
 static struct gs_block *take_binned_locked(struct gs_arena *arena, struct gs_stream_list *stream,
@@ -127,8 +132,7 @@ static struct gs_block *take_binned_locked(struct gs_arena *arena, struct gs_str
 {
     struct gs_bin_entry *entry = gs_arena_find_locked(arena, bins_of(stream, small), need);
 
-    if (!entry || (entry->size > need && gs_bins_find(&gs_arena_region_locked(arena, small)->free,
-                                                      need, entry->size - 1)))
+    if (!entry || fits_tighter_locked(arena, small, need, entry->size))
         return NULL;
     return gs_block_take_out_locked(arena, entry, need);
 }

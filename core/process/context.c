@@ -310,24 +310,27 @@ void gs_core_context_made(struct gs_core *core, CUcontext handle)
         gs_single_context(&core->single, handle);
 }
 
-static inline gs_status current(struct gs_core *core, bool probe, struct gs_context **ret_context)
+static inline gs_status current_handle(const struct gs_core *core, CUcontext *ret_handle)
 {
-    CUcontext handle = NULL;
-    gs_status status = core->driver.ctx_get_current(&handle);
+    gs_status status = core->driver.ctx_get_current(ret_handle);
 
-    if (status != GS_OK)
-        return status;
-    return handle ? of_handle(core, handle, probe, ret_context) : GS_NO_CONTEXT;
+    return status == GS_OK && !*ret_handle ? GS_NO_CONTEXT : status;
 }
 
 gs_status gs_context_current(struct gs_core *core, struct gs_context **ret_context)
 {
-    return current(core, true, ret_context);
+    CUcontext handle = NULL;
+    gs_status status = current_handle(core, &handle);
+
+    return status == GS_OK ? of_handle(core, handle, true, ret_context) : status;
 }
 
 gs_status gs_context_current_unprobed(struct gs_core *core, struct gs_context **ret_context)
 {
-    return current(core, false, ret_context);
+    CUcontext handle = NULL;
+    gs_status status = current_handle(core, &handle);
+
+    return status == GS_OK ? of_handle(core, handle, false, ret_context) : status;
 }
 
 /* A default stream, of the context that was just found. */
@@ -505,6 +508,20 @@ gs_status gs_context_await_work(struct gs_context *context, uint64_t until_ns)
                               : gs_fence_mark(&arena->events, &fence);
     gs_latch_release(&arena->lock);
     return status == GS_OK ? gs_fence_wait(&fence, until_ns) : status;
+}
+
+struct gs_context *gs_context_next(struct gs_core *core, const struct gs_context *context,
+                                   CUcontext *ret_handle)
+{
+    struct gs_context *next;
+    GS_HOLDING(&core->lock);
+
+    next = context ? context->next : core->contexts;
+    while (next && next->detached)
+        next = next->next;
+    if (next)
+        *ret_handle = next->handle;
+    return next;
 }
 
 CUcontext gs_context_of_device(struct gs_core *core, CUdevice ordinal)

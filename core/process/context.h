@@ -136,8 +136,8 @@ static inline struct gs_arena *gs_context_next_arena(const struct gs_context *co
  * more. One that is dead, or no context's, has nothing to give. Needs no lock. */
 struct gs_arena *gs_next_arena(const struct gs_core *core, const struct gs_device *device,
                                const struct gs_arena *arena);
-/* The same, with its lock taken and that of the one before let go; `alive`: of those whose context
- * is there, and not about to go. */
+/* As gs_next_arena, with its lock taken and that of the one before let go; `alive`: of those whose
+ * context is there, and not about to go. */
 struct gs_arena *gs_next_locked(const struct gs_core *core, const struct gs_device *device,
                                 struct gs_arena *arena, bool alive);
 
@@ -149,7 +149,7 @@ enum gs_device_mode gs_context_device_mode(struct gs_core *core, CUdevice ordina
  * GS_NO_HOST_MEMORY, or the driver's error. The hot path: one driver call, no lock. */
 gs_status gs_context_current(struct gs_core *core, struct gs_context **ret_context);
 
-/* The same where nothing is to be allocated: the device may not be probed yet. */
+/* As gs_context_current, where nothing is to be allocated: the device may not be probed yet. */
 gs_status gs_context_current_unprobed(struct gs_core *core, struct gs_context **ret_context);
 
 /* The context whose memory is allocated under a handle: it, or a green one's primary one. */

@@ -131,20 +131,6 @@ static bool is_last_locked(const struct gs_core *core, const struct gs_context *
     return !other;
 }
 
-struct gs_context *gs_context_next(struct gs_core *core, const struct gs_context *context,
-                                   CUcontext *ret_handle)
-{
-    struct gs_context *next;
-    GS_HOLDING(&core->lock);
-
-    next = context ? context->next : core->contexts;
-    while (next && next->detached)
-        next = next->next;
-    if (next)
-        *ret_handle = next->handle;
-    return next;
-}
-
 void gs_contexts_alive(struct gs_core *core, struct gs_contexts *ret_contexts)
 {
     const unsigned most = sizeof ret_contexts->of / sizeof ret_contexts->of[0];

@@ -80,7 +80,9 @@ static uint64_t fall_asleep(struct gs_core *core, const struct gs_device *device
     if (!idle_order(core, GS_SLEEP_MAY_IDLE))
         return 0;
     gs_share_purge_is_long(core->share);
-    return idle_order(core, GS_SLEEP_GOES_IDLE) ? gs_core_away(core, device->ordinal) : 0;
+    return idle_order(core, GS_SLEEP_GOES_IDLE)
+               ? __atomic_load_n(&core->sleep.away[device->ordinal], __ATOMIC_RELAXED)
+               : 0;
 }
 
 static uint64_t give(struct gs_core *core, const unsigned char uuid[16], uint64_t wanted)
