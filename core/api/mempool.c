@@ -30,7 +30,7 @@ void gs_core_mempool_figures(struct gs_core *core, CUdevice device,
     struct gs_stats stats;
     uint64_t high;
 
-    gs_async_read(core, device, &ret_figures->used, &ret_figures->used_high);
+    gs_async_read(core, device, false, &ret_figures->used, &ret_figures->used_high);
     gs_stats_read(core, device, &stats);
     ret_figures->retired = stats.retired + stats.ordered;
     ret_figures->reserved = gs_page_round(ret_figures->used) + stats.cached + ret_figures->retired;
@@ -52,7 +52,9 @@ void gs_core_mempool_reset_reserved_high(struct gs_core *core, CUdevice device)
 
 void gs_core_mempool_reset_used_high(struct gs_core *core, CUdevice device)
 {
-    gs_async_forget_high(core, device);
+    uint64_t live, high;
+
+    gs_async_read(core, device, true, &live, &high);
 }
 
 /* No more than that many free bytes stay in each arena. */

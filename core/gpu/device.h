@@ -6,7 +6,6 @@
 #define GS_CORE_GPU_DEVICE_H
 
 #include <stdbool.h>
-#include <stdint.h>
 
 #include "core/gpu/driver.h"
 #include "core/base/fd.h"

@@ -3,7 +3,6 @@
 #define GS_CORE_POOL_COUNTS_H
 
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdint.h>
 
 /* Counted from the arena's start. Written with its lock held, read by anyone. Each is a uint64_t,

@@ -4,9 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/process/reclaim.h"
 #include "core/share/directory.h"
-#include "core/process/stats.h"
 
 /* What this thread looked up last. Generations never repeat in a process, so one core's are not
  * another's (tests make several). */
@@ -175,10 +173,9 @@ static bool stays_native_locked(struct gs_core *core)
     char reason[GS_REASON_SIZE];
 
     gs_lock_assert_held(&core->lock);
-    if (core->shares == GS_SHARES_UNKNOWN)
-        core->shares = GS_SHARES;
-    else
+    if (core->shares != GS_SHARES_UNKNOWN)
         return core->shares == GS_SHARES_NOT;
+    core->shares = GS_SHARES;
     if (!core->options.share.enable || gs_share_can(core->share, reason))
         return false;
     core->shares = GS_SHARES_NOT;

@@ -156,7 +156,7 @@ void gs_core_context_gone(struct gs_core *core, CUcontext handle, struct gs_cont
     gs_greens_primary_gone(core, handle);
     if (!context)
         return;
-    gs_async_read(core, context->ordinal, &live, &high); /* the most is remembered */
+    gs_async_read(core, context->ordinal, false, &live, &high); /* the most is remembered */
     gs_lock_take(&core->lock);
     for (unsigned at = 0; (arena = gs_context_next_arena(context, &at));) {
         gs_latch_take(&arena->lock);

@@ -81,16 +81,13 @@ uint64_t gs_core_begin_count(const struct gs_core *core);
 bool gs_core_count_is_right(const struct gs_core *core, uint64_t begun);
 
 /*
- * A call by which the driver takes memory for something of its own, or of the program's, found the
- * device full (below 0: the current one). Step by step, from *step 0 on, the driver gets what is
- * kept here: what is free of the `bytes` that are wanted (0: not known), all that can be waited for
- * (and the call is made again in any case: another thread may have given back what there was), what
- * other processes keep. Then, where the bytes are not known, half a second for what the driver has
- * just got: it clears that in the background, 84 GiB in 250 ms (measured on an H200), and calls
- * that make physical memory wait for it, but a graph's memory was refused meanwhile once in two
- * tries. True: the call is worth another try, and this may be asked again. False: no more can be
- * had; gs_core_refused says so. From *step GS_ROOM_AFTER_REFUSAL on, where an allocation here was
- * refused just before, which has done all the rest: only what the driver has just got.
+ * A call by which the driver takes `bytes` (0: not known) for something of its own, or of the
+ * program's, found the device full (below 0: the current one). Step by step, from *step 0 on, the
+ * driver gets what is kept here. True: the call is worth another try, and this may be asked again.
+ * False: no more can be had; gs_core_refused says so. From *step GS_ROOM_AFTER_REFUSAL on, where an
+ * allocation here was refused just before: only what the driver has just got. It clears that in the
+ * background, 84 GiB in 250 ms (measured on an H200), and calls that make physical memory wait for
+ * it, but a graph's memory was refused meanwhile once in two tries.
  */
 #define GS_ROOM_AFTER_REFUSAL 3
 bool gs_core_make_room(struct gs_core *core, CUdevice device, size_t bytes, unsigned *step);

@@ -7,7 +7,6 @@
 #ifndef GS_CORE_PROCESS_RECORD_H
 #define GS_CORE_PROCESS_RECORD_H
 
-#include <stddef.h>
 #include <stdint.h>
 
 #include "core/record/trace.h"

@@ -1,8 +1,6 @@
 /* The report of an allocation that was refused, as a line of log (core/process/shortage.h). */
 #include "core/process/shortage.h"
 
-#include <stdint.h>
-
 #include "core/base/text.h"
 
 #define MIB(bytes) ((size_t)((bytes) >> 20))

@@ -26,7 +26,6 @@
 #include <stdint.h>
 
 #include "core/base/background.h"
-#include "core/base/status.h"
 #include "core/gpu/driver.h"
 #include "core/process/peers.h"
 #include "core/process/sleep_store.h"

@@ -3,7 +3,6 @@
 
 #include <stdlib.h>
 
-#include "core/base/clock.h"
 #include "core/share/let_go.h"
 
 #define GAP_COPIED ((size_t)64 << 10) /* two live ranges so near are copied as one */

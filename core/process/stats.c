@@ -2,7 +2,6 @@
 #include "core/process/stats.h"
 
 #include <inttypes.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "core/process/context.h"
@@ -44,10 +43,10 @@ static void add_arena(struct gs_stats *stats, const struct gs_arena *arena)
     add_counts(&stats->counts, &arena->counts);
 }
 
-/* What the arenas of the device have live, and had at most; with `forget`, that begins again. */
-static void sum_async(struct gs_core *core, CUdevice device, bool forget, uint64_t *ret_live,
-                      uint64_t *ret_high)
+void gs_async_read(struct gs_core *core, CUdevice device, bool forget, uint64_t *ret_live,
+                   uint64_t *ret_high)
 {
+    struct gs_async_count *count = &core->async[device];
     struct gs_arena *arena = NULL;
 
     *ret_live = *ret_high = 0;
@@ -57,24 +56,9 @@ static void sum_async(struct gs_core *core, CUdevice device, bool forget, uint64
         *ret_live += arena->async.live;
         *ret_high += arena->async.high;
     }
-}
-
-void gs_async_read(struct gs_core *core, CUdevice device, uint64_t *ret_live, uint64_t *ret_high)
-{
-    struct gs_async_count *count = &core->async[device];
-
-    sum_async(core, device, false, ret_live, ret_high);
-    if (*ret_high < LOAD(count->high))
+    if (!forget && *ret_high < LOAD(count->high))
         *ret_high = LOAD(count->high);
     __atomic_store_n(&count->high, *ret_high, __ATOMIC_RELAXED);
-}
-
-void gs_async_forget_high(struct gs_core *core, CUdevice device)
-{
-    uint64_t live, high;
-
-    sum_async(core, device, true, &live, &high);
-    __atomic_store_n(&core->async[device].high, high, __ATOMIC_RELAXED);
 }
 
 static void read_device_locked(struct gs_core *core, CUdevice device, struct gs_stats *stats)

@@ -32,10 +32,10 @@ struct gs_stats {
 void gs_stats_took(struct gs_core *core, CUdevice device, uint64_t began_ns);
 
 /* Stream-ordered bytes of one device, live and at most at a time: where threads have arenas of
- * their own, or there are several contexts, the sum of what each had. No lock is held. */
-void gs_async_read(struct gs_core *core, CUdevice device, uint64_t *ret_live, uint64_t *ret_high);
-/* The most begins again at what is live now. No lock is held. */
-void gs_async_forget_high(struct gs_core *core, CUdevice device);
+ * their own, or there are several contexts, the sum of what each had. With `forget` the most begins
+ * again at what is live now. No lock is held. */
+void gs_async_read(struct gs_core *core, CUdevice device, bool forget, uint64_t *ret_live,
+                   uint64_t *ret_high);
 
 /* Of one device; all 0 of one that there is not. Takes the contexts' lock. */
 void gs_stats_read(struct gs_core *core, CUdevice device, struct gs_stats *ret_stats);

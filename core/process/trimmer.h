@@ -7,7 +7,6 @@
 #define GS_CORE_PROCESS_TRIMMER_H
 
 #include <stdbool.h>
-#include <stdint.h>
 
 #include "core/base/background.h"
 
