@@ -36,11 +36,9 @@ static struct gs_block *take_collected_locked(struct gs_arena *arena, size_t siz
 }
 
 /* A block, while too much retires: waits rather than let the arena grow by it, where the driver's
- * own free would have waited. With several streams 100 us at most, and 200 ms where twice as much
- * retires: what the GPU is behind there comes back in no order. With one stream 200 ms. A GPU that
- * does not move (its work may wait for this very thread) is waited for again when the arena has
- * grown a good deal meanwhile. Not for an allocation in the order of a stream, which natively waits
- * for nothing. */
+ * own free would have waited; with several streams a moment, unless twice as much retires: what the
+ * GPU is behind there comes back in no order. Not for an allocation in the order of a stream, which
+ * natively waits for nothing. */
 static struct gs_block *take_waiting_locked(struct gs_arena *arena, size_t size)
 {
     struct gs_patience patience = {.began_ns = gs_now_ns()};

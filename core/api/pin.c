@@ -41,11 +41,8 @@ static bool is_live(const struct gs_piece *piece, uint64_t base, uint64_t end)
     return false;
 }
 
-/*
- * A piece of 2 MiB is pinned as a whole: then one registration serves every block that will ever
- * lie in it. Of a larger one no more is pinned than was asked for, but for the rest of 64 KiB
- * pages. Chunks are multiples of these, so rounding does not leave them.
- */
+/* A piece of 2 MiB is pinned as a whole: then one registration serves every block that will ever
+ * lie in it. Of a larger one what was asked for is, and the rest of 64 KiB pages. */
 static void widen(struct gs_reg_request *request, const struct gs_piece *piece)
 {
     uint64_t end = request->base + request->size;

@@ -88,21 +88,16 @@ bool gs_arena_wait_oldest_locked(struct gs_arena *arena, const struct gs_patienc
     return gs_arena_poll_locked(arena) || passed;
 }
 
-/* A GPU that was waited for in vain is so again only when it has moved, or the arena has grown a
- * good deal. */
-static bool may_move_locked(const struct gs_arena *arena, size_t size)
-{
-    return gs_fence_passed(&arena->epochs.stalled) ||
-           arena->reserved + size > arena->epochs.stalled_most;
-}
-
 bool gs_arena_behind_locked(struct gs_arena *arena, size_t size, unsigned times)
 {
     const unsigned percent = times * arena->shared->retiring_percent;
     size_t most = arena->live / 100 * percent;
 
     gs_latch_assert_held(&arena->lock);
-    if (percent == 0 || !may_move_locked(arena, size))
+    /* A GPU that was waited for in vain (its work may wait for this very thread) is so again only
+     * when it has moved, or the arena has grown a good deal. */
+    if (percent == 0 || (!gs_fence_passed(&arena->epochs.stalled) &&
+                         arena->reserved + size <= arena->epochs.stalled_most))
         return false;
     return gs_arena_behind_bytes_locked(arena) > (most > BEHIND_MIN ? most : BEHIND_MIN);
 }

@@ -3,8 +3,6 @@
  */
 #include "core/process/reclaim.h"
 
-#include <string.h>
-
 #include "core/record/trace.h"
 #include "core/process/context.h"
 #include "core/process/limit.h"
@@ -240,26 +238,16 @@ static gs_status await_threads(struct request *r)
     return status;
 }
 
-/* Of what this arena has free, as much as the block needs, or all, becomes the driver's and then
- * the block. GS_NO_MEMORY: nothing was free. */
-static gs_status exchange(struct request *r, bool all)
+/* Of what this arena has free so much becomes the driver's and then the block. GS_NO_MEMORY:
+ * nothing was free. */
+static gs_status exchange(struct request *r, size_t most)
 {
-    struct gs_arena *arena = r->arena;
-    struct gs_piece *pieces;
-
-    gs_latch_take(&arena->lock);
-    pieces =
-        gs_arena_detach_locked(arena, all ? arena->free_bytes : r->size + GS_PAGE_SIZE, SIZE_MAX);
-    gs_latch_release(&arena->lock);
-    if (!pieces)
-        return GS_NO_MEMORY;
-    gs_pieces_unmap(r->core, pieces);
-    return grow(r);
+    return gs_arena_trim(r->core, r->arena, NULL, 0, most) == 0 ? GS_NO_MEMORY : grow(r);
 }
 
 static gs_status exchange_some(struct request *r)
 {
-    return exchange(r, false);
+    return exchange(r, r->size + GS_PAGE_SIZE);
 }
 
 /* What can go at once goes, and is asked for. */
@@ -288,7 +276,7 @@ static gs_status wait_for_block(struct request *r)
         status = take_own_locked(r);
         gs_latch_release(&arena->lock);
         if (more && gs_is_out(status))
-            status = exchange(r, true);
+            status = exchange(r, SIZE_MAX);
     }
     return status;
 }
