@@ -94,7 +94,6 @@ struct gs_arena_epochs {
     unsigned polls;                   /* times a stream could have looked at the oldest */
     struct gs_epoch *oldest, *newest; /* closed ones */
     struct gs_epoch *spare;
-    unsigned line, turn; /* allocations that wait without events: how many have come, been there */
     struct gs_fence stalled; /* was waited for in vain; it is again once it has */
     size_t stalled_most;     /* passed, or beyond so many reserved bytes */
 };
@@ -141,8 +140,10 @@ struct gs_arena {
     struct gs_arena_free free;
     struct gs_region small, large;
     struct gs_arena_counts counts; /* of all contexts that had the record */
-    struct gs_arena *next;         /* of the process's; set once */
-} __attribute__((aligned(128)));   /* arenas of several threads share no cache line */
+    unsigned line, turn;   /* so too: allocations that wait without events, how many have come, been
+                          * there */
+    struct gs_arena *next; /* of the process's; set once */
+} __attribute__((aligned(128))); /* arenas of several threads share no cache line */
 #define GS_LINE_OF(type, field) (offsetof(type, field) / 64)
 _Static_assert(offsetof(struct gs_arena, async) <= 128, "every call reads what is before that");
 _Static_assert(GS_LINE_OF(struct gs_arena, live) == GS_LINE_OF(struct gs_arena, lock) &&

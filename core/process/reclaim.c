@@ -54,13 +54,14 @@ static bool wait_for_open_locked(struct gs_core *core, struct gs_arena *arena)
 }
 
 /* Allocations that wait so do it one after the other, as they come: who came later keeps nobody,
- * and takes nothing that another waited for. The lock is held, and let go meanwhile. */
+ * and takes nothing that another waited for. Who finds that its context has ended meanwhile has its
+ * turn all the same, before those of the next one. The lock is held, and let go meanwhile. */
 static void await_turn_locked(struct gs_arena *arena)
 {
-    const unsigned mine = arena->epochs.line++;
+    const unsigned mine = arena->line++;
 
     gs_latch_assert_held(&arena->lock);
-    while (arena->epochs.turn != mine) {
+    while (arena->turn != mine) {
         gs_latch_release(&arena->lock);
         gs_rest_ns(TURN_STEP_NS);
         gs_latch_take(&arena->lock);
@@ -87,7 +88,7 @@ static void collect_locked(struct gs_core *core, struct gs_arena *arena,
     if (patience && patience->most_ns == UINT64_MAX) {
         await_turn_locked(arena);
         wait_for_open_locked(core, arena);
-        arena->epochs.turn++;
+        arena->turn++;
     }
 }
 
@@ -292,7 +293,7 @@ static gs_status wait_in_turn(struct request *r)
     status = take_own_locked(r);
     if (gs_is_out(status) && wait_for_open_locked(r->core, arena))
         status = take_own_locked(r);
-    arena->epochs.turn++;
+    arena->turn++;
     gs_latch_release(&arena->lock);
     return status;
 }

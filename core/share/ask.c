@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "core/base/list.h"
+#include "core/share/discard.h"
 
 #define LOOK_NS (5 * GS_NS_PER_MS)
 

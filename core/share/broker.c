@@ -29,6 +29,7 @@
  * and the same one that has hung up on it has dropped it: either is told everything anew.
  */
 #include "core/share/cluster.h"
+#include "core/share/discard.h"
 #include "core/share/memory.h"
 #include "core/share/importer.h"
 
@@ -51,7 +52,7 @@ static void chunk_drop(struct gs_share *share, struct gs_published_chunk *chunk)
         return;
     HASH_DEL(share->store.published_chunks, chunk);
     for (uint32_t i = 0; i < chunk->came; i++)
-        gs_fd_drop(chunk->fds[i]);
+        gs_discard(chunk->fds[i]); /* nobody knows what it is of */
     chunk->user->fds -= chunk->fd_count;
     share->store.published_fds -= chunk->fd_count;
     gs_user_reap(share, chunk->user);

@@ -1,5 +1,6 @@
 /* Exporter: what is said to an importer, and watched of it. */
 #include "core/share/cluster.h"
+#include "core/share/discard.h"
 
 bool gs_client_refuse(struct gs_share *share, struct gs_client *client, uint32_t request,
                       enum gs_wire_reason reason, uint32_t driver_error)

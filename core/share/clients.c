@@ -19,6 +19,7 @@
  * comes back, and says what that is.
  */
 #include "core/share/cluster.h"
+#include "core/share/discard.h"
 
 #include <stdlib.h>
 
@@ -207,7 +208,8 @@ static bool serve_one(struct gs_share *share, struct gs_client *client)
         return false;
     if (error == 0)
         stays = gs_client_serve(share, client, &message, &fd);
-    gs_fd_drop(fd);
+    if (fd >= 0)
+        gs_discard(fd);
     if (stays && message.head.type == GS_WIRE_HELLO && gs_client_comes_back(share, client)) {
         client_free(share, client);
         return false;

@@ -9,15 +9,11 @@
 #include <sys/socket.h>
 
 #include "core/base/clock.h"
-#include "core/base/fd.h"
+#include "core/share/discard.h"
 #include "core/share/wire.h"
 
 #ifndef SO_PEERPIDFD /* newer than the C libraries that the library is built with */
 #define SO_PEERPIDFD 77
-#endif
-
-#ifndef SO_PASSRIGHTS
-#define SO_PASSRIGHTS 83
 #endif
 
 #define FDS_MAX 253 /* in one message: SCM_MAX_FD */
@@ -96,22 +92,6 @@ bool gs_conn_is_read(int socket)
 void gs_conn_shut(int socket)
 {
     shutdown(socket, SHUT_RDWR);
-}
-
-void gs_hang_up(int socket)
-{
-    int saved = errno;
-
-    gs_conn_shut(socket); /* a forked child may hold it */
-    gs_fd_drop(socket);
-    errno = saved;
-}
-
-void gs_conn_take_no_rights(int socket)
-{
-    const int none = 0;
-
-    setsockopt(socket, SOL_SOCKET, SO_PASSRIGHTS, &none, sizeof none);
 }
 
 /* A program's signals end a poll; it begins again with what is left of the time. */
@@ -195,10 +175,10 @@ static unsigned take_fds(struct msghdr *header, int ret_fds[FDS_MAX])
     return taken;
 }
 
-static void drop_all(const int *fds, unsigned count)
+static void discard_all(const int *fds, unsigned count)
 {
     for (unsigned i = 0; i < count; i++)
-        gs_fd_drop(fds[i]);
+        gs_discard(fds[i]);
 }
 
 /* As recvmsg, without waiting, and with what the other side said before it hung up. */
@@ -216,8 +196,9 @@ static ssize_t receive(int socket, struct msghdr *header, int flags)
 }
 
 /*
- * A message is looked at before it is taken: one whose descriptors find no room here comes again.
- * `ret_fds` NULL: none is wanted, nor made room for.
+ * A message is looked at before it is taken. The kernel closes what came along and found no room
+ * here, and that may take as long as its sender likes; what is still in the socket, or is here
+ * already, it does not. `ret_fds` NULL: none is wanted, nor made room for.
  */
 static int receive_message(int socket, union gs_wire_message *ret_message,
                            struct gs_wire_fds *ret_fds)
@@ -245,7 +226,7 @@ static int receive_message(int socket, union gs_wire_message *ret_message,
     if (!lacks)
         receive(socket, &none, 0);
     if (lacks || !sound) {
-        drop_all(fds, count);
+        discard_all(fds, count);
         count = 0;
     }
     if (!sound && got > 0 && gs_wire_is_of_another_version(ret_message, (size_t)got))
@@ -276,7 +257,7 @@ int gs_wire_receive(int socket, union gs_wire_message *ret_message, int *ret_fd)
     if (!ret_fd)
         return error;
     if (fds.count > 0 && ret_message->head.type == GS_WIRE_GRANT) {
-        drop_all(fds.fd, fds.count);
+        discard_all(fds.fd, fds.count);
         fds.count = 0;
     }
     *ret_fd = fds.count > 0 ? fds.fd[0] : -1;

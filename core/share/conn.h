@@ -38,12 +38,8 @@ bool gs_conn_has_more(int socket);
 bool gs_conn_hung_up(int socket);
 /* Whether the other side has read all that was sent, or there is no other side any more. */
 bool gs_conn_is_read(int socket);
-/* Ends the connection and keeps the descriptor; or closes that too (-1: nothing). errno stays. */
+/* Ends the connection and keeps the descriptor. */
 void gs_conn_shut(int socket);
-void gs_hang_up(int socket);
-/* From now on nobody can send descriptors to the socket, or to those that it accepts. Where the
- * kernel has that (Linux 6.16); else nothing happens. */
-void gs_conn_take_no_rights(int socket);
 
 enum gs_conn_event { GS_CONN_OVER /* the time is */, GS_CONN_READY, GS_CONN_EXITED };
 /* Waits until something is to be read (or, with `to_send`, can be sent), the process of `pidfd` (or

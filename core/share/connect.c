@@ -2,6 +2,7 @@
  * Importer: connecting to an exporter, or to who serves what it had shared; to the same again where
  * the program has closed the connection; and hanging up.
  */
+#include "core/share/discard.h"
 #include "core/share/importer.h"
 
 #include <stdio.h>

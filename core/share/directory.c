@@ -15,6 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "core/share/discard.h"
 #include "core/share/internal.h"
 
 #define BACKLOG       128

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "core/base/list.h"
+#include "core/share/discard.h"
 #include "core/share/exporter.h"
 #include "core/share/memory.h"
 
@@ -173,8 +174,8 @@ static int file_in(const union gs_wire_message *answer, int error, int fd, bool 
     if (!error && answer->head.type == GS_WIRE_REPORT && answer->head.request == REQUEST &&
         gs_memory_is_in_shm(fd, GS_EVENT_FILE_SIZE))
         return fd;
-    if (!error)
-        gs_fd_drop(fd);
+    if (!error && fd >= 0)
+        gs_discard(fd);
     if (error == -ETIMEDOUT)
         *ret_reason = "the process that made it does not answer";
     else if (error == -EMFILE)

@@ -5,6 +5,7 @@
  * descriptor nor its handle is kept: so memory of any number of pieces takes no more descriptors
  * than one message brings.
  */
+#include "core/share/discard.h"
 #include "core/share/memory.h"
 #include "core/share/importer.h"
 
@@ -52,7 +53,7 @@ void gs_pieces_map(struct gs_share *share, struct gs_remote *remote, struct gs_p
         return;
     pieces->status =
         map_some(share, remote, pieces->batch, pieces->fds, pieces->base, &pieces->mapped);
-    gs_fds_drop(pieces->fds);
+    gs_fds_done(pieces->fds, pieces->status == GS_OK);
 }
 
 static size_t bytes_of(const struct gs_wire_batch *batch)

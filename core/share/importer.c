@@ -71,7 +71,7 @@ static gs_status ask(struct gs_share *share, struct gs_remote *remote,
     else if (status > 0)
         say_driver(share, status);
     gs_room_free(share, &request.room); /* it was of another size */
-    gs_fds_drop(&fds);
+    gs_fds_done(&fds, status == GS_OK);
     if (status != GS_OK)
         gs_remote_return(share, remote, &ret->grant);
     return status;

@@ -221,7 +221,9 @@ gs_status gs_remote_request(struct gs_share *share, struct gs_remote *remote,
                             struct gs_request *request, struct gs_wire_grant *ret_grant,
                             struct gs_wire_fds *ret_fds);
 /* Closes what the exporter sent; there is none afterwards. */
-void gs_fds_drop(struct gs_wire_fds *fds);
+void gs_fds_discard(struct gs_wire_fds *fds);
+/* As gs_fds_discard, of what was used, if it was: then it is the driver's, which has taken it. */
+void gs_fds_done(struct gs_wire_fds *fds, bool used);
 /* The program has closed the connection: another one takes its place, or the process that has
  * the memory has ended and all is lost. */
 gs_status gs_remote_resume(struct gs_share *share, struct gs_remote *remote);

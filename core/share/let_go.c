@@ -196,7 +196,7 @@ static gs_status take_back(struct gs_share *share, struct gs_remote *remote,
         status = ask_all(share, remote, import, 1, GS_OPEN_HAS_IT);
     if (status == GS_OK)
         status = gs_import_map_again(share, remote, &request, &grant, &fds, import);
-    gs_fds_drop(&fds);
+    gs_fds_done(&fds, status == GS_OK);
     if (status == GS_OK) {
         import->connection = remote->connection;
         import->away = false;

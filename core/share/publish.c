@@ -9,6 +9,7 @@
  */
 #include "core/base/list.h"
 #include "core/share/cluster.h"
+#include "core/share/discard.h"
 
 #include <string.h>
 

@@ -3,6 +3,7 @@
  * the memory in which it confirms what may be served) stays for as long as anything of it is here.
  */
 #include "core/base/list.h"
+#include "core/share/discard.h"
 #include "core/share/exporter.h"
 #include "core/share/memory.h"
 
@@ -136,7 +137,7 @@ void gs_publisher_unref(struct gs_share *share, struct gs_publisher *publisher)
     if (!publisher || --publisher->refs > 0)
         return;
     DL_DELETE2(share->store.publishers, publisher, previous, next);
-    gs_fd_drop(publisher->memory);
+    gs_discard(publisher->memory); /* what it is of was seen, not what its close does */
     publisher->user->refs--;
     gs_user_reap(share, publisher->user);
     free(publisher->left);

@@ -10,6 +10,7 @@
  * moment.
  */
 #include "core/base/list.h"
+#include "core/share/discard.h"
 #include "core/share/exporter.h"
 
 #include <stdlib.h>

@@ -5,6 +5,7 @@
  * whatever else goes wrong with it: an answer that comes too late is taken when it comes and its
  * reference given back. Only the exporter's hang-up or exit ends it.
  */
+#include "core/share/discard.h"
 #include "core/share/importer.h"
 
 #include <stdlib.h>
@@ -152,7 +153,8 @@ static void take_late_locked(struct gs_share *share, struct gs_remote *remote,
 static void take_other_locked(struct gs_share *share, struct gs_remote *remote,
                               const union gs_wire_message *message, int fd)
 {
-    gs_fd_drop(fd);
+    if (fd >= 0)
+        gs_discard(fd);
     gs_remote_note_end(remote, message);
     if (!gs_wire_goes(message, GS_ANSWERS))
         remote->conn.deaf = true;

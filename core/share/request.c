@@ -3,6 +3,7 @@
  * is believed before it was checked. All that one call waits for, of the exporter and of a broker,
  * is over at the call's one deadline (remote->deadline_ns).
  */
+#include "core/share/discard.h"
 #include "core/share/memory.h"
 #include "core/share/importer.h"
 
@@ -180,8 +181,19 @@ static bool look_again(struct gs_share *share, uint64_t *looked, uint64_t *until
     return false;
 }
 
-void gs_fds_drop(struct gs_wire_fds *fds)
+void gs_fds_discard(struct gs_wire_fds *fds)
 {
+    for (unsigned i = 0; i < fds->count; i++)
+        gs_discard(fds->fd[i]);
+    fds->count = 0;
+}
+
+void gs_fds_done(struct gs_wire_fds *fds, bool used)
+{
+    if (!used) {
+        gs_fds_discard(fds);
+        return;
+    }
     for (unsigned i = 0; i < fds->count; i++)
         gs_fd_drop(fds->fd[i]);
     fds->count = 0;
@@ -191,7 +203,7 @@ void gs_fds_drop(struct gs_wire_fds *fds)
 static void take_other(struct gs_share *share, struct gs_remote *remote,
                        const union gs_wire_message *message, struct gs_wire_fds *fds)
 {
-    gs_fds_drop(fds);
+    gs_fds_discard(fds);
     gs_remote_take_other(share, remote, message, -1);
 }
 
@@ -379,7 +391,7 @@ static int attempt(struct gs_share *share, struct gs_remote *remote, struct gs_r
     } else {
         *ret_status = use_answer(share, remote, request, ret_message, ret_fds);
         if (*ret_status != GS_OK)
-            gs_fds_drop(ret_fds);
+            gs_fds_discard(ret_fds);
     }
     return 0;
 }

@@ -5,6 +5,7 @@
  * The numbers of descriptor stay, what is behind them changes at once: other threads may be at
  * them. What was connected by then goes on.
  */
+#include "core/share/discard.h"
 #include "core/share/internal.h"
 
 #include <fcntl.h>
@@ -138,7 +139,7 @@ int gs_socket_adopt(struct gs_share *share, int directory, int listener)
     /* Then nobody has to send its pidfd. A broker takes more, also what is sent to it while it is
      * stopped. */
     if (!share->options.is_broker && tells_who(listener))
-        gs_conn_take_no_rights(listener);
+        gs_socket_take_no_rights(listener);
     GS_HOLDING(&share->lock);
     if (share->place.listener >= 0 && gs_fd_is_there(&share->place.listener_is))
         gs_unwatch(share, share->place.listener);

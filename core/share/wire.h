@@ -445,7 +445,8 @@ int gs_wire_send_all(int socket, const union gs_wire_message *message,
  * comes again with the next call); another negative errno. *ret_fd is the descriptor that came
  * along, close-on-exec and the caller's, or -1; -1 on every failure. Where ret_fd is NULL a message
  * with a descriptor is -EPROTO. After -EPROTO and -EPROTONOSUPPORT the same may come again: nothing
- * more is to be read there. Whatever else came along is closed.
+ * more is to be read there. Whatever else came along is closed, by nobody who could be held up
+ * (discard.h).
  */
 int gs_wire_receive(int socket, union gs_wire_message *ret_message, int *ret_fd);
 /* As gs_wire_receive, for who expects GRANT, which alone may bring more than one: all are the

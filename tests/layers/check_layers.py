@@ -23,7 +23,7 @@ RANK = {'base': 0, 'record': 1, 'gpu': 1, 'pool': 2, 'share': 3, 'regcache': 3, 
 FILE_LINES = {'core': 600, 'shim': 600, 'config': 600, 'tests': 810}
 FUNCTION_LINES, STRUCT_FIELDS, CIRCLE_FILES, CALLBACKS = 60, 30, 6, 11
 # Of core/share: what they have, core/share/README.md says.
-SYSTEM = set("""alive conn directory folder instance loop memory socket start_broker watch""".split())
+SYSTEM = set("""alive conn directory discard folder instance loop memory socket start_broker watch""".split())
 # Functions of libc's, as patterns. What some names have at their end (open64, __read_chk) is not theirs.
 KERNEL = re.compile('_*(' + '|'.join(r"""
     socket(pair)? bind listen accept4? connect shutdown send(to|m?msg)? recv(from|m?msg)? [gs]etsockopt

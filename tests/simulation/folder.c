@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/share/discard.h"
 #include "core/share/exporter.h"
 #include "core/share/importer.h"
 #include "simulation.h"

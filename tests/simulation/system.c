@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/share/discard.h"
 #include "core/share/exporter.h"
 #include "core/share/instance.h"
 #include "core/share/memory.h"
@@ -136,7 +137,12 @@ void gs_memory_unmap(void *memory, size_t whole)
     host_unmap((uintptr_t)memory);
 }
 
-/* ---- core/share/conn.h ---------------------------------------------------------------------- */
+/* ---- core/share/discard.h ------------------------------------------------------------------- */
+
+void gs_discard(int fd)
+{
+    fd_close(fd, "gs_discard");
+}
 
 void gs_hang_up(int socket)
 {
@@ -146,7 +152,7 @@ void gs_hang_up(int socket)
     fd_close(socket, "gs_hang_up");
 }
 
-void gs_conn_take_no_rights(int socket)
+void gs_socket_take_no_rights(int socket)
 {
 }
 

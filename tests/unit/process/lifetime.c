@@ -62,6 +62,29 @@ Test(lifetime, memory_goes_with_its_context)
     cr_assert_eq(after.events, before.events);
 }
 
+/* An allocation that waits in it finds its turn in the record, which is another context's by then. */
+Test(lifetime, who_waits_in_a_context_that_ends_has_its_turn)
+{
+    struct gs_context *detached, *next;
+    CUcontext context;
+    CUdeviceptr block;
+
+    fixture_start(&f);
+    context = fixture_context_new();
+    MUST(gs_core_alloc(f.core, 1000, &block));
+    detached = gs_core_context_detach(f.core, context);
+    detached->arenas[0]->line = 3;
+    detached->arenas[0]->turn = 2;
+    MUST(cuCtxDestroy(context));
+    gs_core_context_gone(f.core, context, detached);
+    fixture_context_new();
+    MUST(gs_core_alloc(f.core, 1000, &block));
+    MUST(gs_context_current(f.core, &next));
+    cr_assert_eq(next, detached);
+    cr_assert_eq(next->arenas[0]->line, 3);
+    cr_assert_eq(next->arenas[0]->turn, 2);
+}
+
 Test(lifetime, a_context_that_stays_keeps_its_memory)
 {
     struct gs_context *detached;

@@ -559,22 +559,20 @@ static unsigned later; /* those that have come since */
 
 static void one_has_been_and_another_comes(void)
 {
-    fixture_home(&f)->epochs.turn++;
-    fixture_home(&f)->epochs.line++;
+    fixture_home(&f)->turn++;
+    fixture_home(&f)->line++;
     later++;
 }
 
 Test(waits, for_allocations_that_came_before_and_for_none_that_comes_later, .timeout = 60)
 {
-    struct gs_arena_epochs *epochs;
     CUdeviceptr block;
     size_t left, total;
 
     fixture_start(&f);
     MUST(cuMemGetInfo(&left, &total));
     must_alloc(&f, left / 4 * 3);
-    epochs = &fixture_home(&f)->epochs;
-    epochs->line = 3;
+    fixture_home(&f)->line = 3;
     meanwhile = one_has_been_and_another_comes;
     cr_assert_eq(gs_core_alloc(f.core, left / 2, &block), GS_NO_MEMORY);
     meanwhile = NULL;

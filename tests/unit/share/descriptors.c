@@ -1,7 +1,8 @@
 /*
  * Descriptors that are sent to do harm (bombs.h), to an exporter, an importer and a broker. Each
- * time an honest importer is served while the attack goes on. With OLDER_KERNEL nothing keeps such
- * from being sent (before Linux 6.16).
+ * time an honest importer is served while the attack goes on: what holds up a close does so for
+ * longer than a test may take, and is let go of only afterwards. With OLDER_KERNEL nothing keeps
+ * such from being sent (before Linux 6.16).
  */
 #include <criterion/criterion.h>
 
@@ -10,7 +11,8 @@
 #include "scene.h"
 #include "tests/system.h"
 
-#define EACH     3   /* attacks of each kind at once */
+#define EACH     3 /* attacks of each kind at once */
+#define MANY     300
 #define AGAIN_MS 100 /* what was sent is read by then, or never before it does harm */
 
 #ifdef OLDER_KERNEL
@@ -34,15 +36,19 @@ static void setup(void)
 TestSuite(share_descriptors, .init = setup, .fini = scene_end, .timeout = 120);
 
 /* A message with that bomb, which the attacker lets go of at once. */
+static void throw(int fd, union gs_wire_message message, enum bomb kind, int bomb, bool waits)
+{
+    int error = waits ? say_with(fd, message, bomb) : gs_wire_send(fd, &message, bomb);
+
+    if (error) /* who takes none is not harmed */
+        bomb_unsent(bomb);
+    else
+        bomb_gone(kind, bomb);
+}
+
 static void throw_bomb(int fd, union gs_wire_message message, enum bomb kind, bool waits)
 {
-    int bomb = bomb_new(kind);
-
-    if (waits)
-        say_with(fd, message, bomb);
-    else
-        gs_wire_send(fd, &message, bomb); /* who takes none is not harmed */
-    bomb_gone(kind, bomb);
+    throw(fd, message, kind, bomb_new(kind), waits);
 }
 
 static void say_served(const char *who, enum bomb kind, uint64_t since)
@@ -97,6 +103,7 @@ Test(share_descriptors, sent_to_an_exporter_hold_nobody_up)
         cr_assert_eq(other_open(&other, ipc_handle, &address), GS_OK);
         say_served("exporter that was hung up on", kind, since);
         other_ask(&other, "close %lx", address);
+        bombs_end();
         cr_assert(SIDE_WAIT(side_open_fds() <= before + 4), "%d, %d before", side_open_fds(),
                   before);
     }
@@ -191,6 +198,7 @@ Test(share_descriptors, sent_to_an_importer_hold_nobody_up)
         cr_assert(SIDE_WAIT(other_withdraws(&other)));
         say_served("importer that was hung up on", kind, since);
         other_stop(&other);
+        bombs_end();
         cr_assert(SIDE_WAIT(side_open_fds() <= before + 8), "%d, %d before", side_open_fds(),
                   before);
     }
@@ -274,5 +282,54 @@ Test(share_descriptors, sent_to_a_broker_hold_nobody_up)
         cr_assert(
             SIDE_WAIT(side_broker_published(dir) <= 2)); /* it goes on, and has dropped the rest */
         say_served("broker that was hung up on", kind, since);
+        bombs_end();
     }
+}
+
+/* False: it is not read any more. */
+static bool is_asked_soon(int fd)
+{
+    struct pollfd asked = {.fd = fd, .events = POLLIN};
+
+    return poll(&asked, 1, 10000) == 1 && is_asked_by_hand(fd);
+}
+
+/* Hundreds before anybody can see that the closer is stuck: all that are left when it breaks the
+ * protocol, and others taken back one by one before. */
+static void attack_closers(void)
+{
+    static int bombs[MANY]; /* they take longer to make than to send */
+    struct gs_ipc_handle made = {.size = 512};
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
+    int memory = leave_memory(), fd;
+    bool asked = true;
+
+    memset(made.instance, 99, sizeof made.instance);
+    for (int i = 0; i < MANY; i++)
+        bombs[i] = bomb_new(BOMB_NESTED);
+    fd = greet_broker(99, memory);
+    for (int i = 0; i < MANY; i++) {
+        asked = asked && is_asked_soon(fd);
+        made.block_id = made.chunk_id = 1 + (uint64_t)i; /* with a descriptor each */
+        gs_ipc_handle_write(&made, ipc_handle);
+        throw(fd, message_share(ipc_handle), BOMB_NESTED, bombs[i], true);
+        if (i < MANY / 2)
+            continue;
+        asked = asked && is_asked_soon(fd);
+        ring_by_hand(fd, memory, 1 + (uint64_t)i);
+    }
+    close(memory);
+    send(fd, "?", 1, MSG_NOSIGNAL); /* else what it left is kept until it ends */
+    close(fd);
+}
+
+Test(share_descriptors, sent_to_a_broker_by_hundreds_hold_nobody_up)
+{
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
+
+    leave_and_die(ipc_handle);
+    attack_closers();
+    cr_assert(SIDE_WAIT(side_broker_published(dir) == 1), "what the attacker left is not dropped");
+    is_served("broker, hundreds", BOMB_NESTED, ipc_handle);
+    bombs_end();
 }
