@@ -239,7 +239,7 @@ static bool is_wanted(struct gs_share *share, const struct gs_import *import)
 }
 
 /* Nobody has it any more. One that runs and is not there has its socket away, and puts that up
- * again, however long it gets no CPU. */
+ * again, however long it gets no CPU; one that has called exec is not told from it. */
 static bool is_lost(const struct gs_remote *remote, gs_status status)
 {
     return status == GS_STALE || (status == GS_UNREACHABLE && remote->conn.fd < 0 &&
