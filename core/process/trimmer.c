@@ -17,7 +17,7 @@
 #define PEAK_SHARE     8                  /* of what was live lately, forgotten at each look */
 #define EXIT_WAIT_MS   500
 
-enum { TRIMMER_NONE, TRIMMER_STARTING, TRIMMER_RUNS };
+enum { TRIMMER_NONE, TRIMMER_STARTING, TRIMMER_RUNS, TRIMMER_STOPS };
 
 static void wake(struct gs_trimmer *trimmer)
 {
@@ -162,7 +162,7 @@ static void *run(void *arg)
 
     pthread_setname_np(pthread_self(), "gpushim-trim");
     gs_releasing_goes_after(true);
-    while (!gs_trimmer_is_ending(core)) {
+    while (__atomic_load_n(&trimmer->state, __ATOMIC_SEQ_CST) != TRIMMER_STOPS) {
         const int wakes = __atomic_load_n(&trimmer->wakes, __ATOMIC_SEQ_CST);
 
         __atomic_store_n(&trimmer->busy, true, __ATOMIC_SEQ_CST);
@@ -174,13 +174,14 @@ static void *run(void *arg)
                 look_once(core);
                 look_ns = UINT64_MAX;
             }
-        }
+            if (decay_of(core) != decay ||
+                (look_ns == UINT64_MAX && !__atomic_load_n(&trimmer->idle, __ATOMIC_SEQ_CST))) {
+                decay = decay_of(core);
+                look_ns = decay ? gs_now_ns() + decay / 2 : UINT64_MAX;
+            }
+        } else
+            look_ns = UINT64_MAX; /* the process exits, and with it the thread */
         __atomic_store_n(&trimmer->busy, false, __ATOMIC_SEQ_CST);
-        if (decay_of(core) != decay ||
-            (look_ns == UINT64_MAX && !__atomic_load_n(&trimmer->idle, __ATOMIC_SEQ_CST))) {
-            decay = decay_of(core);
-            look_ns = decay ? gs_now_ns() + decay / 2 : UINT64_MAX;
-        }
         sleep_until(trimmer, wakes, look_ns);
     }
     return NULL;
@@ -253,6 +254,7 @@ void gs_trimmer_stop(struct gs_core *core)
     if (!runs(core))
         return;
     __atomic_store_n(&core->trimmer.ending, true, __ATOMIC_SEQ_CST);
+    __atomic_store_n(&core->trimmer.state, TRIMMER_STOPS, __ATOMIC_SEQ_CST);
     wake(&core->trimmer);
     gs_background_join(&core->trimmer.background);
 }

@@ -62,7 +62,7 @@ Test(lifetime, memory_goes_with_its_context)
     cr_assert_eq(after.events, before.events);
 }
 
-/* An allocation that waits in it finds its turn in the record, which is another context's by then. */
+/* An allocation that waits in it finds its turn in the record, which is another one's by then. */
 Test(lifetime, who_waits_in_a_context_that_ends_has_its_turn)
 {
     struct gs_context *detached, *next;
