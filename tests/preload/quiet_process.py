@@ -31,8 +31,10 @@ def traced(preload):
                 print('skipped: this system does not let a process be traced')
                 sys.exit(77)
             sys.exit(f'{program} ended with {run.returncode}: {run.stderr}')
-        files = sorted(pathlib.Path(folder).iterdir(), key=lambda f: int(f.suffix[1:]))
-        return ''.join(f'begins\n{f.read_text()}' for f in files)
+        texts = {int(f.suffix[1:]): f.read_text() for f in pathlib.Path(folder).iterdir()}
+        first = next(pid for pid, text in texts.items() if text.startswith('execve('))
+        # Behind the last number the kernel gives the lowest ones again.
+        return ''.join(f'begins\n{texts[pid]}' for pid in sorted(texts, key=lambda pid: (pid < first, pid)))
 
 
 def calls(preload):
