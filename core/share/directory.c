@@ -103,8 +103,8 @@ int gs_directory_listen(int directory, const struct gs_share_options *options, c
 
 /* Two brokers that start at once: one of them is it. Anybody who may read the directory can lock
  * it, for as long as they like: nobody waits for that. */
-int gs_directory_listen_broker(int directory, const struct gs_share_options *options,
-                               char ret_reason[GS_REASON_SIZE])
+static int listen_broker(int directory, const struct gs_share_options *options,
+                         char ret_reason[GS_REASON_SIZE])
 {
     char name[GS_BROKER_NAME_SIZE], unborn[GS_BROKER_NAME_SIZE + sizeof GS_NEW_SUFFIX];
     int fd;
@@ -147,7 +147,7 @@ int gs_directory_put_up(const struct gs_share_options *options, const char *name
          n++) {
         listener = directory < 0 ? -1
                    : !name       ? directory
-                   : broker      ? gs_directory_listen_broker(directory, options, reason)
+                   : broker      ? listen_broker(directory, options, reason)
                                  : gs_directory_listen(directory, options, name, reason);
         *ret_directory = directory;
         if (listener >= 0)

@@ -68,9 +68,8 @@ int gs_directory_open(const struct gs_share_options *options, char ret_reason[GS
 
 /*
  * As gs_directory_open, and puts the socket `name` up in it, in the first place where both can be
- * done.
- * The socket, with *ret_directory; or -1 with the reasons in words. Where `broker`, as
- * gs_directory_listen_broker.
+ * done. The socket, with *ret_directory; or -1 with the reasons in words. Where `broker`, the
+ * broker's, of which there is one in a directory, or the socket that it was started with.
  */
 int gs_directory_put_up(const struct gs_share_options *options, const char *name, bool broker,
                         int *ret_directory, char ret_reason[GS_REASON_SIZE]);
@@ -85,11 +84,6 @@ bool gs_directory_try(const struct gs_share_options *options, const char *name,
  */
 int gs_directory_listen(int directory, const struct gs_share_options *options, const char *name,
                         char ret_reason[GS_REASON_SIZE]);
-
-/* As gs_directory_listen, for the broker, of which there is one in a directory; or the socket that
- * it was started with. */
-int gs_directory_listen_broker(int directory, const struct gs_share_options *options,
-                               char ret_reason[GS_REASON_SIZE]);
 
 /* A connection to the exporter under `name`, which does not block, made within `limit_ns`; or a
  * negative errno (-ENOENT, -ECONNREFUSED: there is none any more; -EAGAIN: it does not take it in

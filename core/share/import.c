@@ -265,8 +265,8 @@ void gs_import_unmap(struct gs_share *share, struct gs_import *import)
                     "another process's memory could not be unmapped: driver error %d", (int)result);
 }
 
-gs_status gs_import_enter_locked(struct gs_share *share, struct gs_remote *remote,
-                                 struct gs_import *import)
+static gs_status enter_locked(struct gs_share *share, struct gs_remote *remote,
+                              struct gs_import *import)
 {
     gs_status status;
 
@@ -314,7 +314,7 @@ static unsigned place_of(const struct gs_import *import, const struct gs_opened 
     return at;
 }
 
-gs_status gs_import_add_locked(struct gs_import *import, struct gs_opened *opened)
+static gs_status add_locked(struct gs_import *import, struct gs_opened *opened)
 {
     unsigned at = place_of(import, opened);
 
@@ -373,11 +373,11 @@ struct gs_opened *gs_import_started_locked(const struct gs_import *import, CUdev
 gs_status gs_opened_enter_locked(struct gs_share *share, struct gs_opened *opened, bool fresh)
 {
     struct gs_import *import = opened->import;
-    gs_status status = fresh ? gs_import_enter_locked(share, opened->remote, import) : GS_OK;
+    gs_status status = fresh ? enter_locked(share, opened->remote, import) : GS_OK;
 
     if (status != GS_OK)
         return status;
-    status = import ? gs_import_add_locked(import, opened) : GS_OK;
+    status = import ? add_locked(import, opened) : GS_OK;
     if (status == GS_OK) {
         HASH_ADD(hh, share->importer.opened, key, sizeof opened->key, opened);
         if (opened->hh.tbl)

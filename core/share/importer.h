@@ -220,9 +220,8 @@ struct gs_request {
 gs_status gs_remote_request(struct gs_share *share, struct gs_remote *remote,
                             struct gs_request *request, struct gs_wire_grant *ret_grant,
                             struct gs_wire_fds *ret_fds);
-/* Closes what the exporter sent; there is none afterwards. */
-void gs_fds_discard(struct gs_wire_fds *fds);
-/* As gs_fds_discard, of what was used, if it was: then it is the driver's, which has taken it. */
+/* Closes what the exporter sent, used or not: then it is the driver's, which has taken it. There is
+ * none afterwards. */
 void gs_fds_done(struct gs_wire_fds *fds, bool used);
 /* The program has closed the connection: another one takes its place, or the process that has
  * the memory has ended and all is lost. */
@@ -271,19 +270,15 @@ bool gs_host_unregister(struct gs_share *share, CUcontext context, void *memory)
 /* Unmaps and gives the driver's things back; the import is not in the map any more. Memory of the
  * host waits for work of the context that it is registered in. */
 void gs_import_unmap(struct gs_share *share, struct gs_import *import);
-gs_status gs_import_enter_locked(struct gs_share *share, struct gs_remote *remote,
-                                 struct gs_import *import);
 void gs_import_leave_locked(struct gs_share *share, struct gs_import *import);
 void gs_import_recycle_locked(struct gs_share *share, struct gs_import *import);
-/* Adds a block to the import's. GS_UNREACHABLE: it covers a byte of another, which no sound
- * exporter would say. GS_NO_HOST_MEMORY. */
-gs_status gs_import_add_locked(struct gs_import *import, struct gs_opened *opened);
 void gs_import_remove_locked(struct gs_import *import, struct gs_opened *opened);
 /* The block that covers the address; of a strip, whose blocks all are the strip, one that is open
  * if any is. And the open one that was told to the program to be there. */
 struct gs_opened *gs_import_at_locked(const struct gs_import *import, CUdeviceptr address);
 struct gs_opened *gs_import_started_locked(const struct gs_import *import, CUdeviceptr start);
-/* Enters what was opened everywhere, its mapping too where that is fresh, or nowhere. */
+/* Enters what was opened everywhere, its mapping too where that is fresh, or nowhere. GS_UNREACHABLE:
+ * it covers a byte of another, which no sound exporter would say. GS_NO_HOST_MEMORY. */
 gs_status gs_opened_enter_locked(struct gs_share *share, struct gs_opened *opened, bool fresh);
 
 /* cache.c */

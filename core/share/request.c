@@ -181,7 +181,7 @@ static bool look_again(struct gs_share *share, uint64_t *looked, uint64_t *until
     return false;
 }
 
-void gs_fds_discard(struct gs_wire_fds *fds)
+static void fds_discard(struct gs_wire_fds *fds)
 {
     for (unsigned i = 0; i < fds->count; i++)
         gs_discard(fds->fd[i]);
@@ -191,7 +191,7 @@ void gs_fds_discard(struct gs_wire_fds *fds)
 void gs_fds_done(struct gs_wire_fds *fds, bool used)
 {
     if (!used) {
-        gs_fds_discard(fds);
+        fds_discard(fds);
         return;
     }
     for (unsigned i = 0; i < fds->count; i++)
@@ -203,7 +203,7 @@ void gs_fds_done(struct gs_wire_fds *fds, bool used)
 static void take_other(struct gs_share *share, struct gs_remote *remote,
                        const union gs_wire_message *message, struct gs_wire_fds *fds)
 {
-    gs_fds_discard(fds);
+    fds_discard(fds);
     gs_remote_take_other(share, remote, message, -1);
 }
 
@@ -391,7 +391,7 @@ static int attempt(struct gs_share *share, struct gs_remote *remote, struct gs_r
     } else {
         *ret_status = use_answer(share, remote, request, ret_message, ret_fds);
         if (*ret_status != GS_OK)
-            gs_fds_discard(ret_fds);
+            fds_discard(ret_fds);
     }
     return 0;
 }
