@@ -9,7 +9,8 @@
  * The run ends with --calls calls of all threads, or after --milliseconds; that of a trace, which
  * is played twice or so many --rounds, at its end. --async allocates and frees in stream order,
  * --with by another allocator (other.h). Of a trace alone: how long its kernels take (5 us, 0:
- * there are none), and a pause after each round, before what the program never frees is freed.
+ * there are none), and how long at most each round waits, before what the program never frees is
+ * freed, for the library to give back what it holds for nothing.
  */
 #include "../conformance/kernels.h"
 #include "latency.h"
@@ -21,6 +22,9 @@
 #define LOOK_EVERY    1024 /* calls of a thread, at the driver's memory */
 #define ALL_CALLS     UINT64_MAX /* as many as the mix has by itself */
 #define CALLS         100000
+#define IDLE_KEPT     (UINT64_C(64) << 20) /* what the library keeps of memory that is idle, */
+#define IDLE_BESIDE   12 /* and one part in so many of the peak: in a piece with what is live */
+#define IDLE_LOOK_MS  20
 #define FIRST_NS      200000000 /* of a program, whose calls are told by themselves as well */
 
 static const char usage[] =
@@ -123,13 +127,17 @@ void latency_pause(uint64_t milliseconds)
 void latency_idle(struct latency_actor *actor)
 {
     struct run *run = actor->run;
+    uint64_t waited_ms = 0, most = run->live + IDLE_KEPT + run->live_peak / IDLE_BESIDE;
     struct gpushim_memory memory;
 
-    if (!run->idle_ms)
-        return;
-    latency_pause(run->idle_ms);
-    if (bench_library_memory(&memory))
+    /* Who ends it: the trimmer's thread, or --idle. */
+    while (waited_ms < run->idle_ms && bench_library_memory(&memory)) {
         run->reserved_idle = memory.reserved;
+        if (memory.reserved <= most)
+            return;
+        latency_pause(IDLE_LOOK_MS);
+        waited_ms += IDLE_LOOK_MS;
+    }
 }
 
 void latency_kernel(struct latency_actor *actor, const struct latency_block *block, uint64_t ns)
