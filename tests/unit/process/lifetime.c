@@ -471,6 +471,7 @@ Test(lifetime, a_green_contexts_memory_is_its_primary_ones_until_it_ends)
     MUST(cuGreenCtxDestroy(green));
     gs_core_green_gone(f.core, handle);
     cr_assert_eq(gs_context_owner(f.core, handle), handle, "it may be another context's");
+    cr_assert_null(f.core->programs.greens, "who makes many and ends them keeps none");
 }
 
 /* A reset ends them with it, and what destroys them then fails. */

@@ -340,6 +340,25 @@ Test(sleep, the_hosts_copy_goes_behind_a_wake, .timeout = 60)
     cr_assert_null(f.core->sleep.freeing.store.base);
 }
 
+/* What cannot be waited for by its stream is by its context: nothing is at memory that goes. */
+Test(sleep, copies_whose_stream_fails_are_waited_for, .timeout = 60)
+{
+    unsigned long waits;
+
+    cr_assert(goes(&f, &why), "%s", why.text);
+    cr_assert(comes(&f, &why), "%s", why.text);
+    softcuda_reset();
+    cr_assert(goes(&f, &why), "%s", why.text);
+    waits = softcuda_calls("cuCtxSynchronize");
+    cr_assert(comes(&f, &why), "%s", why.text);
+    softcuda_reset();
+    MUST(softcuda_fail("cuStreamSynchronize", 1, CUDA_ERROR_UNKNOWN));
+    cr_assert_not(goes(&f, &why));
+    cr_assert_eq(softcuda_calls("cuCtxSynchronize"), waits + 1);
+    softcuda_reset();
+    cr_assert(are_right(&blocks));
+}
+
 /* While it is filled. */
 Test(sleep, host_memory_that_runs_out_leaves_it_awake, .timeout = 60)
 {

@@ -171,3 +171,21 @@ Test(share_absent, who_cannot_be_looked_for_without_a_descriptor_is_not_given_up
     cr_assert(SIDE_WAIT(is_connected()));
     cr_assert_str_eq(other_ask(&other, "holds"), "ok 1");
 }
+
+/* A number that the program closed is of whoever has it now. */
+Test(share_absent, what_has_the_number_of_a_connection_is_not_hung_up)
+{
+    struct gs_remote remote = {0};
+    int theirs[2], ours[2];
+    char byte;
+
+    cr_assert_eq(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, theirs), 0);
+    cr_assert_eq(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ours), 0);
+    remote.conn.fd = ours[0];
+    remote.conn.kept_fd = gs_fd_keep(ours[0]);
+    cr_assert_eq(dup2(theirs[0], ours[0]), ours[0]);
+    gs_remote_hang_up(&remote);
+    cr_assert_eq(remote.conn.fd, -1);
+    cr_assert_eq(write(theirs[0], "", 1), 1);
+    cr_assert_eq(read(theirs[1], &byte, 1), 1);
+}

@@ -121,17 +121,24 @@ Test(share_cluster, a_stopped_process_keeps_an_open_waiting_and_the_agent_may_gi
     close(agent);
 }
 
+/* Of another block its process is asked behind that: when it has answered that, it has this. */
 Test(share_cluster, what_the_agent_gave_up_while_its_process_was_asked_is_not_held)
 {
-    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
+    unsigned char another[GS_IPC_HANDLE_SIZE], ipc_handle[GS_IPC_HANDLE_SIZE];
     union gs_wire_message message;
-    int agent = shared(ipc_handle, &message);
+    int agent = shared(another, &message);
 
+    other_export(&other, 1024, 512, 72, ipc_handle);
+    agent_hears(agent, GS_WIRE_SHARE, &message);
     halt(other.pid);
     take_say(agent, ipc_handle, 11);
     say_of(agent, GS_WIRE_CLOSE, ipc_handle);
     agent_hears(agent, GS_WIRE_REFUSE, &message);
+    take_say(agent, another, 12);
     kill(other.pid, SIGCONT);
+    agent_hears(agent, GS_WIRE_GRANT, &message);
+    cr_assert_eq(message.head.request, 12);
+    say_of(agent, GS_WIRE_CLOSE, another);
     free_it();
     cr_assert(SIDE_WAIT(other_withdraws(&other)));
     close(agent);

@@ -2,6 +2,7 @@
 #include <criterion/criterion.h>
 
 #include "by_hand.h"
+#include "core/share/let_go.h"
 #include "scene.h"
 #include "tests/system.h"
 
@@ -331,6 +332,66 @@ Test(share_hostile, who_has_forked_says_so)
     side_stop(&victim);
     for (int i = 0; i < 2; i++)
         cr_assert_eq(player_wait(&exporters[i]), 42 + i, "%d", i);
+}
+
+/* An honest exporter by hand of two blocks, 5 and 6, whose importer sleeps. As that wakes, 6 is
+ * refused at first, and 5 is asked back right behind its grant. Tells by the pipe that it is back. */
+static void asks_back_at_once(int listener, void *arg)
+{
+    static const struct lie mapped[] = {
+        {"", BLOCK, {CHANGE(grant.batch.count, -1)}, .fds = -1},
+        {"", BLOCK, {CHANGE(grant.batch.count, -1), CHANGE(grant.offset, 512)}, .fds = -1}};
+    int fd = accept(listener, NULL, NULL), refusals = 0;
+    union gs_wire_message message;
+    bool sleeps = false;
+
+    while (recv(fd, &message, sizeof message, 0) > 0) {
+        const enum gs_open_wants wants = message.open.want_fd;
+        const uint32_t request = message.head.request;
+        struct gs_ipc_handle of;
+
+        if (message.head.type == GS_WIRE_CLOSE && message.close.block_id == 5)
+            cr_assert_eq(write(late[1], "", 1), 1);
+        if (message.head.type != GS_WIRE_OPEN)
+            continue;
+        sleeps |= wants == GS_OPEN_LETS_GO;
+        if (sleeps && wants == GS_OPEN_HAS_IT && refusals++ == 0) {
+            say(fd, MESSAGE(REFUSE, request, .refuse = {.reason = GS_REFUSED_HANDLE}));
+            continue;
+        }
+        gs_ipc_handle_read(message.open.ipc_handle, &of);
+        say_grant(fd, wants == GS_OPEN_WANTS ? &honest : &mapped[of.block_id - 5], BLOCK,
+                  &message.open);
+        if (sleeps && wants == GS_OPEN_WANTS)
+            say_of_block(fd, GS_WIRE_RECALL, request, 5);
+    }
+    _exit(refusals == 2 ? 0 : 1);
+}
+
+/* It is closed after that, and goes back as what was asked for before. */
+Test(share_hostile, what_is_asked_back_as_it_is_taken_back_goes_back)
+{
+    unsigned char asked[2][GS_IPC_HANDLE_SIZE];
+    struct gs_share_options keeps = options;
+    struct gs_untaken untaken;
+    struct player player;
+    struct side victim;
+    CUdeviceptr opened[2];
+
+    cr_assert_eq(pipe2(late, O_CLOEXEC), 0);
+    keeps.idle_ns = SIDE_HOUR;
+    for (unsigned i = 0; i < 2; i++)
+        ipc_handle_by_hand(0x64, 5 + i, 512, asked[i]);
+    player_start_for(&player, dir, asked[0], asks_back_at_once, NULL);
+    side_start(&victim, &keeps);
+    for (unsigned i = 0; i < 2; i++)
+        cr_assert_eq(gs_share_open(victim.share, asked[i], SIDE_CONTEXT, 0, &opened[i]), GS_OK);
+    cr_assert_gt(gs_share_let_go(victim.share), 0);
+    cr_assert(gs_share_take_back(victim.share, side_now() + SIDE_HOUR, &untaken));
+    cr_assert_eq(gs_share_close(victim.share, opened[0]), GS_OK);
+    cr_assert_eq(poll(&(struct pollfd){.fd = late[0], .events = POLLIN}, 1, 30000), 1);
+    side_stop(&victim);
+    cr_assert_eq(player_wait(&player), 0);
 }
 
 struct talk {

@@ -1,6 +1,7 @@
 /* Host memory runs out at every allocation of a call in turn: it fails and changes nothing. */
 #include <criterion/criterion.h>
 
+#include "core/share/cluster.h"
 #include "core/share/wire.h"
 #include "scene.h"
 #include "tests/system.h"
@@ -134,4 +135,33 @@ Test(share_memory, a_look_up_without_memory_keeps_errno)
         cr_assert_eq(errno, 77, "allocation %d", n);
     }
     fail_in = 0;
+}
+
+static char said[200];
+
+static void keep_line(enum gs_log_level level, const void *place, const char *text)
+{
+    snprintf(said, sizeof said, "%s", text);
+}
+
+/* It is told something, which has to wait, and there is no memory to keep it in. */
+Test(share_memory, an_agent_is_not_blamed_for_memory_that_is_out)
+{
+    struct gs_share share = {.log = {.line = keep_line}};
+    struct gs_client agent = {.id = 7, .pid = 8};
+    union gs_wire_message message;
+    int sockets[2];
+
+    cr_assert_eq(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, sockets), 0);
+    agent.fd = sockets[0];
+    agent.kept_fd = gs_fd_keep(agent.fd);
+    share.store.cluster.agent = agent.id;
+    share.store.cluster.line = (struct gs_agent_line *)&share; /* something waits already */
+    HASH_ADD(hh, share.clients.first, id, sizeof agent.id, &agent);
+    gs_wire_start(&message, GS_WIRE_CLOSE, 0);
+    fail_in = 1;
+    cr_assert_not(gs_agent_tell(&share, &message, -1));
+    cr_assert_str_eq(said, "the agent (process 8) is hung up on: no host memory is left for what "
+                           "it is to be told");
+    HASH_DELETE(hh, share.clients.first, &agent);
 }
