@@ -3,6 +3,7 @@
 #include <sys/file.h>
 
 #include "broker_scene.h"
+#include "core/share/internal.h"
 #include "tests/children.h"
 #include "tests/system.h"
 
@@ -323,6 +324,48 @@ static int broker_connection(void)
             return fd;
     }
     return -1;
+}
+
+/* Asks for all there is; what comes as memory and what as a RING is told by a pipe. */
+static void asks_for_more(int listener, void *pipe)
+{
+    int fd = accept(listener, NULL, NULL);
+    union gs_wire_message message;
+
+    while (recv(fd, &message, sizeof message, 0) > 0) {
+        if (message.head.type == GS_WIRE_RING || message.head.type == GS_WIRE_SHARE)
+            cr_assert_eq(write(*(int *)pipe, message.head.type == GS_WIRE_RING ? "r" : "s", 1), 1);
+        if (message.head.type != GS_WIRE_HELLO)
+            say(fd, MESSAGE(PULL, 0));
+    }
+}
+
+/* The thread that sleeps until then is woken for it. */
+Test(share_broker, what_is_taken_back_is_told_to_one_that_asks)
+{
+    struct gs_export *export;
+    struct player player;
+    struct side_chunk piece;
+    struct side sharer;
+    char path[128], told;
+    int pipes[2];
+
+    cr_assert_eq(pipe2(pipes, O_CLOEXEC), 0);
+    cr_assert(mkdir(dir, 0700) == 0 || errno == EEXIST);
+    snprintf(path, sizeof path, "%.63s/%.43s", dir, side_broker_name());
+    player_start(&player, path, asks_for_more, &pipes[1]);
+    piece = sharer_start(&sharer);
+    cr_assert_eq(side_export(&sharer, &piece, 0, 512, &export), GS_OK);
+    cr_assert_eq(read(pipes[0], &told, 1), 1);
+    cr_assert_eq(told, 's');
+    cr_assert(SIDE_WAIT(__atomic_load_n(&sharer.share->link.asks, __ATOMIC_SEQ_CST)));
+    usleep(2500000); /* what the thread does by itself after its start is done */
+    cr_assert(gs_share_withdraw(sharer.share, export));
+    cr_assert_eq(poll(&(struct pollfd){.fd = pipes[0], .events = POLLIN}, 1, 30000), 1);
+    cr_assert_eq(read(pipes[0], &told, 1), 1);
+    cr_assert_eq(told, 'r');
+    sharer_stop(&sharer, &piece, player.pid);
+    unlink(path);
 }
 
 /* What it was to be told would come to the program, memory and all. */
