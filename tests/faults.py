@@ -1,6 +1,7 @@
 """For tests that are programs: faults are collected, and printed at the end."""
 import subprocess
 import sys
+import tempfile
 import time
 
 PATIENT_S = 60
@@ -34,6 +35,12 @@ def call(words, environment, **options):
     """What became of a command that may fail, with its text."""
     return subprocess.run(words, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True,
                           errors='replace', check=False, **options)
+
+
+def scratch(prefix):
+    """A folder that goes, whatever still ends in it. Python 3.9 cannot do without complaint."""
+    return tempfile.TemporaryDirectory(prefix=prefix, **({'ignore_cleanup_errors': True} if sys.version_info >= (3, 10)
+                                                         else {}))
 
 
 def skip(why):

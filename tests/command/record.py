@@ -12,10 +12,10 @@ import resource
 import signal
 import subprocess
 import sys
-import tempfile
 
 import trace as recording # which lies beside this
 from alone import check, end_with_faults, faults, surroundings
+from faults import scratch
 
 gpushim, _, driver = (os.path.realpath(path) for path in sys.argv[1:4])
 PYTHON = os.path.realpath(sys.executable)
@@ -554,7 +554,7 @@ def stays_beside(folder):
         cwd=folder)
 
 
-with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as place:
+with scratch('gpushim-') as place:
     place = os.path.realpath(place)
     pieces_are_right(is_what_was_done(place))
     for proof in (shares, has_stacks, has_one_frame, has_lines, has_room_for_names, tells_devices_and_streams, killed,

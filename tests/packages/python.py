@@ -10,10 +10,10 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), '..', 'command'))
 import holder  # pylint: disable=wrong-import-position
+import faults  # pylint: disable=wrong-import-position
 import trace as trace_reader  # pylint: disable=wrong-import-position
 from holder import MIB, Holder, await_that, check, end_with_faults, is_true  # pylint: disable=wrong-import-position
 
@@ -273,7 +273,7 @@ def prove_not_loaded(path):
     check('gpushim.NotLoaded: libgpushim is not in this process' in ran.stderr, f'without the library: {ran}')
 
 
-with tempfile.TemporaryDirectory(prefix='gpushim-python-', ignore_cleanup_errors=True) as scratch:
+with faults.scratch('gpushim-python-') as scratch:
     shutil.copytree(os.path.join(PACKAGE, 'gpushim'), os.path.join(scratch, 'gpushim'))
     with open(os.path.join(scratch, 'gpushim', '_built.py'), 'w', encoding='utf-8') as built:
         built.write("VERSION = '0'\n")

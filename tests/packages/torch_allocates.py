@@ -7,10 +7,10 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), '..', 'command'))
 import holder  # pylint: disable=wrong-import-position
+import faults  # pylint: disable=wrong-import-position
 from holder import MIB, Holder, check, end_with_faults, is_true  # pylint: disable=wrong-import-position
 
 PACKAGE, LIBC10 = sys.argv[4:6]
@@ -115,7 +115,7 @@ def prove_program(folder, path):
         check(ran.returncode == 1 and said in ran.stderr, f'{words}: {ran}')
 
 
-with tempfile.TemporaryDirectory(prefix='gpushim-torch-', ignore_cleanup_errors=True) as scratch:
+with faults.scratch('gpushim-torch-') as scratch:
     shutil.copytree(os.path.join(PACKAGE, 'gpushim'), os.path.join(scratch, 'gpushim'))
     shutil.copytree(STAND_IN, os.path.join(scratch, 'stand_in'))
     STAND_IN = os.path.join(scratch, 'stand_in')
