@@ -38,7 +38,7 @@ def call(words, environment, **options):
 
 
 def scratch(prefix):
-    """A folder that goes, whatever still ends in it. Python 3.9 cannot do without complaint."""
+    """A folder that goes, whatever still ends in it, for what runs with Python 3.9 too: that one may complain."""
     return tempfile.TemporaryDirectory(prefix=prefix, **({'ignore_cleanup_errors': True} if sys.version_info >= (3, 10)
                                                          else {}))
 

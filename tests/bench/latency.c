@@ -48,8 +48,8 @@ struct run {
     /* Natively. Under the library its own figures are better: they miss no peak. */
     bool under_library;
     uint64_t free_at_start, reserved_peak;
-    uint64_t reserved_idle;
-    struct gpushim_memory before; /* the library's figures when the mix's start was over */
+    uint64_t reserved_idle, idle_most; /* what was held when it waited no more, and might be */
+    struct gpushim_memory before;      /* the library's figures when the mix's start was over */
 };
 
 struct latency_actor {
@@ -127,13 +127,14 @@ void latency_pause(uint64_t milliseconds)
 void latency_idle(struct latency_actor *actor)
 {
     struct run *run = actor->run;
-    uint64_t waited_ms = 0, most = run->live + IDLE_KEPT + run->live_peak / IDLE_BESIDE;
+    uint64_t waited_ms = 0;
     struct gpushim_memory memory;
 
+    run->idle_most = run->live + IDLE_KEPT + run->live_peak / IDLE_BESIDE;
     /* Who ends it: the trimmer's thread, or --idle. */
     while (waited_ms < run->idle_ms && bench_library_memory(&memory)) {
         run->reserved_idle = memory.reserved;
-        if (memory.reserved <= most)
+        if (memory.reserved <= run->idle_most)
             return;
         latency_pause(IDLE_LOOK_MS);
         waited_ms += IDLE_LOOK_MS;
@@ -368,6 +369,7 @@ static void print_memory(const struct run *run)
         json_count("needs", run->trace->live_peak_rounded);
         json_count("live_end", run->trace->live_end);
         json_count("reserved_idle", run->reserved_idle);
+        json_count("idle_most", run->idle_most);
     }
 }
 

@@ -135,8 +135,7 @@ def idle():
     def held_idle(name):
         line = measure('shim', 'latency', trace(name), '--rounds', 1, '--idle', 60000)
         check(line['reserved_idle'] >= line['live_end'], 'what is live is held')
-        check(line['reserved_idle'] <= line['live_end'] + 64 * MIB + line['live_peak'] // 12,
-              f'{name}: what is held for nothing goes back')
+        check(line['reserved_idle'] <= line['idle_most'], f'{name}: what is held for nothing goes back')
 
     with concurrent.futures.ThreadPoolExecutor() as pool:
         list(pool.map(held_idle, TRACES))
