@@ -16,7 +16,7 @@
 
 #include "core/base/cancel.h"
 #include "core/base/clock.h"
-#include "core/api/own.h"
+#include "core/process/own.h"
 #include "core/process/sleep.h"
 #include "shim/lookup/names.h"
 #include "shim/start.h"

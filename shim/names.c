@@ -7,7 +7,7 @@
 #include "shim/stack.h"
 #include "shim/start.h"
 
-#include "core/api/own.h"
+#include "core/process/own.h"
 
 _Static_assert(sizeof(((struct gpushim_named *)0)->handle) == GS_IPC_HANDLE_SIZE &&
                    sizeof(((struct gpushim_named *)0)->label) == GS_LABEL_SIZE &&

@@ -29,7 +29,7 @@ static struct gs_block *take_collected_locked(struct gs_arena *arena, size_t siz
     gs_latch_assert_held(&arena->lock);
     if (gs_arena_merge_quick_locked(arena) && (block = gs_arena_take_locked(arena, size)))
         return block;
-    gs_arena_flush_streams_locked(arena, gs_single_is(arena->shared->single) ? 0 : stream_key);
+    gs_arena_flush_streams_locked(arena, 0, gs_single_is(arena->shared->single) ? 0 : stream_key);
     gs_arena_look_locked(arena);
     block = gs_arena_take_locked(arena, size);
     return !block && gs_arena_merge_quick_locked(arena) ? gs_arena_take_locked(arena, size) : block;
@@ -50,9 +50,7 @@ static struct gs_block *take_waiting_locked(struct gs_arena *arena, size_t size)
         patience.lightly =
             !gs_single_is(arena->shared->single) && !gs_arena_behind_locked(arena, size, FAR_TIMES);
         patience.most_ns = patience.lightly ? BEHIND_WAIT_NS : FAR_BEHIND_WAIT_NS;
-        if (!gs_arena_wait_oldest_locked(arena, &patience))
-            break;
-        if (arena->dead || arena->made_ns != life) /* meanwhile */
+        if (!gs_arena_wait_oldest_locked(arena, &patience) || gs_arena_is_over_locked(arena, life))
             break;
         gs_arena_look_locked(arena);
         gs_arena_merge_quick_locked(arena);
@@ -85,7 +83,6 @@ static gs_status allocate_slowly_locked(struct gs_core *core, struct gs_arena *a
         return GS_OK;
     GS_UNCANCELLED;
     gs_context_trim_dead(core);
-    gs_spent_unmap(core);
     status = gs_arena_grow(core, arena, life, size, ret_address);
     if (gs_is_out(status))
         status = gs_arena_reclaim(core, arena, life, size, ret_address);
@@ -146,23 +143,15 @@ static gs_status allocate(struct gs_core *core, struct gs_context *context, size
     return status;
 }
 
-/* The device was too full even to be tried. */
-static gs_status try_device_again(struct gs_core *core, struct gs_context **context)
-{
-    const struct gs_device *device = (*context)->device;
-
-    if (!gs_neighbour_ask(core, device, (*context)->handle, GS_PAGE_SIZE))
-        return GS_OK;
-    return gs_context_current(core, context);
-}
-
 gs_status gs_core_alloc(struct gs_core *core, size_t size, CUdeviceptr *ret_address)
 {
     struct gs_context *context;
     gs_status status = gs_context_current(core, &context);
 
-    if (status == GS_OK && context->device->mode == GS_MODE_UNKNOWN)
-        status = try_device_again(core, &context);
+    if (status == GS_OK && /* too full to be tried */
+        __builtin_expect(context->device->mode == GS_MODE_UNKNOWN, 0) &&
+        gs_neighbour_ask(core, context->device, context->handle, GS_PAGE_SIZE))
+        status = gs_context_current(core, &context);
     if (status == GS_OK)
         status = allocate(core, context, size, 0, ret_address);
     return __builtin_expect(status == CHANGED, 0) ? gs_core_alloc(core, size, ret_address) : status;

@@ -17,6 +17,18 @@ static bool import_in_use(void *arg, uint64_t base, size_t size, bool going)
                  : gs_regcache_in_use(core->regcache, base, size);
 }
 
+/* All that are not detached. */
+static void contexts_alive(struct gs_core *core, struct gs_contexts *ret_contexts)
+{
+    const unsigned most = sizeof ret_contexts->of / sizeof ret_contexts->of[0];
+    struct gs_context *context = NULL;
+    unsigned count = 0;
+
+    while (count < most && (context = gs_context_next(core, context, &ret_contexts->of[count])))
+        count++;
+    ret_contexts->count = count;
+}
+
 static bool asked(void *arg, enum gs_question question, unsigned device, union gs_told *told)
 {
     struct gs_core *core = arg;
@@ -35,7 +47,7 @@ static bool asked(void *arg, enum gs_question question, unsigned device, union g
         told->left = gs_limit_left(core, (CUdevice)device);
         return true;
     case GS_ASKED_CONTEXTS:
-        gs_contexts_alive(core, &told->contexts);
+        contexts_alive(core, &told->contexts);
         return true;
     }
     return false;
@@ -143,7 +155,7 @@ void gs_core_destroy(struct gs_core *core)
     gs_regcache_destroy(core->regcache);
     while ((arena = core->arenas)) {
         core->arenas = arena->next;
-        free(arena);
+        gs_arena_free(arena);
     }
     while ((context = core->contexts)) {
         core->contexts = context->next;

@@ -111,6 +111,27 @@ uint64_t gs_core_settle_ns(const struct gs_core *core);
 /* For what concerns no memory of the arenas. */
 struct gs_share *gs_core_share(struct gs_core *core);
 
+/* ---- Default memory pools ---------------------------------------------------------------- */
+
+/* As programs see them: our stream-ordered memory takes the place of theirs, so their figures
+ * include it, beside what the driver has there (of graphs). */
+struct gs_mempool_figures {           /* bytes, of ours */
+    uint64_t reserved, reserved_high; /* in use, in whole pages, and what is free or will be */
+    uint64_t retired;                 /* of reserved, what waits for the GPU */
+    uint64_t used, used_high;         /* what the program asked for and has not freed */
+};
+
+/* The device whose default pool this is; -1 if it is none's. */
+CUdevice gs_core_mempool_device(struct gs_core *core, CUmemoryPool pool);
+
+void gs_core_mempool_figures(struct gs_core *core, CUdevice device,
+                             struct gs_mempool_figures *ret_figures);
+/* A high mark, of what is reserved or used, begins again at what is there now. */
+void gs_core_mempool_reset_high(struct gs_core *core, CUdevice device, bool reserved);
+
+/* Gives back to the driver what is free, as long as more than `keep` bytes are reserved. */
+void gs_core_mempool_trim(struct gs_core *core, CUdevice device, uint64_t keep);
+
 /* ---- What the program does beside ------------------------------------------------------- */
 
 /* A capture is about to begin on the stream (GS_NO_HOST_MEMORY: it must not), or is over, or did

@@ -4,8 +4,6 @@
 #include "core/base/text.h"
 #include "core/process/context.h"
 
-#define NAMED_MOST 16 /* registrations that are looked at */
-
 /* In the context that is current. */
 static gs_status attach_here(struct gs_core *core, const struct gs_external_memory *memory,
                              uint64_t owner, CUdeviceptr *ret_address, CUcontext *ret_context)
@@ -55,18 +53,6 @@ uint64_t gs_core_settle_ns(const struct gs_core *core)
     return core->options.share.settle_ns;
 }
 
-static void add_registrations(struct gs_core *core, uint64_t base, size_t size,
-                              struct gs_text *text)
-{
-    struct gs_regcache_info infos[NAMED_MOST];
-    size_t count = gs_regcache_list(core->regcache, infos, NAMED_MOST);
-
-    for (size_t i = 0; i < count && i < NAMED_MOST; i++)
-        if (infos[i].uses > 0 && infos[i].base < base + size &&
-            base < infos[i].base + infos[i].size)
-            gs_text_add(text, "; registered by %s", infos[i].key.backend->name);
-}
-
 void gs_core_external_say(struct gs_core *core, CUdeviceptr address)
 {
     char line[512];
@@ -83,7 +69,7 @@ void gs_core_external_say(struct gs_core *core, CUdeviceptr address)
     if (held.holders > GS_SHARE_HOLDERS)
         gs_text_add(&text, "; and %u others", held.holders - GS_SHARE_HOLDERS);
     if (gs_regcache_in_use(core->regcache, address, size))
-        add_registrations(core, address, size, &text);
+        gs_text_add(&text, "; it is registered with a network card or storage");
     if (text.length == 0)
         gs_text_add(&text, "; the GPU has not done what was submitted before");
     gs_log_line(&core->options.log, GS_LOG_WARNING, "external memory at %llx is in use still%s",

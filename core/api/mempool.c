@@ -1,5 +1,5 @@
-/* Default memory pools (core/api/mempool.h). */
-#include "core/api/mempool.h"
+/* Default memory pools (core/api/core.h). */
+#include "core/api/core.h"
 
 #include "core/base/clock.h"
 #include "core/process/context.h"
@@ -45,30 +45,20 @@ void gs_core_mempool_figures(struct gs_core *core, CUdevice device,
     ret_figures->reserved_high = high;
 }
 
-void gs_core_mempool_reset_reserved_high(struct gs_core *core, CUdevice device)
-{
-    __atomic_store_n(&core->async[device].reserved_high, 0, __ATOMIC_RELAXED);
-}
-
-void gs_core_mempool_reset_used_high(struct gs_core *core, CUdevice device)
+void gs_core_mempool_reset_high(struct gs_core *core, CUdevice device, bool reserved)
 {
     uint64_t live, high;
 
-    gs_async_read(core, device, true, &live, &high);
-}
-
-/* No more than that many free bytes stay in each arena. */
-static void trim_arenas(struct gs_core *core, CUdevice device, uint64_t keep)
-{
-    struct gs_arena *arena = NULL;
-
-    while ((arena = gs_next_arena(core, &core->device[device], arena)))
-        gs_arena_trim(core, arena, NULL, keep, SIZE_MAX);
+    if (reserved)
+        __atomic_store_n(&core->async[device].reserved_high, 0, __ATOMIC_RELAXED);
+    else
+        gs_async_read(core, device, true, &live, &high);
 }
 
 void gs_core_mempool_trim(struct gs_core *core, CUdevice device, uint64_t keep)
 {
     struct gs_mempool_figures figures;
+    struct gs_arena *arena = NULL;
     uint64_t used;
 
     gs_core_mempool_figures(core, device, &figures);
@@ -79,7 +69,8 @@ void gs_core_mempool_trim(struct gs_core *core, CUdevice device, uint64_t keep)
     for (int i = 0; i < TRIM_LOOKS && figures.reserved > keep; i++) {
         if (i)
             gs_rest_ns(MOMENT_NS);
-        trim_arenas(core, device, keep > used ? keep - used : 0);
+        while ((arena = gs_next_arena(core, &core->device[device], arena)))
+            gs_arena_trim(core, arena, NULL, keep > used ? keep - used : 0, SIZE_MAX);
         gs_core_mempool_figures(core, device, &figures);
         if (figures.retired == 0)
             break;

@@ -112,13 +112,6 @@ gs_status gs_core_may_fill(struct gs_core *core, struct gs_access_range range, C
     return status == GS_NOT_LIVE ? refused(core, stream) : status;
 }
 
-bool gs_core_far(struct gs_core *core, CUdeviceptr address)
-{
-    const struct gs_access_range byte = {address, 1};
-
-    return gs_core_may_fill(core, byte, NULL) != GS_OK;
-}
-
 gs_status gs_core_may_copy(struct gs_core *core, struct gs_access_range dst,
                            struct gs_access_range src, CUstream stream, bool async)
 {
@@ -186,9 +179,4 @@ CUresult gs_core_owner_leave(struct gs_core *core, CUresult copied)
 
     core->driver.ctx_pop_current(&popped);
     return result;
-}
-
-bool gs_core_overlaps(struct gs_core *core, CUdeviceptr address, size_t size)
-{
-    return gs_map_overlaps(&core->map, address, size);
 }

@@ -41,10 +41,6 @@ gs_status gs_core_may_do_later(struct gs_core *core, struct gs_access_range dst,
 /* The context that owns the block at an address of ours; else the current one. */
 CUcontext gs_core_copy_context(struct gs_core *core, CUdeviceptr address);
 
-/* Whether the live block at an address is of another device than the current one, which was not
- * given access to it. */
-bool gs_core_far(struct gs_core *core, CUdeviceptr address);
-
 /* Whether the range is inside one live block, or not ours at all. */
 bool gs_core_within(struct gs_core *core, struct gs_access_range range);
 
@@ -53,8 +49,5 @@ bool gs_core_within(struct gs_core *core, struct gs_access_range range);
 CUresult gs_core_owner_enter(struct gs_core *core, CUdeviceptr address, CUstream stream);
 /* Waits for the copy in the owner's per-thread stream, where it went well. What it is answered. */
 CUresult gs_core_owner_leave(struct gs_core *core, CUresult copied);
-
-/* Whether any byte of the range belongs to a piece or an import. */
-bool gs_core_overlaps(struct gs_core *core, CUdeviceptr address, size_t size);
 
 #endif

@@ -162,11 +162,6 @@ gs_status gs_core_pin(struct gs_core *core, const struct gs_pin *pin, struct gs_
     return gs_regcache_complete(core->regcache, *ret_reg, pin->arg);
 }
 
-int gs_core_unpin(struct gs_core *core, struct gs_reg *reg)
-{
-    return gs_regcache_release(core->regcache, reg);
-}
-
 gs_status gs_core_repin(struct gs_core *core, struct gs_reg *reg, const struct gs_pin *pin)
 {
     struct gs_reg_request request = request_of(pin);

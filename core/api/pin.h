@@ -14,17 +14,14 @@ struct gs_pin {
 };
 
 /*
- * A registration of the range, kept or new, in use until gs_core_unpin. Memory of the arena is
- * registered in whole 64 KiB, and a small piece as a whole, unless the range is to be exact.
+ * A registration of the range, kept or new, in use until gs_regcache_release. Memory of the arena
+ * is registered in whole 64 KiB, and a small piece as a whole, unless the range is to be exact.
  *
  * GS_NOT_OURS: no GPU memory, nothing was done. GS_NOT_LIVE: memory that the program has freed or
  * closed, or more than the pages of one allocation. GS_INVALID: more than one opened block.
  * GS_NO_HOST_MEMORY. Another status is the backend's errno value.
  */
 gs_status gs_core_pin(struct gs_core *core, const struct gs_pin *pin, struct gs_reg **ret_reg);
-
-/* Ends the use; as gs_regcache_release. */
-int gs_core_unpin(struct gs_core *core, struct gs_reg *reg);
 
 /* Enters a registration in use that its user has moved to another range; as gs_core_pin, and
  * nothing is pinned. GS_NOT_OURS: it is of no GPU memory now, and forgotten. */

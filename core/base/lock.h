@@ -29,7 +29,6 @@ enum gs_rank {
     GS_RANK_LINE = 51,          /* core/gpu/fence.h: one line of events */
     GS_RANK_REGISTRATIONS = 55, /* core/regcache: the index of registrations */
     GS_RANK_MAP = 60,           /* core/gpu/map.c: writers of the allocation map */
-    GS_RANK_RECORDS = 70,       /* core/pool/index.c: spare records of pieces */
     GS_RANK_DISCARDS = 80,      /* core/share/discard.c: descriptors that closers are to close */
     GS_RANK_TRACE = 85,         /* core/record/trace.c: one thread's recorded events */
     GS_RANK_TRACE_FILE = 90,    /* core/record/trace_file.c: what they are written to */

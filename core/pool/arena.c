@@ -1,6 +1,8 @@
 /* An arena begins and ends (core/pool/arena.h). */
 #include "core/pool/arena.h"
 
+#include "core/base/list.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -37,30 +39,35 @@ void gs_arena_init(struct gs_arena *arena, CUcontext context, const struct gs_fe
     gs_latch_release(&arena->lock);
 }
 
-static void region_end(struct gs_arena *arena, struct gs_region *region)
+void gs_arena_free(struct gs_arena *arena)
 {
-    if (region->size > 0)
-        arena->shared->driver->mem_address_free(region->base, region->size);
-    region->size = 0;
+    struct gs_piece *piece, *next;
+
+    LL_FOREACH_SAFE2(arena->spare_pieces, piece, next, after)
+    free(piece);
+    free(arena);
 }
 
 void gs_arena_fini(struct gs_arena *arena)
 {
-    struct gs_epoch *epoch;
-    struct gs_block *block;
+    struct gs_epoch *epoch, *next_epoch;
+    struct gs_block *block, *next_block;
 
     /* An allocation that the context's end overtook may look at it now. */
     gs_latch_take(&arena->lock);
-    while ((epoch = arena->epochs.spare)) {
-        arena->epochs.spare = epoch->next;
+    LL_FOREACH_SAFE(arena->epochs.spare, epoch, next_epoch)
         free(epoch);
+    LL_FOREACH_SAFE2(arena->free.spare, block, next_block, above)
+    free(block);
+    arena->epochs.spare = NULL;
+    arena->free.spare = NULL;
+    for (int small = 0; small < 2; small++) {
+        struct gs_region *region = gs_arena_region_locked(arena, small);
+
+        if (region->size > 0)
+            arena->shared->driver->mem_address_free(region->base, region->size);
+        region->size = 0;
     }
-    while ((block = arena->free.spare)) {
-        arena->free.spare = block->above;
-        free(block);
-    }
-    region_end(arena, &arena->small);
-    region_end(arena, &arena->large);
     gs_fence_pool_forget(&arena->events);
     gs_latch_release(&arena->lock);
 }

@@ -21,7 +21,33 @@
 #include "core/gpu/device.h"
 #include "core/gpu/single.h"
 #include "core/pool/block.h"
-#include "core/pool/counts.h"
+
+/* Counted from the arena's start. Written with its lock held, read by anyone. Each is a uint64_t,
+ * and what several arenas counted is the sum of each (core/process/stats.c). */
+struct gs_arena_counts {
+    uint64_t hits;    /* allocations served by memory that was there */
+    uint64_t misses;  /* those that had to look for what has come back, or grow */
+    uint64_t grown;   /* pieces made */
+    uint64_t trims;   /* pieces given back to the driver, */
+    uint64_t later;   /* and those of them that were given in the background */
+    uint64_t at_once; /* frees of what was free at once */
+    uint64_t events;  /* epochs closed */
+    uint64_t waits;   /* times an allocation waited for the GPU */
+    uint64_t late;    /* waits given up because the GPU took too long */
+    uint64_t wait_ns; /* in those */
+    uint64_t map_ns;  /* in making pieces and giving them back, of the program's threads */
+    uint64_t reserved_peak, live_peak; /* bytes */
+};
+#define GS_ADD(field, n) __atomic_store_n(&(field), (field) + (n), __ATOMIC_RELAXED)
+#define GS_SUB(field, n) __atomic_store_n(&(field), (field) - (n), __ATOMIC_RELAXED)
+#define GS_COUNT(field)  GS_ADD(field, 1)
+
+/* Stream-ordered memory of one device, as asked for. */
+struct gs_async_count {
+    uint64_t high;          /* the most of that that was seen; atomic, as all of it */
+    uint64_t reserved_high; /* core/api/mempool.c */
+    bool ever;              /* there was any */
+};
 
 #define GS_QUICK_CLASSES  2048 /* of 512 bytes: sizes below 1 MiB */
 #define GS_STREAM_BUCKETS 64
@@ -49,7 +75,7 @@ struct gs_stream_list {
     uint64_t key;
     struct gs_block *last_freed; /* the last one freed, not merged; may be NULL */
     size_t bytes;                /* of all */
-    struct gs_bins small, large;
+    struct gs_bins bins[2];      /* of large ones, and of small */
 };
 
 struct gs_arena_shared { /* what all arenas of a process use */
@@ -113,11 +139,6 @@ struct gs_arena_kept {
     uint64_t seen_hits;          /* allocations up to the last look */
 };
 
-/* Stream-ordered bytes; read by anyone. */
-struct gs_arena_async {
-    size_t live, high;
-};
-
 struct gs_arena {
     struct gs_latch lock; /* first; rank ARENA; protects all below, and its pieces and blocks */
     bool dead;            /* the context is gone: nothing is handed out, what is left is held */
@@ -132,14 +153,18 @@ struct gs_arena {
     uint64_t id;                       /* the next, of some taken from the process's */
     struct gs_fence freed;             /* of the last of cuMemFree's that was free at once */
     struct gs_fence_pool events;
-    struct gs_arena_async async;
+    struct {
+        size_t live, high;
+    } async;     /* stream-ordered bytes; read by anyone */
     size_t held; /* bytes of blocks that somebody else has: in no list, their guard knows them */
     struct gs_arena_kept kept;
     struct gs_arena_epochs epochs;
     struct gs_arena_order order;
     struct gs_arena_free free;
     struct gs_region small, large;
-    struct gs_arena_counts counts; /* of all contexts that had the record */
+    struct gs_arena_counts counts; /* of all contexts that had the record, */
+    struct gs_piece *spare_pieces; /* and records of theirs: a reader of the map may hold one for a
+                                    * moment longer than it lives (core/gpu/map.h) */
     unsigned line, turn;   /* so too: allocations that wait without events, how many have come, been
                           * there */
     struct gs_arena *next; /* of the process's; set once */
@@ -161,8 +186,9 @@ struct gs_arena *gs_arena_new(struct gs_arena_shared *shared, const struct gs_de
                               bool first, unsigned tag);
 /* It is the context's. `events`: those of the context's first arena, or NULL for that one. */
 void gs_arena_init(struct gs_arena *arena, CUcontext context, const struct gs_fence_pool *events);
-/* It is no context's. It has no pieces. Lock not held. */
+/* It is no context's. It has no pieces. Lock not held. And the record goes, with the core. */
 void gs_arena_fini(struct gs_arena *arena);
+void gs_arena_free(struct gs_arena *arena);
 
 /* ---- Blocks (block.c) ------------------------------------------------------------------- */
 
@@ -223,9 +249,8 @@ void gs_block_record_free_locked(struct gs_arena *arena, struct gs_block *block)
 
 /* Pieces that are to be made for one block, side by side. */
 struct gs_growth {
-    struct gs_piece
-        *place; /* takes the addresses of those that are not made yet; `span` is of them */
-    struct gs_piece *piece; /* the last that was made, or is; NULL: it was not mapped */
+    struct gs_piece *place; /* takes the addresses of those that are not made yet; or NULL */
+    struct gs_piece *piece; /* the last that was made; NULL: it was not mapped */
     size_t least;           /* bytes that are missing still */
     struct gs_block *block; /* what is there of it, and nobody else's meanwhile; or NULL */
     struct gs_block *above; /* the same behind the place */
@@ -235,21 +260,17 @@ struct gs_growth {
  * it are taken until gs_arena_grown_locked. GS_NO_HOST_MEMORY; GS_NO_MEMORY: no place. The region
  * is there. */
 gs_status gs_arena_grow_locked(struct gs_arena *arena, size_t size, struct gs_growth *ret);
-/* The next piece to map, at its span; `scarce`: of no more than what is missing. GS_NO_HOST_MEMORY.
- * Then it was mapped: it is in the map, and nobody's until it has joined, under the same hold of
- * the lock. Else, and after GS_NO_HOST_MEMORY of either, it leaves as one that is detached. Or it
- * was not mapped: its addresses are the place's again. */
-gs_status gs_growth_next_locked(struct gs_arena *arena, struct gs_growth *growth, bool scarce);
-gs_status gs_growth_mapped_locked(struct gs_arena *arena, struct gs_growth *growth,
+/* Where the next piece is to be mapped; `scarce`: of no more than what is missing.
+ * GS_NO_HOST_MEMORY. Then it was mapped, so large: it is in the map, and nobody's until it has
+ * joined, under the same hold of the lock. Else, and after GS_NO_HOST_MEMORY of either, it leaves
+ * as one that is detached. */
+gs_status gs_growth_next_locked(struct gs_arena *arena, struct gs_growth *growth, bool scarce,
+                                struct gs_span *ret);
+gs_status gs_growth_mapped_locked(struct gs_arena *arena, struct gs_growth *growth, size_t size,
                                   CUmemGenericAllocationHandle handle);
 gs_status gs_growth_join_locked(struct gs_arena *arena, struct gs_growth *growth);
-void gs_growth_not_mapped_locked(struct gs_growth *growth);
-/* No more are made: what there is is free, and around it this block, or NULL. */
-struct gs_block *gs_arena_grown_locked(struct gs_arena *arena, struct gs_growth *growth);
-
-/* A live block out of the free one. */
-struct gs_block *gs_arena_take_from_locked(struct gs_arena *arena, struct gs_block *block,
-                                           size_t size);
+/* No more are made: what there is is free, and what it was for can be taken if all was made. */
+void gs_arena_grown_locked(struct gs_arena *arena, struct gs_growth *growth);
 
 /* Detaches pieces that are free from end to end, and that no work touches any more, from the map
  * and the arena: of about `bytes` together, none larger than `largest`, the highest ones. What was
@@ -292,11 +313,9 @@ static inline size_t gs_arena_behind_bytes_locked(const struct gs_arena *arena)
 {
     return arena->reserved - arena->live - arena->free_bytes - arena->held - arena->order.bytes;
 }
-/* What held a range, or some of it, may do so no more: what is held there goes, unless something
- * else holds it. It begins in the piece, which may be spent afterwards; returns where it ends, or
- * pieces side by side do. */
-uint64_t gs_arena_unguard_locked(struct gs_arena *arena, struct gs_piece *piece, uint64_t base,
-                                 size_t size);
+/* What held the block around an address in the piece may do so no more: it goes, unless something
+ * else holds it, and the piece may be spent afterwards. Returns where the block ended. */
+uint64_t gs_arena_unguard_locked(struct gs_arena *arena, struct gs_piece *piece, uint64_t address);
 /* What stops the GPU is about to be submitted: closes the open epoch if cuMemFree's is in it. */
 void gs_arena_close_locked(struct gs_arena *arena);
 /* A live block that the program does not know yet is its device's stream-ordered memory. */
@@ -346,9 +365,8 @@ void gs_arena_retire_stream_locked(struct gs_arena *arena, struct gs_block *bloc
  * for all fits better. */
 struct gs_block *gs_arena_take_stream_locked(struct gs_arena *arena, size_t size,
                                              uint64_t stream_key);
-/* The stream's list joins the open epoch, or is free where all work is in one stream. */
-void gs_arena_flush_stream_locked(struct gs_arena *arena, uint64_t stream_key);
-/* Every stream's list but that of `keep` (0: every one). */
-void gs_arena_flush_streams_locked(struct gs_arena *arena, uint64_t keep);
+/* The list of that stream (0, which is no key: of every one) but `keep` joins the open epoch, or is
+ * free where all work is in one stream. */
+void gs_arena_flush_streams_locked(struct gs_arena *arena, uint64_t only, uint64_t keep);
 
 #endif

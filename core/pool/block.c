@@ -36,7 +36,7 @@ struct gs_block *gs_block_cut_locked(struct gs_arena *arena, struct gs_block *bl
     if (rest->above)
         rest->above->below = rest;
     block->above = rest;
-    gs_index_set_locked(rest->piece, rest);
+    gs_index_set_locked(rest->piece, rest->base, rest);
     return rest;
 }
 
@@ -53,7 +53,7 @@ void gs_block_merge_locked(struct gs_arena *arena, struct gs_block *lower, struc
     lower->above = upper->above;
     if (upper->above)
         upper->above->below = lower;
-    gs_index_clear_locked(upper->piece, upper);
+    gs_index_set_locked(upper->piece, upper->base, NULL);
     gs_block_record_free_locked(arena, upper);
 }
 
@@ -169,13 +169,13 @@ take_entry_locked(struct gs_arena *arena, struct gs_bin_entry *entry, size_t nee
     return take_locked(arena, gs_block_take_out_locked(arena, entry, need), size);
 }
 
-static struct gs_block *take_quick_locked(struct gs_arena *arena, size_t unit, size_t size)
+static struct gs_block *pop_quick_locked(struct gs_arena *arena, size_t unit)
 {
     struct gs_block *block = arena->free.quick[unit];
 
     arena->free.quick[unit] = (struct gs_block *)block->entry.next;
     arena->free.quick_bytes -= block->entry.size;
-    return take_locked(arena, block, size);
+    return block;
 }
 
 static struct gs_block *take_small_locked(struct gs_arena *arena, size_t need, size_t size)
@@ -184,7 +184,7 @@ static struct gs_block *take_small_locked(struct gs_arena *arena, size_t need, s
     struct gs_bin_entry *entry;
 
     if (unit < GS_QUICK_CLASSES && arena->free.quick[unit])
-        return take_quick_locked(arena, unit, size);
+        return take_locked(arena, pop_quick_locked(arena, unit), size);
     entry = gs_arena_find_locked(arena, &arena->small.free, need);
     return entry ? take_entry_locked(arena, entry, need, size) : NULL;
 }
@@ -200,14 +200,6 @@ static bool merge_last_locked(struct gs_arena *arena)
     arena->free.last = NULL;
     gs_block_put_locked(arena, block);
     return true;
-}
-
-static void give_last_locked(struct gs_arena *arena, struct gs_block *block)
-{
-    merge_last_locked(arena);
-    block->state = GS_BLOCK_QUICK;
-    arena->free.last = block;
-    GS_ADD(arena->free_bytes, block->entry.size);
 }
 
 static struct gs_block *take_large_ready_locked(struct gs_arena *arena, size_t need, size_t size)
@@ -244,16 +236,6 @@ struct gs_block *gs_arena_take_locked(struct gs_arena *arena, size_t size)
     return small ? take_small_locked(arena, need, size) : take_large_locked(arena, need, size);
 }
 
-struct gs_block *gs_arena_take_from_locked(struct gs_arena *arena, struct gs_block *block,
-                                           size_t size)
-{
-    bool small;
-    size_t need = gs_arena_round(arena, size, &small);
-
-    gs_latch_assert_held(&arena->lock);
-    return take_entry_locked(arena, &block->entry, need, size);
-}
-
 struct gs_block *gs_arena_take_any_locked(struct gs_arena *arena, size_t size)
 {
     struct gs_block *block = gs_arena_take_locked(arena, size);
@@ -286,18 +268,18 @@ void gs_arena_give_quick_locked(struct gs_arena *arena, struct gs_block *block)
 
     gs_latch_assert_held(&arena->lock);
     if (gs_block_is_large(block)) {
-        give_last_locked(arena, block);
-        return;
-    }
-    if (unit >= GS_QUICK_CLASSES || (arena->free.quick_bytes > QUICK_BYTES_MIN &&
-                                     arena->free.quick_bytes > arena->live / QUICK_SHARE)) {
+        merge_last_locked(arena);
+        arena->free.last = block;
+    } else if (unit >= GS_QUICK_CLASSES || (arena->free.quick_bytes > QUICK_BYTES_MIN &&
+                                            arena->free.quick_bytes > arena->live / QUICK_SHARE)) {
         gs_arena_give_locked(arena, block);
         return;
+    } else {
+        block->entry.next = (struct gs_bin_entry *)arena->free.quick[unit];
+        arena->free.quick[unit] = block;
+        arena->free.quick_bytes += block->entry.size;
     }
     block->state = GS_BLOCK_QUICK;
-    block->entry.next = (struct gs_bin_entry *)arena->free.quick[unit];
-    arena->free.quick[unit] = block;
-    arena->free.quick_bytes += block->entry.size;
     GS_ADD(arena->free_bytes, block->entry.size);
 }
 
@@ -306,16 +288,9 @@ bool gs_arena_merge_quick_locked(struct gs_arena *arena)
     bool any = merge_last_locked(arena);
 
     gs_latch_assert_held(&arena->lock);
-    for (size_t unit = 0; arena->free.quick_bytes > 0; unit++) {
-        struct gs_block *block;
-
-        while ((block = arena->free.quick[unit])) {
-            arena->free.quick[unit] = (struct gs_block *)block->entry.next;
-            arena->free.quick_bytes -= block->entry.size;
-            gs_block_put_locked(arena, block);
-            any = true;
-        }
-    }
+    for (size_t unit = 0; arena->free.quick_bytes > 0; unit++)
+        for (; arena->free.quick[unit]; any = true)
+            gs_block_put_locked(arena, pop_quick_locked(arena, unit));
     return any;
 }
 

@@ -8,7 +8,6 @@
 #include "core/base/bins.h"
 #include "core/gpu/fence.h"
 #include "core/gpu/map.h"
-#include "core/pool/guard.h"
 
 #define GS_UNIT_SHIFT  9 /* small blocks are multiples of 512 bytes, as the driver's are */
 #define GS_UNIT_SIZE   ((size_t)1 << GS_UNIT_SHIFT)
@@ -41,17 +40,26 @@ struct gs_block {
     bool multi_stream; /* another stream than the single one has work on it */
 };
 
+/* Who may have a block beyond its free, and memory beyond its last block: another process that has
+ * a lease of it, a device that has it registered. The arena knows neither of them. It asks here,
+ * with its lock held; what answers waits for nobody, and takes locks of higher ranks alone. */
+struct gs_guard {
+    const uint64_t *registered; /* atomic: how many registrations there are */
+    /* The program has freed an exported block. */
+    void (*freed)(void *arg, struct gs_block *block);
+    /* Whether nobody has the block, nor may come for it. It is not exported any more then. Else
+     * whoever looks after it says so when that has ended (gs_arena_unguard_locked). */
+    bool (*may_go)(void *arg, struct gs_block *block);
+    /* Whether a range in which no block lies may be unmapped: nothing will use it any more. */
+    bool (*may_unmap)(void *arg, uint64_t base, size_t size);
+    void *arg;
+};
+
 /* As guard->may_go; of what cannot be guarded nobody is asked. */
 static inline bool gs_block_may_go_locked(const struct gs_guard *guard, struct gs_block *block)
 {
     return (!block->export && __atomic_load_n(guard->registered, __ATOMIC_ACQUIRE) == 0) ||
            guard->may_go(guard->arg, block);
-}
-
-/* Whether somebody may have it beyond its free. What is exported stays so. */
-static inline bool gs_block_is_guarded_locked(const struct gs_guard *guard, struct gs_block *block)
-{
-    return block->export || !gs_block_may_go_locked(guard, block);
 }
 
 /* Blocks linked through entry.next. */
@@ -77,10 +85,11 @@ struct gs_piece {
     bool mapped; /* false: it is being made, or was detached, and only its place is taken */
     bool asleep; /* its memory is away, or about to go or come: it stays where it is */
     bool lent;   /* others may have it by other ways than handles of blocks: it does not sleep */
-    unsigned char device;   /* atomic: its number, also when it is no arena's any more */
-    struct gs_fence freed;  /* of the last block in it that was free at once */
-    struct gs_index *index; /* of the blocks that begin in it */
-    unsigned shift;         /* log2 of the unit its blocks are multiples of */
+    unsigned char device;  /* atomic: its number, also when it is no arena's any more */
+    struct gs_fence freed; /* of the last block in it that was free at once */
+    struct gs_block **at;  /* by unit: the block that begins there, or NULL; */
+    uint64_t *starts;      /* the same, a bit each */
+    unsigned shift;        /* log2 of the unit its blocks are multiples of */
 };
 
 /* An address reservation, for all pieces of an arena's large blocks, or of its small ones. */
@@ -90,7 +99,6 @@ struct gs_region {
     size_t size;        /* 0: there is none yet */
     bool crosses;       /* a block may lie across pieces */
     bool short_of_room; /* more addresses were not to be had: what does not fit is the driver's */
-    unsigned pieces;    /* atomic: all that have addresses of it, also for a while */
     struct gs_piece *lowest, *highest;
     size_t taken;        /* bytes that those have: less than up to the highest's end is a hole */
     struct gs_bins free; /* blocks that are free for whoever comes first, by size */
@@ -121,23 +129,24 @@ static inline struct gs_piece *gs_block_next_piece(const struct gs_block *block,
 
 /* ---- Records, and where blocks start (index.c) ------------------------------------------- */
 
-/* Records, zeroed; NULL: no host memory. */
-struct gs_piece *gs_piece_record_new(void);
-/* It is no piece of its region any more, and the record is free for the next. */
+/* A record; NULL: no host memory. And it is no piece of its region any more, and free for the
+ * next. */
+struct gs_piece *gs_piece_record_new_locked(struct gs_arena *arena);
 void gs_piece_record_free_locked(struct gs_piece *piece);
 /* A detached one is unmapped, and its addresses are for others. Lock not held. */
 void gs_piece_gone(struct gs_piece *piece);
-/* The index of the blocks that will begin in a piece. False: no host memory. */
+/* The index of the blocks that will begin in a piece. False: no host memory. And one begins at an
+ * address, or (NULL) the one that did so is no more. */
 bool gs_index_make(struct gs_piece *piece);
-void gs_index_set_locked(struct gs_piece *piece, struct gs_block *block);
-void gs_index_clear_locked(struct gs_piece *piece, const struct gs_block *block);
+void gs_index_set_locked(struct gs_piece *piece, uint64_t base, struct gs_block *block);
 
 /* The block, in any state, that covers an address within the piece, and may begin in one before it;
  * and the one that starts at an address, or NULL. */
 struct gs_block *gs_piece_find_locked(const struct gs_piece *piece, uint64_t address);
 struct gs_block *gs_piece_start_locked(const struct gs_piece *piece, uint64_t address);
-/* The next block of a region by address, or its first one after NULL; NULL: there are no more. */
-struct gs_block *gs_region_next_locked(const struct gs_region *region,
-                                       const struct gs_block *block);
+static inline struct gs_block *gs_piece_first_locked(const struct gs_piece *piece)
+{
+    return gs_piece_find_locked(piece, piece->span.base);
+}
 
 #endif

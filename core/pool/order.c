@@ -5,6 +5,8 @@
  */
 #include "core/pool/arena.h"
 
+#include "core/base/list.h"
+
 #include <stdlib.h>
 
 /* What one stream may hold back: this, and while others have work a part of what is live. */
@@ -12,38 +14,30 @@
 #define HELD_BACK_SHARE 4
 #define POLLED_ONCE_IN  8 /* frees beyond that while the GPU is behind */
 
-static struct gs_stream_list **bucket_of_locked(struct gs_arena_order *order, uint64_t key)
+static struct gs_stream_list **bucket_of_locked(struct gs_arena *arena, uint64_t key)
 {
-    return &order->streams[(key * UINT64_C(0x9e3779b97f4a7c15)) >> 58];
+    return &arena->order.streams[(key * UINT64_C(0x9e3779b97f4a7c15)) >> 58];
 }
 
-static struct gs_stream_list *list_find_locked(struct gs_arena_order *order, uint64_t key)
+static struct gs_stream_list *list_find_locked(struct gs_arena *arena, uint64_t key)
 {
-    struct gs_stream_list *stream = *bucket_of_locked(order, key);
+    struct gs_stream_list *stream;
 
-    while (stream && stream->key != key)
-        stream = stream->next;
+    LL_SEARCH_SCALAR(*bucket_of_locked(arena, key), stream, key, key);
     return stream;
 }
 
-static struct gs_stream_list *list_make_locked(struct gs_arena_order *order, uint64_t key)
+static struct gs_stream_list *list_make_locked(struct gs_arena *arena, uint64_t key)
 {
-    struct gs_stream_list **bucket = bucket_of_locked(order, key);
     struct gs_stream_list *stream = calloc(1, sizeof *stream);
 
     if (!stream)
         return NULL;
     stream->key = key;
-    gs_bins_init(&stream->small, GS_UNIT_SHIFT);
-    gs_bins_init(&stream->large, GS_LARGE_SHIFT);
-    stream->next = *bucket;
-    *bucket = stream;
+    gs_bins_init(&stream->bins[false], GS_LARGE_SHIFT);
+    gs_bins_init(&stream->bins[true], GS_UNIT_SHIFT);
+    LL_PREPEND(*bucket_of_locked(arena, key), stream);
     return stream;
-}
-
-static struct gs_bins *bins_of(struct gs_stream_list *stream, bool small)
-{
-    return small ? &stream->small : &stream->large;
 }
 
 static void flush_bins_locked(struct gs_arena *arena, struct gs_bins *bins)
@@ -63,16 +57,14 @@ static void bin_last_locked(struct gs_arena *arena, struct gs_stream_list *strea
 
     stream->last_freed = NULL;
     if (block)
-        gs_block_bin_locked(arena, block, bins_of(stream, !gs_block_is_large(block)));
+        gs_block_bin_locked(arena, block, &stream->bins[!gs_block_is_large(block)]);
 }
 
 static void flush_locked(struct gs_arena *arena, struct gs_stream_list *stream)
 {
-    if (stream->last_freed)
-        gs_arena_retire_held_locked(arena, stream->last_freed);
-    stream->last_freed = NULL;
-    flush_bins_locked(arena, &stream->small);
-    flush_bins_locked(arena, &stream->large);
+    bin_last_locked(arena, stream);
+    flush_bins_locked(arena, &stream->bins[true]);
+    flush_bins_locked(arena, &stream->bins[false]);
     GS_SUB(arena->order.bytes, stream->bytes);
     stream->bytes = 0;
 }
@@ -98,15 +90,15 @@ static __attribute__((noinline)) void holds_much_locked(struct gs_arena *arena,
 void gs_arena_retire_stream_locked(struct gs_arena *arena, struct gs_block *block,
                                    uint64_t stream_key)
 {
-    struct gs_stream_list *stream = list_find_locked(&arena->order, stream_key);
+    struct gs_stream_list *stream = list_find_locked(arena, stream_key);
 
     gs_latch_assert_held(&arena->lock);
     if (!stream)
-        stream = list_make_locked(&arena->order, stream_key);
+        stream = list_make_locked(arena, stream_key);
     /* What others hold or may hold goes the long way: its next owner is not only a stream. So does
      * what another stream has worked on: merged, nothing says that of it. */
-    if (!stream || block->multi_stream ||
-        gs_block_is_guarded_locked(&arena->shared->guard, block)) {
+    if (!stream || block->multi_stream || block->export ||
+        !gs_block_may_go_locked(&arena->shared->guard, block)) {
         gs_arena_retire_in_order_locked(arena, block);
         return;
     }
@@ -120,19 +112,15 @@ void gs_arena_retire_stream_locked(struct gs_arena *arena, struct gs_block *bloc
         holds_much_locked(arena, stream);
 }
 
-static bool fits_tighter_locked(struct gs_arena *arena, bool small, size_t need, size_t than)
-{
-    return than > need && gs_bins_find(&gs_arena_region_locked(arena, small)->free, need, than - 1);
-}
-
 /* In the stream's bins: best fit, unless what is free for all fits better. Cutting what the stream
  * has instead takes half as much again of the GPU (tests/bench/latency mixed --async). */
 static struct gs_block *take_binned_locked(struct gs_arena *arena, struct gs_stream_list *stream,
                                            size_t need, bool small)
 {
-    struct gs_bin_entry *entry = gs_arena_find_locked(arena, bins_of(stream, small), need);
+    struct gs_bin_entry *entry = gs_arena_find_locked(arena, &stream->bins[small], need);
 
-    if (!entry || fits_tighter_locked(arena, small, need, entry->size))
+    if (!entry || (entry->size > need && gs_bins_find(&gs_arena_region_locked(arena, small)->free,
+                                                      need, entry->size - 1)))
         return NULL;
     return gs_block_take_out_locked(arena, entry, need);
 }
@@ -140,7 +128,7 @@ static struct gs_block *take_binned_locked(struct gs_arena *arena, struct gs_str
 struct gs_block *gs_arena_take_stream_locked(struct gs_arena *arena, size_t size,
                                              uint64_t stream_key)
 {
-    struct gs_stream_list *stream = list_find_locked(&arena->order, stream_key);
+    struct gs_stream_list *stream = list_find_locked(arena, stream_key);
     struct gs_block *block;
     bool small;
     size_t need;
@@ -164,37 +152,18 @@ struct gs_block *gs_arena_take_stream_locked(struct gs_arena *arena, size_t size
     return block;
 }
 
-/* The key may never come again, or mean another stream. */
-static void forget_locked(struct gs_arena *arena, struct gs_stream_list **link)
+/* Their keys may never come again, or mean other streams. */
+void gs_arena_flush_streams_locked(struct gs_arena *arena, uint64_t only, uint64_t keep)
 {
-    struct gs_stream_list *stream = *link;
-
-    flush_locked(arena, stream);
-    *link = stream->next;
-    free(stream);
-}
-
-/* The list of that key, or every one but that. */
-static void flush_where_locked(struct gs_arena *arena, uint64_t key, bool its)
-{
-    struct gs_stream_list **link;
+    struct gs_stream_list *stream, *next;
 
     gs_latch_assert_held(&arena->lock);
     for (unsigned i = 0; i < GS_STREAM_BUCKETS; i++)
-        for (link = &arena->order.streams[i]; *link;)
-            if (((*link)->key == key) == its)
-                forget_locked(arena, link);
-            else
-                link = &(*link)->next;
-}
-
-void gs_arena_flush_stream_locked(struct gs_arena *arena, uint64_t stream_key)
-{
-    flush_where_locked(arena, stream_key, true);
-}
-
-/* No key is 0. */
-void gs_arena_flush_streams_locked(struct gs_arena *arena, uint64_t keep)
-{
-    flush_where_locked(arena, keep, false);
+        LL_FOREACH_SAFE(arena->order.streams[i], stream, next) {
+            if ((only && stream->key != only) || stream->key == keep)
+                continue;
+            flush_locked(arena, stream);
+            LL_DELETE(arena->order.streams[i], stream);
+            free(stream);
+        }
 }

@@ -118,27 +118,24 @@ static void set_aside_locked(struct gs_block *block)
     block->state = GS_BLOCK_RETIRED;
 }
 
-static struct gs_piece *piece_new_locked(struct gs_region *region, uint64_t base, size_t size)
+/* NULL: no host memory. */
+static struct gs_piece *place_new_locked(struct gs_region *region, uint64_t base, size_t size,
+                                         struct gs_piece *under)
 {
-    struct gs_piece *piece = gs_piece_record_new();
+    struct gs_piece *place = gs_piece_record_new_locked(region->arena);
 
-    if (!piece)
+    if (!place)
         return NULL;
-    piece->span = (struct gs_span){.base = base, .size = size, .kind = GS_SPAN_PIECE};
-    piece->region = region;
-    piece->shift = region->free.shift;
-    piece->mapped = false;
-    __atomic_add_fetch(&region->pieces, 1, __ATOMIC_SEQ_CST);
-    return piece;
-}
-
-static void link_locked(struct gs_region *region, struct gs_piece *piece, struct gs_piece *under)
-{
-    piece->prev = under;
-    piece->next = under ? under->next : region->lowest;
-    *(under ? &under->next : &region->lowest) = piece;
-    *(piece->next ? &piece->next->prev : &region->highest) = piece;
-    region->taken += piece->span.size;
+    place->span = (struct gs_span){.base = base, .size = size, .kind = GS_SPAN_PIECE};
+    place->region = region;
+    place->shift = region->free.shift;
+    place->mapped = false;
+    place->prev = under;
+    place->next = under ? under->next : region->lowest;
+    *(under ? &under->next : &region->lowest) = place;
+    *(place->next ? &place->next->prev : &region->highest) = place;
+    region->taken += size;
+    return place;
 }
 
 gs_status gs_arena_grow_locked(struct gs_arena *arena, size_t size, struct gs_growth *ret)
@@ -154,41 +151,30 @@ gs_status gs_arena_grow_locked(struct gs_arena *arena, size_t size, struct gs_gr
         return GS_NO_MEMORY;
     best = size_at_best_locked(arena, region, gap.missing);
     *ret = (struct gs_growth){.least = gap.missing, .block = gap.below, .above = gap.above};
-    ret->place = piece_new_locked(region, gap.base, best < gap.size ? best : gap.size);
+    ret->place = place_new_locked(region, gap.base, best < gap.size ? best : gap.size, gap.under);
     if (!ret->place)
         return GS_NO_HOST_MEMORY;
-    link_locked(region, ret->place, gap.under);
     set_aside_locked(gap.below);
     set_aside_locked(gap.above);
     return GS_OK;
 }
 
-gs_status gs_growth_next_locked(struct gs_arena *arena, struct gs_growth *growth, bool scarce)
+gs_status gs_growth_next_locked(struct gs_arena *arena, struct gs_growth *growth, bool scarce,
+                                struct gs_span *ret)
 {
-    struct gs_piece *place = growth->place;
-    size_t largest = largest_locked(arena, place->region);
-    size_t size = scarce ? growth->least : place->span.size;
+    size_t largest;
 
     gs_latch_assert_held(&arena->lock);
-    if (size > largest)
-        size = largest;
-    growth->piece = piece_new_locked(place->region, place->span.base, size);
-    if (!growth->piece)
-        return GS_NO_HOST_MEMORY;
-    link_locked(place->region, growth->piece, place->prev);
-    place->span.base += size;
-    place->span.size -= size;
-    place->region->taken -= size;
-    return GS_OK;
-}
-
-void gs_growth_not_mapped_locked(struct gs_growth *growth)
-{
-    growth->place->span.base -= growth->piece->span.size;
-    growth->place->span.size += growth->piece->span.size;
-    growth->place->region->taken += growth->piece->span.size;
-    gs_piece_record_free_locked(growth->piece);
     growth->piece = NULL;
+    if (!growth->place)
+        return GS_NO_HOST_MEMORY;
+    largest = largest_locked(arena, growth->place->region);
+    *ret = growth->place->span;
+    if (scarce)
+        ret->size = growth->least;
+    if (ret->size > largest)
+        ret->size = largest;
+    return GS_OK;
 }
 
 /* What lies right below and above a piece without blocks. */
@@ -198,8 +184,6 @@ static void link_block_locked(struct gs_block *block)
 
     if (under && under->mapped && gs_piece_end(under) == piece->span.base)
         block->below = gs_piece_find_locked(under, piece->span.base - 1);
-    while (over && !over->mapped && over->span.size == 0) /* a place that is all used */
-        over = over->next;
     if (over && over->mapped && over->span.base == gs_piece_end(piece))
         block->above = gs_piece_start_locked(over, over->span.base);
     if (block->below)
@@ -219,7 +203,7 @@ static void add_block_locked(struct gs_arena *arena, struct gs_growth *growth,
     block->entry.size = piece->span.size;
     block->state = GS_BLOCK_RETIRED; /* in no list, as what was set aside */
     GS_ADD(arena->free_bytes, block->entry.size);
-    gs_index_set_locked(piece, block);
+    gs_index_set_locked(piece, block->base, block);
     link_block_locked(block);
     if (growth->block)
         gs_block_merge_locked(arena, growth->block, block);
@@ -227,12 +211,17 @@ static void add_block_locked(struct gs_arena *arena, struct gs_growth *growth,
         growth->block = block;
 }
 
-gs_status gs_growth_mapped_locked(struct gs_arena *arena, struct gs_growth *growth,
+gs_status gs_growth_mapped_locked(struct gs_arena *arena, struct gs_growth *growth, size_t size,
                                   CUmemGenericAllocationHandle handle)
 {
-    struct gs_piece *piece = growth->piece;
+    struct gs_piece *piece = growth->place;
+    const size_t rest = piece->span.size - size;
 
     gs_latch_assert_held(&arena->lock);
+    growth->piece = piece;
+    piece->span.size = size;
+    piece->region->taken -= rest;
+    growth->place = rest ? place_new_locked(piece->region, gs_piece_end(piece), rest, piece) : NULL;
     __atomic_store_n(&piece->arena, arena, __ATOMIC_RELAXED);
     __atomic_store_n(&piece->device, (unsigned char)arena->device->ordinal, __ATOMIC_RELAXED);
     piece->handle = handle;
@@ -263,11 +252,13 @@ gs_status gs_growth_join_locked(struct gs_arena *arena, struct gs_growth *growth
     return GS_OK;
 }
 
-struct gs_block *gs_arena_grown_locked(struct gs_arena *arena, struct gs_growth *growth)
+void gs_arena_grown_locked(struct gs_arena *arena, struct gs_growth *growth)
 {
     gs_latch_assert_held(&arena->lock);
-    gs_piece_record_free_locked(growth->place);
+    if (growth->place)
+        gs_piece_record_free_locked(growth->place);
     if (growth->above)
         gs_block_put_locked(arena, growth->above);
-    return growth->block ? gs_block_put_locked(arena, growth->block) : NULL;
+    if (growth->block)
+        gs_block_put_locked(arena, growth->block);
 }

@@ -30,19 +30,13 @@ void gs_block_list_push(struct gs_block_list *list, struct gs_block *block)
     list->count++;
 }
 
-/* Empties `from` into `to`. */
-static void list_join(struct gs_block_list *to, struct gs_block_list *from)
+/* All of it, which is empty then. */
+static struct gs_block_list take_list(struct gs_block_list *list)
 {
-    if (!from->first)
-        return;
-    if (to->last)
-        to->last->entry.next = &from->first->entry;
-    else
-        to->first = from->first;
-    to->last = from->last;
-    GS_ADD(to->bytes, from->bytes);
-    to->count += from->count;
-    memset(from, 0, sizeof *from);
+    const struct gs_block_list taken = *list;
+
+    memset(list, 0, sizeof *list);
+    return taken;
 }
 
 /* No GPU work can touch the block any more; another process or a network card may. Else it is free.
@@ -67,25 +61,12 @@ static void passed_locked(struct gs_arena *arena, struct gs_block *block)
 
 static void all_passed_locked(struct gs_arena *arena, struct gs_block_list *list)
 {
-    struct gs_block *block = list->first, *next;
+    struct gs_block *block = take_list(list).first, *next;
 
-    memset(list, 0, sizeof *list);
     for (; block; block = next) {
         next = (struct gs_block *)block->entry.next;
         passed_locked(arena, block);
     }
-}
-
-/* Bytes at which one closes, where the GPU is not behind. */
-static size_t epoch_limit_locked(const struct gs_arena *arena)
-{
-    size_t limit = arena->kept.live_peak / EPOCH_SHARE;
-    size_t least = arena->first ? EPOCH_LEAST : EPOCH_LEAST_OTHER;
-
-    gs_latch_assert_held(&arena->lock);
-    if (limit < least)
-        limit = least;
-    return limit < arena->shared->epoch_bytes ? limit : arena->shared->epoch_bytes;
 }
 
 /* Another arena records the next event, in its own time; where much depends on when, it is recorded
@@ -118,10 +99,14 @@ static uint64_t wait_for_locked(struct gs_arena *arena, const struct gs_epoch *e
 void gs_epoch_choose_limits_locked(struct gs_arena *arena)
 {
     const unsigned percent = arena->shared->retiring_percent;
+    const size_t least = arena->first ? EPOCH_LEAST : EPOCH_LEAST_OTHER;
+    size_t limit = arena->kept.live_peak / EPOCH_SHARE;
     size_t behind = gs_arena_behind_bytes_locked(arena);
 
     gs_latch_assert_held(&arena->lock);
-    arena->epochs.limit = epoch_limit_locked(arena);
+    if (limit < least)
+        limit = least;
+    arena->epochs.limit = limit < arena->shared->epoch_bytes ? limit : arena->shared->epoch_bytes;
     arena->epochs.blocks = arena->first ? EPOCH_BLOCKS : EPOCH_BLOCKS_OTHER;
     if (!arena->first || percent == 0 || behind < EPOCH_FINER_FROM ||
         behind <= arena->live / 200 * percent)
@@ -155,7 +140,7 @@ void gs_epoch_close_locked(struct gs_arena *arena, bool at_free)
     GS_COUNT(arena->counts.events);
     epoch->wait_ns = wait_for_locked(arena, epoch, at_free);
     arena->epochs.plain = false;
-    list_join(&epoch->blocks, &arena->epochs.open);
+    epoch->blocks = take_list(&arena->epochs.open);
     if (arena->epochs.newest)
         arena->epochs.newest->next = epoch;
     else
@@ -229,15 +214,6 @@ static inline void close_full_locked(struct gs_arena *arena, bool at_free)
     arena->shared->activity(arena->shared->activity_arg);
 }
 
-/* What cuMemFree freed, or what is waited for as that, comes into the open epoch. */
-static inline void becomes_plain_locked(struct gs_arena *arena)
-{
-    if (arena->epochs.plain)
-        return;
-    arena->epochs.plain = true;
-    gs_single_retires(arena->shared->single);
-}
-
 static inline bool passes_at_once_locked(const struct gs_arena *arena, const struct gs_block *block)
 {
     return !block->multi_stream && !arena->leaving && gs_single_is(arena->shared->single);
@@ -251,7 +227,10 @@ void gs_arena_retire_locked(struct gs_arena *arena, struct gs_block *block)
         pass_at_once_locked(arena, block, &arena->freed);
         return;
     }
-    becomes_plain_locked(arena);
+    if (!arena->epochs.plain) {
+        arena->epochs.plain = true;
+        gs_single_retires(arena->shared->single);
+    }
     gs_block_list_push(&arena->epochs.open, block);
     close_full_locked(arena, true);
 }
@@ -306,18 +285,17 @@ void gs_arena_collect_locked(struct gs_arena *arena)
 
 void gs_arena_before_capture_locked(struct gs_arena *arena)
 {
-    struct gs_fence fence;
-
     gs_latch_assert_held(&arena->lock);
-    gs_arena_flush_streams_locked(arena, 0);
+    gs_arena_flush_streams_locked(arena, 0, 0);
     gs_arena_collect_locked(arena);
     if (arena->dead || arena->leaving)
         return;
     gs_arena_touched_locked(arena);
-    if (!arena->epochs.newest)
-        return;
-    fence = arena->epochs.newest->fence;
-    gs_fence_query(&arena->events, &fence); /* recorded, if no other arena has */
+    if (arena->epochs.newest) {
+        struct gs_fence fence = arena->epochs.newest->fence;
+
+        gs_fence_query(&arena->events, &fence); /* recorded, if no other arena has */
+    }
 }
 
 void gs_arena_look_locked(struct gs_arena *arena)
@@ -328,34 +306,18 @@ void gs_arena_look_locked(struct gs_arena *arena)
         gs_arena_collect_locked(arena);
 }
 
-/* The piece in which the block ends, or the one right behind it; NULL: nothing is mapped there. */
-static struct gs_piece *behind_locked(const struct gs_block *block)
-{
-    struct gs_piece *piece = block->piece;
-
-    while (piece && gs_piece_end(piece) <= gs_block_end(block))
-        piece = piece->next;
-    return piece && piece->span.base <= gs_block_end(block) ? piece : NULL;
-}
-
 /* A block that goes may become part of a neighbour, or take its piece along. */
-uint64_t gs_arena_unguard_locked(struct gs_arena *arena, struct gs_piece *piece, uint64_t base,
-                                 size_t size)
+uint64_t gs_arena_unguard_locked(struct gs_arena *arena, struct gs_piece *piece, uint64_t address)
 {
-    uint64_t end = base + size;
+    struct gs_block *block = gs_piece_find_locked(piece, address);
+    const uint64_t end = gs_block_end(block);
 
     gs_latch_assert_held(&arena->lock);
-    while (piece && piece->mapped && base < end) {
-        struct gs_block *block = gs_piece_find_locked(piece, base);
-
-        base = gs_block_end(block);
-        piece = behind_locked(block);
-        if (block->state != GS_BLOCK_HELD)
-            continue;
+    if (block->state == GS_BLOCK_HELD) {
         GS_SUB(arena->held, block->entry.size);
         passed_locked(arena, block); /* or it is held on */
     }
-    return base;
+    return end;
 }
 
 bool gs_arena_take_open_locked(struct gs_arena *arena, struct gs_block_list *ret)
@@ -364,23 +326,27 @@ bool gs_arena_take_open_locked(struct gs_arena *arena, struct gs_block_list *ret
     if ((!arena->epochs.plain && arena->shared->fences->driver->ctx_record_event) ||
         !arena->epochs.open.first || arena->dead || arena->leaving)
         return false;
-    *ret = arena->epochs.open;
-    memset(&arena->epochs.open, 0, sizeof arena->epochs.open);
+    *ret = take_list(&arena->epochs.open);
     return true;
 }
 
 void gs_arena_waited_locked(struct gs_arena *arena, struct gs_block_list *freed, bool over)
 {
+    struct gs_block *block, *next;
+
     gs_latch_assert_held(&arena->lock);
     if (over || arena->dead)
         all_passed_locked(arena, freed);
-    list_join(&arena->epochs.open, freed);
+    for (block = freed->first; block; block = next) {
+        next = (struct gs_block *)block->entry.next;
+        gs_block_list_push(&arena->epochs.open, block);
+    }
 }
 
 void gs_arena_context_over_locked(struct gs_arena *arena)
 {
     gs_latch_assert_held(&arena->lock);
-    gs_arena_flush_streams_locked(arena, 0);
+    gs_arena_flush_streams_locked(arena, 0, 0);
     all_passed_locked(arena, &arena->epochs.open);
     while (arena->epochs.oldest)
         oldest_passed_locked(arena);

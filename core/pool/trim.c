@@ -53,7 +53,7 @@ static bool take_out_locked(struct gs_arena *arena, struct gs_block *block,
     }
     if (block->below)
         block->below->above = NULL;
-    gs_index_clear_locked(block->piece, block);
+    gs_index_set_locked(block->piece, block->base, NULL);
     gs_block_record_free_locked(arena, block);
     return true;
 }
@@ -87,14 +87,6 @@ static bool has_all_of(const struct gs_block *block, const struct gs_piece *piec
            gs_block_end(block) >= gs_piece_end(piece);
 }
 
-/* The free block that has all of the piece, or NULL. */
-static struct gs_block *wholly_free_locked(const struct gs_piece *piece)
-{
-    struct gs_block *block = gs_piece_find_locked(piece, piece->span.base);
-
-    return has_all_of(block, piece) ? block : NULL;
-}
-
 /* Onto the list, of `bytes` together, each of `largest` at most; returns what is still wanted. A
  * block is found by looking through all pieces below: the one of the piece above may be known. */
 static size_t detach_from_locked(struct gs_arena *arena, struct gs_region *region, size_t bytes,
@@ -114,8 +106,9 @@ static size_t detach_from_locked(struct gs_arena *arena, struct gs_region *regio
         if (!piece->mapped || piece->asleep || size > largest)
             continue;
         if (!has_all_of(block, piece))
-            block = wholly_free_locked(piece);
-        if (!block || !has_passed_locked(arena, piece, &stuck) || !may_unmap_locked(arena, piece))
+            block = gs_piece_first_locked(piece);
+        if (!has_all_of(block, piece) || !has_passed_locked(arena, piece, &stuck) ||
+            !may_unmap_locked(arena, piece))
             continue;
         more = block->base < piece->span.base;
         detached = detach_locked(arena, block, piece);
@@ -145,11 +138,12 @@ struct gs_piece *gs_arena_detach_locked(struct gs_arena *arena, size_t bytes, si
 
 void gs_arena_spend_locked(struct gs_arena *arena, struct gs_piece *piece)
 {
-    struct gs_block *block = wholly_free_locked(piece);
+    struct gs_block *block = gs_piece_first_locked(piece);
     struct gs_piece **spent = &arena->shared->spent;
 
     gs_latch_assert_held(&arena->lock);
-    if (!block || !may_unmap_locked(arena, piece) || !detach_locked(arena, block, piece))
+    if (!has_all_of(block, piece) || !may_unmap_locked(arena, piece) ||
+        !detach_locked(arena, block, piece))
         return;
     piece->after = __atomic_load_n(spent, __ATOMIC_RELAXED);
     while (!__atomic_compare_exchange_n(spent, &piece->after, piece, true, __ATOMIC_RELEASE,

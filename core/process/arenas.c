@@ -28,7 +28,7 @@ void gs_core_stream_gone(struct gs_core *core, CUstream stream)
     gs_single_stream_gone(&core->single, stream);
     gs_context_handles_changed(core);
     while ((arena = gs_next_locked(core, NULL, arena, false)))
-        gs_arena_flush_stream_locked(arena, gs_stream_key(stream));
+        gs_arena_flush_streams_locked(arena, gs_stream_key(stream), 0);
 }
 
 size_t gs_core_cached(struct gs_core *core)
@@ -82,28 +82,12 @@ void gs_core_mempool_set(struct gs_core *core, CUdevice device, CUmemoryPool poo
         __atomic_store_n(&core->current_pool[device], pool, __ATOMIC_RELAXED);
 }
 
-uint64_t gs_core_mempool_going(struct gs_core *core, CUmemoryPool pool)
+void gs_core_mempool_going(struct gs_core *core, CUmemoryPool pool)
 {
-    uint64_t devices = 0;
-
     for (CUdevice device = 0; pool && device < GS_DEVICES_MAX; device++) {
-        CUmemoryPool current = pool;
+        CUmemoryPool current = pool; /* unless another thread sets one now */
 
-        if (__atomic_compare_exchange_n(&core->current_pool[device], &current, NULL, false,
-                                        __ATOMIC_RELAXED, __ATOMIC_RELAXED))
-            devices |= UINT64_C(1) << device;
-    }
-    return devices;
-}
-
-/* Another thread may have set one meanwhile. */
-void gs_core_mempool_stays(struct gs_core *core, CUmemoryPool pool, uint64_t devices)
-{
-    for (CUdevice device = 0; device < GS_DEVICES_MAX; device++) {
-        CUmemoryPool none = NULL;
-
-        if (devices >> device & 1)
-            __atomic_compare_exchange_n(&core->current_pool[device], &none, pool, false,
-                                        __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+        __atomic_compare_exchange_n(&core->current_pool[device], &current, NULL, false,
+                                    __ATOMIC_RELAXED, __ATOMIC_RELAXED);
     }
 }

@@ -1,6 +1,8 @@
 /* Contexts and devices (core/process/context.h). */
 #include "core/process/context.h"
 
+#include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,8 +12,7 @@
  * another's (tests make several). */
 static _Thread_local struct {
     CUcontext handle;
-    uint64_t generation; /* 0: its device was not probed yet */
-    uint64_t seen;       /* the same, probed or not */
+    uint64_t generation; /* 0: its device could not be probed */
     struct gs_context *context;
     CUstream stream;
     uint64_t stream_generation;
@@ -27,6 +28,29 @@ static _Thread_local struct {
     unsigned arena, meetings, moves;
     unsigned tagged; /* the arena of its tag; 0: it has none */
 } place;
+
+/* Small numbers for what programs call their memory. */
+static struct {
+    pthread_mutex_t mutex;
+    char labels[GS_TAGS][GS_TAG_SIZE]; /* that of the first tag first; "": none yet */
+} tags = {.mutex = PTHREAD_MUTEX_INITIALIZER};
+
+unsigned gs_tag_find(const char *label, bool makes)
+{
+    unsigned found = 0;
+
+    if (!label[0])
+        return 0;
+    pthread_mutex_lock(&tags.mutex);
+    for (unsigned i = 0; i < GS_TAGS && !found; i++) {
+        if (makes && !tags.labels[i][0])
+            snprintf(tags.labels[i], GS_TAG_SIZE, "%s", label);
+        if (strcmp(tags.labels[i], label) == 0)
+            found = i + 1;
+    }
+    pthread_mutex_unlock(&tags.mutex);
+    return found;
+}
 
 void gs_core_tag(const char *label)
 {
@@ -156,14 +180,15 @@ static bool may_go_locked(const struct gs_core *core, CUcontext handle)
 static struct gs_context *context_await_locked(struct gs_core *core, CUcontext handle)
 {
     uint64_t deadline = gs_now_ns() + GS_GOING_NS;
+    struct gs_context *found;
 
-    gs_lock_assert_held(&core->lock);
-    while (may_go_locked(core, handle) && gs_now_ns() < deadline) {
+    while (!(found = gs_context_find_locked(core, handle)) && may_go_locked(core, handle) &&
+           gs_now_ns() < deadline) {
         gs_lock_release(&core->lock);
         gs_rest_ns(GOING_STEP_NS);
         gs_lock_take(&core->lock);
     }
-    return gs_context_find_locked(core, handle);
+    return found;
 }
 
 /* Called with the contexts' lock held. Where this process could share nothing the driver's own
@@ -221,11 +246,7 @@ static gs_status look_up(struct gs_core *core, CUcontext handle, bool probe,
     CUdevice ordinal;
 
     gs_lock_take(&core->lock);
-    *ret = gs_context_find_locked(core, handle);
-    if (!*ret)
-        *ret =
-            context_await_locked(core,
-                                 handle); /* before the driver is asked whether it still is one */
+    *ret = context_await_locked(core, handle); /* before the driver is asked whether it is one */
     if (!*ret) {
         status = core->driver.ctx_push_current(handle);
         if (status == GS_OK) {
@@ -270,30 +291,28 @@ enum gs_device_mode gs_context_device_mode(struct gs_core *core, CUdevice ordina
 }
 
 static gs_status look_up_and_cache(struct gs_core *core, CUcontext handle, uint64_t seen,
-                                   bool probe, struct gs_context **ret)
+                                   struct gs_context **ret)
 {
-    gs_status status = look_up(core, handle, probe, ret);
+    gs_status status = look_up(core, handle, true, ret);
 
     if (status != GS_OK)
         return status;
     cached.handle = handle;
-    cached.seen = seen;
-    cached.generation = probe && (*ret)->device->mode != GS_MODE_UNKNOWN ? seen : 0;
+    cached.generation = (*ret)->device->mode != GS_MODE_UNKNOWN ? seen : 0;
     cached.context = *ret;
     return GS_OK;
 }
 
-static inline gs_status of_handle(struct gs_core *core, CUcontext handle, bool probe,
-                                  struct gs_context **ret)
+static inline gs_status of_handle(struct gs_core *core, CUcontext handle, struct gs_context **ret)
 {
     uint64_t seen = __atomic_load_n(&core->generation, __ATOMIC_ACQUIRE);
 
     cached.looked_up = seen;
-    if (cached.handle == handle && (probe ? cached.generation : cached.seen) == seen) {
+    if (cached.handle == handle && cached.generation == seen) {
         *ret = cached.context;
         return GS_OK;
     }
-    return look_up_and_cache(core, handle, seen, probe, ret);
+    return look_up_and_cache(core, handle, seen, ret);
 }
 
 /* Who falls asleep waits for all of them, so that each has its record. */
@@ -319,7 +338,7 @@ gs_status gs_context_current(struct gs_core *core, struct gs_context **ret_conte
     CUcontext handle = NULL;
     gs_status status = current_handle(core, &handle);
 
-    return status == GS_OK ? of_handle(core, handle, true, ret_context) : status;
+    return status == GS_OK ? of_handle(core, handle, ret_context) : status;
 }
 
 gs_status gs_context_current_unprobed(struct gs_core *core, struct gs_context **ret_context)
@@ -327,7 +346,7 @@ gs_status gs_context_current_unprobed(struct gs_core *core, struct gs_context **
     CUcontext handle = NULL;
     gs_status status = current_handle(core, &handle);
 
-    return status == GS_OK ? of_handle(core, handle, false, ret_context) : status;
+    return status == GS_OK ? look_up(core, handle, false, ret_context) : status;
 }
 
 /* A default stream, of the context that was just found. */
@@ -362,7 +381,7 @@ gs_status gs_context_of_stream(struct gs_core *core, CUstream stream,
     status = core->driver.stream_get_ctx(stream, &handle);
     if (status != GS_OK)
         return status;
-    status = of_handle(core, handle, true, ret_context);
+    status = of_handle(core, handle, ret_context);
     if (status == GS_OK && (*ret_context)->device->mode != GS_MODE_UNKNOWN) {
         cached.stream = stream;
         cached.stream_generation = seen;

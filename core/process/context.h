@@ -112,7 +112,8 @@ struct gs_core {
     bool probed; /* whether the driver records context events was found out, once and for all */
     uint64_t generation; /* atomic: another one whenever a handle changes its meaning */
     struct gs_map map;
-    struct gs_peers peers;
+    uint64_t let_in[GS_DEVICES_MAX]; /* by device, atomic: those that may touch its memory, one bit
+                                      * each (core/process/peers.h) */
     struct gs_programs programs;
     struct gs_async_count async[GS_DEVICES_MAX]; /* by device */
     struct gs_device_figures figures;
@@ -202,11 +203,8 @@ void gs_context_trim_dead(struct gs_core *core);
  * there are no more. Its record may be another one's at any time. */
 struct gs_context *gs_context_next(struct gs_core *core, const struct gs_context *context,
                                    CUcontext *ret_handle);
-/* It has ended, by a reset, with the green ones that were part of it. */
-void gs_greens_primary_gone(struct gs_core *core, CUcontext primary);
-
-/* All that are not detached. */
-void gs_contexts_alive(struct gs_core *core, struct gs_contexts *ret_contexts);
+/* A green one has ended, or all that were part of a primary one, by a reset (NULL: none). */
+void gs_greens_forget(struct gs_core *core, CUcontext handle, CUcontext primary);
 
 /* A context of the device that is not about to go; NULL: there is none. */
 CUcontext gs_context_of_device(struct gs_core *core, CUdevice ordinal);

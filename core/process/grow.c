@@ -10,13 +10,19 @@
 
 /* What the device has left decides how large pieces are, and how much is kept. Looking takes some
  * microseconds, so it is done when what grew since may have changed the answer. */
-static void look_at_left(struct gs_core *core, CUdevice device, CUcontext context)
+static void look_at_left(struct gs_core *core, struct gs_arena *arena)
 {
+    const CUdevice device = arena->device->ordinal;
     size_t *since = &core->figures.grown[device], *known = &core->figures.left[device];
     size_t left = __atomic_load_n(known, __ATOMIC_RELAXED), total;
+    CUcontext context;
 
-    if ((left > 0 && __atomic_load_n(since, __ATOMIC_RELAXED) < left / LOOKED_AGAIN) ||
-        !gs_context_mem_info(core, context, &left, &total))
+    if (left > 0 && __atomic_load_n(since, __ATOMIC_RELAXED) < left / LOOKED_AGAIN)
+        return;
+    gs_latch_take(&arena->lock);
+    context = arena->context; /* another one might be ended meanwhile by the program's thread */
+    gs_latch_release(&arena->lock);
+    if (!gs_context_mem_info(core, context, &left, &total))
         return;
     __atomic_store_n(known, left | 1, __ATOMIC_RELAXED);
     __atomic_store_n(since, 0, __ATOMIC_RELAXED);
@@ -30,13 +36,6 @@ static void say_no_region(struct gs_core *core, gs_status status)
                     "address space limited, ulimit -v?): allocations are the driver's own, and are "
                     "not shared",
                     (int)status);
-}
-
-/* Whether large blocks may lie across pieces, from an arena's first one on. */
-static bool may_cross(const struct gs_arena *arena)
-{
-    return __atomic_load_n(&arena->shared->crosses, __ATOMIC_RELAXED) &&
-           (arena->device->dma_bufs || !arena->shared->by_address);
 }
 
 /* Twice the device: what is free in it is never too scattered for what the device has. Less where
@@ -70,7 +69,8 @@ static gs_status reserve_locked(struct gs_core *core, struct gs_arena *arena, ui
         region->base = base;
         region->size = size;
         region->short_of_room = size < most;
-        region->crosses = !small && may_cross(arena);
+        region->crosses = !small && __atomic_load_n(&core->shared.crosses, __ATOMIC_RELAXED) &&
+                          (arena->device->dma_bufs || !core->shared.by_address);
     }
     return GS_OK;
 }
@@ -118,21 +118,18 @@ static gs_status make_locked(struct gs_core *core, struct gs_arena *arena, uint6
     const struct gs_trace_mark mark = gs_trace_begin();
     CUmemGenericAllocationHandle handle;
     struct gs_span span;
-    gs_status status = gs_growth_next_locked(arena, growth, scarce);
+    gs_status status = gs_growth_next_locked(arena, growth, scarce, &span);
 
     if (status != GS_OK)
         return status;
-    span = growth->piece->span;
     gs_latch_release(&arena->lock);
     status = map(core, device, &span, &handle);
     if (status == GS_OK)
         gs_record_piece(core, &mark, gs_now_ns(), device->ordinal, &span);
     gs_latch_take(&arena->lock);
-    if (status != GS_OK) {
-        gs_growth_not_mapped_locked(growth);
+    if (status != GS_OK)
         return status;
-    }
-    status = gs_growth_mapped_locked(arena, growth, handle);
+    status = gs_growth_mapped_locked(arena, growth, span.size, handle);
     if (status == GS_OK)
         status = gs_arena_is_over_locked(arena, life) ? GS_NO_CONTEXT
                                                       : gs_peers_admit_locked(core, growth->piece);
@@ -181,37 +178,25 @@ gs_status gs_arena_grow(struct gs_core *core, struct gs_arena *arena, uint64_t l
     struct gs_growth growth;
     struct gs_piece *vain;
     size_t wanted, made;
-    struct gs_block *block;
-    CUcontext context;
-    CUdevice device;
-    gs_status status = GS_OK;
+    gs_status status;
     bool surplus;
 
-    /* Without the lock nothing of the arena may be read: its context may end, and another begin. */
-    gs_latch_take(&arena->lock);
-    device = arena->device->ordinal;
-    context = arena->context;
-    if (gs_arena_is_over_locked(arena, life))
-        status = GS_NO_CONTEXT;
-    gs_latch_release(&arena->lock);
-    if (status != GS_OK)
-        return status;
-    look_at_left(core, device, context);
+    look_at_left(core, arena);
     gs_latch_take(&arena->lock);
     status = begin(core, arena, life, size, &growth);
     if (status != GS_OK) {
         gs_latch_release(&arena->lock);
         return status;
     }
-    gs_growth_begins(core);
+    gs_growth_is(core, true);
     wanted = growth.least;
     status = make_all_locked(core, arena, life, &growth);
     made = wanted - growth.least;
-    block = gs_arena_grown_locked(arena, &growth);
-    gs_growth_ends(core);
+    gs_arena_grown_locked(arena, &growth);
+    gs_growth_is(core, false);
     vain = status != GS_OK && made > 0 ? gs_arena_detach_locked(arena, made, SIZE_MAX) : NULL;
     if (status == GS_OK)
-        *ret_address = gs_arena_take_from_locked(arena, block, size)->base;
+        *ret_address = gs_arena_take_locked(arena, size)->base;
     GS_ADD(arena->counts.map_ns, gs_now_ns() - began);
     surplus = gs_arena_surplus_locked(arena) > 0;
     gs_latch_release(&arena->lock);

@@ -1,4 +1,4 @@
-/* What the arenas ask of sharing and of registrations (core/pool/guard.h). */
+/* What the arenas ask of sharing and of registrations (core/pool/block.h). */
 #include "core/process/context.h"
 #include "core/process/reclaim.h"
 
@@ -37,9 +37,8 @@ struct gs_guard gs_guard_of(struct gs_core *core)
                              .arg = core};
 }
 
-/* What of a range lies in pieces side by side, from `base` on; returns where that ends, or the next
- * page. */
-static uint64_t unguard(struct gs_core *core, uint64_t base, uint64_t end, bool *ret_any)
+/* The block at an address; returns where that ends, or the next page. */
+static uint64_t unguard(struct gs_core *core, uint64_t base, bool *ret_any)
 {
     struct gs_piece *piece;
     struct gs_arena *arena;
@@ -49,9 +48,8 @@ static uint64_t unguard(struct gs_core *core, uint64_t base, uint64_t end, bool 
         return (base / GS_PAGE_SIZE + 1) * GS_PAGE_SIZE;
     *ret_any = true;
     arena = piece->arena;
-    done = gs_arena_unguard_locked(arena, piece, base, end - base);
+    done = gs_arena_unguard_locked(arena, piece, base);
     gs_latch_release(&arena->lock);
-    gs_spent_unmap(core);
     return done;
 }
 
@@ -63,7 +61,7 @@ void gs_guard_ended(void *arg, uint64_t base, size_t size)
     bool any = false;
 
     for (uint64_t end = base + size; base < end;)
-        base = unguard(core, base, end, &any);
+        base = unguard(core, base, &any);
     if (any)
         gs_context_trim_dead(core);
     else /* another process's; external */

@@ -6,8 +6,11 @@
 #include <string.h>
 
 #include "core/base/clock.h"
+#include "core/base/list.h"
+#include "core/process/context.h"
 
 #define DEVICES_MAX 64
+#define TRIES_MAX   16 /* while other threads map and unmap */
 
 struct gs_own *gs_own_new(struct gs_share *share, bool isolates)
 {
@@ -70,9 +73,8 @@ void gs_own_used_at(struct gs_own *own, CUdeviceptr base, size_t size, enum gs_o
     use_locked(own, base, size, use);
 }
 
-/* The exports of any part of the range leave the table; they are put in front of *list. */
-static void take_exports_locked(struct gs_own *own, uint64_t base, uint64_t size,
-                                struct gs_own_export **list)
+/* Those of any part of the range. */
+static void end_exports_locked(struct gs_own *own, uint64_t base, uint64_t size)
 {
     struct gs_own_export *export, *next;
 
@@ -82,52 +84,28 @@ static void take_exports_locked(struct gs_own *own, uint64_t base, uint64_t size
             base >= export->place.range.base + export->place.range.size)
             continue;
         HASH_DEL(own->exports, export);
-        export->next = *list;
-        *list = export;
-    }
-}
-
-static void end_exports(struct gs_own *own, struct gs_own_export *export)
-{
-    while (export) {
-        struct gs_own_export *next = export->next;
-
         gs_share_freed(own->share, export->export, gs_now_ns());
         gs_share_strip_unref(export->strip);
         free(export);
-        export = next;
     }
 }
 
-/* Leaves the map: the driver may have another mapping there in a moment. Its handle counts it
+/* They leave the map: the driver may have others there in a moment. Their handles count them
  * still. */
-static struct gs_own_mapping *take_range_locked(struct gs_own *own, uint64_t base, uint64_t size,
-                                                struct gs_own_export **exports)
-{
-    struct gs_own_mapping *mapping, *taken = NULL;
-
-    own->changes++;
-    take_exports_locked(own, base, size, exports);
-    while ((mapping = next_mapping_locked(own, base, base + size))) {
-        gs_map_remove(&own->map, &mapping->span);
-        mapping->next = taken;
-        taken = mapping;
-    }
-    return taken;
-}
-
 struct gs_own_mapping *gs_own_unmapping(struct gs_own *own, CUdeviceptr base, size_t size)
 {
-    struct gs_own_export *exports = NULL;
-    struct gs_own_mapping *taken;
+    struct gs_own_mapping *mapping, *taken = NULL;
     uint64_t end;
+    GS_HOLDING(&own->lock);
 
     if (__builtin_add_overflow((uint64_t)base, size, &end))
         return NULL; /* the driver refuses it */
-    gs_lock_take(&own->lock);
-    taken = take_range_locked(own, base, size, &exports);
-    gs_lock_release(&own->lock);
-    end_exports(own, exports);
+    own->changes++;
+    end_exports_locked(own, base, size);
+    while ((mapping = next_mapping_locked(own, base, end))) {
+        gs_map_remove(&own->map, &mapping->span);
+        LL_PREPEND(taken, mapping);
+    }
     return taken;
 }
 
@@ -166,7 +144,7 @@ void gs_own_mapped(struct gs_own *own, CUdeviceptr base, size_t size, size_t off
                    CUmemGenericAllocationHandle handle)
 {
     struct gs_own_mapping *mapping = calloc(1, sizeof *mapping), *stale;
-    const struct gs_own_range *reservation;
+    const struct gs_own_reservation *reservation;
     struct gs_own_handle *known;
     bool noted = false;
 
@@ -179,7 +157,7 @@ void gs_own_mapped(struct gs_own *own, CUdeviceptr base, size_t size, size_t off
         mapping->offset = offset;
         mapping->why = why_not(own, mapping, offset);
         reservation = gs_own_reservation_locked(own, base);
-        mapping->reservation = reservation ? reservation->base : 0;
+        mapping->reservation = reservation ? reservation->range.base : 0;
         noted = gs_map_insert(&own->map, &mapping->span) == GS_OK;
     }
     if (!noted)
@@ -220,22 +198,29 @@ static bool set_access(struct gs_own_mapping *mapping, const CUmemAccessDesc *de
 void gs_own_access_set(struct gs_own *own, CUdeviceptr base, size_t size,
                        const CUmemAccessDesc *desc, size_t count)
 {
-    struct gs_own_export *ended = NULL;
     struct gs_own_mapping *mapping;
     uint64_t at = base, end = base + size;
+    GS_HOLDING(&own->lock);
 
-    gs_lock_take(&own->lock);
     own->changes++;
     while ((mapping = next_mapping_locked(own, at, end))) {
         if (!set_access(mapping, desc, count))
-            take_exports_locked(own, mapping->span.base, mapping->span.size, &ended);
+            end_exports_locked(own, mapping->span.base, mapping->span.size);
         at = mapping->span.base + mapping->span.size;
     }
-    gs_lock_release(&own->lock);
-    end_exports(own, ended);
 }
 
 /* ---- Strips ---------------------------------------------------------------------------------- */
+
+/* A piece, and the strip around it. */
+struct gs_own_found {
+    struct gs_own_place place;
+    struct gs_share_strip *strip; /* a reference, the caller's; NULL: it is exported */
+    CUdevice device;              /* of the first piece */
+    bool read_only;
+    uint64_t changes;
+    uint64_t since_ns; /* where it is exported: since when it bears the name */
+};
 
 static bool is_part(const struct gs_own_mapping *mapping, uint64_t reservation)
 {
@@ -327,8 +312,13 @@ static gs_status find_piece_locked(struct gs_own *own, CUdeviceptr address,
     return ret_found->strip ? GS_OK : GS_NO_HOST_MEMORY;
 }
 
-gs_status gs_own_find(struct gs_own *own, CUdeviceptr address, struct gs_own_found *ret_found,
-                      unsigned char ret_ipc_handle[GS_IPC_HANDLE_SIZE], const char **ret_why)
+/* What is mapped at an address. GS_NOT_OURS: nothing is known to be. GS_NOT_OFFERED: it cannot be
+ * shared, for *ret_why. GS_NO_HOST_MEMORY. Where it is exported (no strip is returned) that is its
+ * handle, and it bears that name (NULL: none). */
+static gs_status find_exported(struct gs_own *own, CUdeviceptr address,
+                               const struct gs_naming *naming, struct gs_own_found *ret_found,
+                               unsigned char ret_ipc_handle[GS_IPC_HANDLE_SIZE],
+                               const char **ret_why)
 {
     struct gs_export *export = NULL;
     gs_status status;
@@ -337,27 +327,16 @@ gs_status gs_own_find(struct gs_own *own, CUdeviceptr address, struct gs_own_fou
     status = find_piece_locked(own, address, ret_found, &export, ret_why);
     if (export)
         gs_export_handle(export, ret_ipc_handle);
-    return status;
-}
-
-gs_status gs_own_name(struct gs_own *own, CUdeviceptr address, const struct gs_naming *naming,
-                      uint64_t *ret_since_ns)
-{
-    struct gs_own_found found = {0};
-    struct gs_export *export = NULL;
-    gs_status status = GS_NOT_LIVE;
-    const char *why;
-    GS_HOLDING(&own->lock);
-
-    find_piece_locked(own, address, &found, &export, &why);
-    if (export) /* in the table: it stays while the lock is held */
+    if (export && naming) /* in the table: it stays while the lock is held */
         status = gs_share_name(own->share, export, naming,
-                               address - found.place.range.base - found.place.offset, ret_since_ns);
-    gs_share_strip_unref(found.strip);
+                               address - ret_found->place.range.base - ret_found->place.offset,
+                               &ret_found->since_ns);
     return status;
 }
 
-bool gs_own_enter(struct gs_own *own, const struct gs_own_found *found, struct gs_export *export)
+/* From now on the export is that of what was found. False: something has changed meanwhile, or
+ * there is no host memory; the export stays the caller's. */
+static bool enter(struct gs_own *own, const struct gs_own_found *found, struct gs_export *export)
 {
     struct gs_own_export *entered = calloc(1, sizeof *entered);
 
@@ -379,10 +358,90 @@ bool gs_own_enter(struct gs_own *own, const struct gs_own_found *found, struct g
     return true;
 }
 
+/* A new export. GS_NOT_LIVE: it is to be looked for again, as others may have changed something. */
+static gs_status export_piece(struct gs_core *core, const struct gs_own_found *found)
+{
+    struct gs_share_source source = {
+        .chunk_id = found->strip->id,
+        .chunk_size = found->place.range.size,
+        .offset = found->place.offset,
+        .size = found->place.range.size,
+        .address = found->place.range.base,
+        .alone = true,
+        .strip = found->strip,
+        .read_only = found->read_only,
+    };
+    struct gs_export *export;
+    gs_status status;
+
+    gs_device_uuid(&core->driver, found->device, source.uuid);
+    status = gs_share_export(core->share, &source, &export);
+    if (status != GS_OK)
+        return status;
+    if (!enter(core->programs.own, found, export))
+        gs_share_withdraw(core->share, export);
+    return GS_NOT_LIVE;
+}
+
+/* As find_exported, and what is not exported yet is from now on. */
+static gs_status get_handle(struct gs_core *core, CUdeviceptr address,
+                            const struct gs_naming *naming,
+                            unsigned char ret_ipc_handle[GS_IPC_HANDLE_SIZE], const char **ret_why)
+{
+    struct gs_own_found found;
+    gs_status status = GS_NOT_LIVE;
+
+    *ret_why = NULL;
+    if (!core->programs.own)
+        return GS_NOT_OURS;
+    for (int i = 0; i < TRIES_MAX && status == GS_NOT_LIVE; i++) {
+        status =
+            find_exported(core->programs.own, address, naming, &found, ret_ipc_handle, ret_why);
+        if (status == GS_OK && found.strip) {
+            status = export_piece(core, &found);
+            gs_share_strip_unref(found.strip);
+        }
+    }
+    if (status == GS_OK && naming)
+        gs_share_named(core->share, naming->name, found.since_ns);
+    if (status != GS_NOT_LIVE)
+        return status;
+    *ret_why = "other threads map and unmap all the while";
+    return GS_NOT_OFFERED;
+}
+
+gs_status gs_core_own_ipc_handle(struct gs_core *core, CUdeviceptr address,
+                                 unsigned char ret_ipc_handle[GS_IPC_HANDLE_SIZE])
+{
+    const char *why;
+    gs_status status = get_handle(core, address, NULL, ret_ipc_handle, &why);
+
+    if (why)
+        gs_log_line(&core->options.log, GS_LOG_DEBUG,
+                    "no IPC handle of the program's own mapping at %llx: %s",
+                    (unsigned long long)address, why);
+    return status == GS_OK ? GS_OK : GS_NOT_OURS;
+}
+
+gs_status gs_core_own_publish(struct gs_core *core, CUdeviceptr address,
+                              const struct gs_naming *naming)
+{
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
+    const char *why;
+    gs_status status = get_handle(core, address, naming, ipc_handle, &why);
+
+    if (why)
+        gs_log_line(&core->options.log, GS_LOG_WARNING,
+                    "the program's own mapping at %llx gets no name: %s",
+                    (unsigned long long)address, why);
+    return status;
+}
+
 /* ---- The end --------------------------------------------------------------------------------- */
 
 void gs_own_free(struct gs_own *own)
 {
+    struct gs_own_reservation *reservation, *next_reservation;
     struct gs_own_export *export, *next_export;
     struct gs_own_handle *handle, *next;
 
@@ -398,7 +457,8 @@ void gs_own_free(struct gs_own *own)
         HASH_DEL(own->handles, handle);
         free(handle);
     }
-    free(own->reservations);
+    LL_FOREACH_SAFE(own->reservations, reservation, next_reservation)
+        free(reservation);
     gs_map_destroy(&own->map);
     gs_lock_destroy(&own->lock);
     free(own);

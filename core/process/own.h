@@ -31,6 +31,7 @@
 #include <uthash.h>
 
 struct gs_away;
+struct gs_core;
 
 /* A handle's memory. */
 struct gs_own_memory {
@@ -76,6 +77,12 @@ struct gs_own_range {
     uint64_t base, size;
 };
 
+/* What the program has reserved. */
+struct gs_own_reservation {
+    struct gs_own_range range;
+    struct gs_own_reservation *next;
+};
+
 /* Of what an export is: a strip, and of that the piece at an offset. */
 struct gs_own_place {
     struct gs_own_range range;
@@ -86,15 +93,13 @@ struct gs_own_export {
     struct gs_own_place place;
     struct gs_share_strip *strip; /* has a reference of it */
     struct gs_export *export;
-    struct gs_own_export *next;
     UT_hash_handle hh;
 };
 
 struct gs_own {
-    struct gs_lock lock;               /* rank OWN; protects all of it */
-    struct gs_map map;                 /* of mappings */
-    struct gs_own_range *reservations; /* in no order */
-    size_t reservation_count, reservation_room;
+    struct gs_lock lock; /* rank OWN; protects all of it */
+    struct gs_map map;   /* of mappings */
+    struct gs_own_reservation *reservations;
     struct gs_own_handle *handles;
     struct gs_own_export *exports;
     uint64_t changes; /* counts what may have changed a strip */
@@ -162,7 +167,7 @@ static inline bool gs_own_adds(const struct gs_own *own)
 struct gs_own_handle *gs_own_handle_locked(struct gs_own *own, CUmemGenericAllocationHandle handle);
 struct gs_own_mapping *gs_own_mapping_locked(const struct gs_own *own, uint64_t address);
 void gs_own_drop_unused_locked(struct gs_own *own, struct gs_own_handle *handle);
-struct gs_own_range *gs_own_reservation_locked(const struct gs_own *own, uint64_t address);
+struct gs_own_reservation *gs_own_reservation_locked(const struct gs_own *own, uint64_t address);
 
 /* Whether anything is known to be mapped there; without a lock. */
 static inline bool gs_own_has(const struct gs_own *own, CUdeviceptr address)
@@ -182,24 +187,26 @@ void gs_own_unmapped(struct gs_own *own, struct gs_own_mapping *taken, bool done
 void gs_own_access_set(struct gs_own *own, CUdeviceptr base, size_t size,
                        const CUmemAccessDesc *desc, size_t count);
 
-/* A piece, and the strip around it. */
-struct gs_own_found {
-    struct gs_own_place place;
-    struct gs_share_strip *strip; /* a reference, the caller's; NULL: it is exported */
-    CUdevice device;              /* of the first piece */
-    bool read_only;
-    uint64_t changes;
-};
+/* Around the driver's calls, which are made in any case; nothing is done where core does not follow
+ * such memory (gs_core_options.user_vmm). NULL: it does not. */
+struct gs_own *gs_core_own(struct gs_core *core);
+/* Whether memory with such properties is to be asked for with descriptors, which the program did
+ * not ask for: then with *ret_properties. */
+bool gs_core_own_adds(struct gs_core *core, const CUmemAllocationProp *properties,
+                      CUmemAllocationProp *ret_properties);
+/* The memory was made, as the program asked for it, or with what was `added`; or imported
+ * (`properties` NULL). Returns the program's number of it. */
+CUmemGenericAllocationHandle gs_core_own_made(struct gs_core *core,
+                                              CUmemGenericAllocationHandle handle, size_t size,
+                                              const CUmemAllocationProp *properties, bool added);
 
-/* What is mapped at an address. GS_NOT_OURS: nothing is known to be. GS_NOT_OFFERED: it cannot be
- * shared, for *ret_why. GS_NO_HOST_MEMORY. Where it is exported that is its handle. */
-gs_status gs_own_find(struct gs_own *own, CUdeviceptr address, struct gs_own_found *ret_found,
-                      unsigned char ret_ipc_handle[GS_IPC_HANDLE_SIZE], const char **ret_why);
-/* As gs_share_name, of what is mapped at the address. GS_NOT_LIVE: as it is mapped now it is not
- * exported. */
-gs_status gs_own_name(struct gs_own *own, CUdeviceptr address, const struct gs_naming *naming,
-                      uint64_t *ret_since_ns);
-/* From now on the export is that of what was found. False: something has changed meanwhile, or
- * there is no host memory; the export stays the caller's. */
-bool gs_own_enter(struct gs_own *own, const struct gs_own_found *found, struct gs_export *export);
+/* The handle of the piece at the address, with the strip around it. GS_NOT_OURS: the driver is to
+ * answer; why this memory has none is in the log. */
+gs_status gs_core_own_ipc_handle(struct gs_core *core, CUdeviceptr address,
+                                 unsigned char ret_ipc_handle[GS_IPC_HANDLE_SIZE]);
+/* Publishes that under a name, as gs_core_publish. GS_NOT_OURS: nothing is known to be mapped
+ * there. */
+gs_status gs_core_own_publish(struct gs_core *core, CUdeviceptr address,
+                              const struct gs_naming *naming);
+
 #endif

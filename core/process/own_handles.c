@@ -2,8 +2,13 @@
  * (core/process/own.h). */
 #include "core/process/own.h"
 
+#include "core/base/list.h"
+#include "core/process/context.h"
+
 #include <stdlib.h>
 #include <string.h>
+
+#define DESCRIPTORS ((unsigned)CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
 
 /* Of numbers that are made here; the driver's are small, or addresses. */
 #define NUMBERS (UINT64_C(0x6753) << 48)
@@ -185,44 +190,108 @@ bool gs_own_is_added(struct gs_own *own, CUmemGenericAllocationHandle handle)
     return found && found->memory.added;
 }
 
-/* ---- Reservations ---------------------------------------------------------------------------- */
+/* ---- What the program makes ---------------------------------------------------------------- */
 
-struct gs_own_range *gs_own_reservation_locked(const struct gs_own *own, uint64_t address)
+struct gs_own *gs_core_own(struct gs_core *core)
 {
-    gs_lock_assert_held(&own->lock);
-    for (size_t i = own->reservation_count; i-- > 0;)
-        if (address - own->reservations[i].base < own->reservations[i].size)
-            return &own->reservations[i];
+    return core->programs.own;
+}
+
+/* Why such memory cannot be shared, whoever asks; NULL: it may be. */
+static const char *why_not(const CUmemAllocationProp *properties)
+{
+    if (properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+        return "it is memory of the host";
+    if (properties->type != CU_MEM_ALLOCATION_TYPE_PINNED)
+        return "it is not pinned memory";
+    if (properties->allocFlags.compressionType != CU_MEM_ALLOCATION_COMP_NONE)
+        return "it was asked to be compressible";
+    if (properties->allocFlags.usage & CU_MEM_CREATE_USAGE_TILE_POOL)
+        return "it is a pool of tiles";
     return NULL;
 }
 
+/* A device that has shown it can: it may say so and not keep it (core/gpu/device.h). */
+bool gs_core_own_adds(struct gs_core *core, const CUmemAllocationProp *properties,
+                      CUmemAllocationProp *ret_properties)
+{
+    enum gs_device_mode mode;
+
+    if (!core->programs.own || !properties || (unsigned)properties->requestedHandleTypes != 0 ||
+        why_not(properties))
+        return false;
+    mode = gs_context_device_mode(core, properties->location.id);
+    if (mode != GS_MODE_FD && mode != GS_MODE_FD_RDMA)
+        return false;
+    *ret_properties = *properties;
+    ret_properties->requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    return true;
+}
+
+CUmemGenericAllocationHandle gs_core_own_made(struct gs_core *core,
+                                              CUmemGenericAllocationHandle handle, size_t size,
+                                              const CUmemAllocationProp *properties, bool added)
+{
+    CUmemGenericAllocationHandle number;
+    struct gs_own_memory memory = {.size = size,
+                                   .added = added,
+                                   .device = -1,
+                                   .tag = gs_tag_here()};
+
+    if (!core->programs.own)
+        return handle;
+    if (!properties) {
+        memory.imported = true;
+        memory.why = "it was imported, and the driver exports such memory no more";
+    } else {
+        memory.device = properties->location.id;
+        memory.properties = *properties;
+        if (added)
+            memory.properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+        memory.why = why_not(properties);
+        if (!memory.why && !added && !((unsigned)properties->requestedHandleTypes & DESCRIPTORS))
+            memory.why = "it has no descriptors: the device, or this driver, makes none of it";
+    }
+    number = gs_own_made(core->programs.own, handle, &memory);
+    gs_trimmer_grown(core);
+    return number;
+}
+
+/* ---- Reservations ---------------------------------------------------------------------------- */
+
+struct gs_own_reservation *gs_own_reservation_locked(const struct gs_own *own, uint64_t address)
+{
+    struct gs_own_reservation *found;
+
+    gs_lock_assert_held(&own->lock);
+    LL_FOREACH(own->reservations, found)
+        if (address - found->range.base < found->range.size)
+            break;
+    return found;
+}
+
+/* Without host memory what is mapped there is not shared. */
 void gs_own_reserved(struct gs_own *own, CUdeviceptr base, size_t size)
 {
+    struct gs_own_reservation *made = calloc(1, sizeof *made);
     GS_HOLDING(&own->lock);
 
-    if (own->reservation_count == own->reservation_room) {
-        size_t room = own->reservation_room ? 2 * own->reservation_room : 16;
-        struct gs_own_range *grown = realloc(own->reservations, room * sizeof *grown);
-
-        if (grown) {
-            own->reservations = grown;
-            own->reservation_room = room;
-        }
-    }
-    /* Else what is mapped there is not shared. */
-    if (own->reservation_count < own->reservation_room)
-        own->reservations[own->reservation_count++] = (struct gs_own_range){base, size};
+    if (!made)
+        return;
+    made->range = (struct gs_own_range){base, size};
+    LL_PREPEND(own->reservations, made);
 }
 
 bool gs_own_unreserving(struct gs_own *own, CUdeviceptr base, struct gs_own_range *ret)
 {
-    struct gs_own_range *found;
+    struct gs_own_reservation *found;
     GS_HOLDING(&own->lock);
 
     found = gs_own_reservation_locked(own, base);
-    if (!found || found->base != base)
+    if (!found || found->range.base != base)
         return false;
-    *ret = *found;
-    *found = own->reservations[--own->reservation_count];
+    *ret = found->range;
+    LL_DELETE(own->reservations, found);
+    free(found);
     return true;
 }

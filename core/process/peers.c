@@ -5,7 +5,7 @@
 
 uint64_t gs_peers_of(const struct gs_core *core, CUdevice device)
 {
-    return __atomic_load_n(&core->peers.let_in[device], __ATOMIC_SEQ_CST);
+    return __atomic_load_n(&core->let_in[device], __ATOMIC_SEQ_CST);
 }
 
 uint64_t gs_peers_of_import(struct gs_core *core, CUdeviceptr address)
@@ -97,19 +97,21 @@ static gs_status admit(struct gs_core *core, uint64_t address)
 static struct gs_lock letting = GS_LOCK_INITIALIZER(GS_RANK_PEERS);
 
 /* All of its memory or nothing; who comes meanwhile waits for that. */
-static gs_status let_in(struct gs_core *core, CUdevice device, CUdevice peer)
+gs_status gs_core_mempool_access(struct gs_core *core, CUdevice device, CUdevice peer)
 {
-    const uint64_t bit = UINT64_C(1) << peer;
-    uint64_t *devices = &core->peers.let_in[device], at = GS_MAP_NONE;
+    uint64_t bit, at = GS_MAP_NONE;
     gs_status status = GS_OK;
     GS_HOLDING(&letting);
 
-    if (__atomic_fetch_or(devices, bit, __ATOMIC_SEQ_CST) & bit)
+    if (!gs_is_device(device) || !gs_is_device(peer))
+        return GS_OK;
+    bit = UINT64_C(1) << peer;
+    if (__atomic_fetch_or(&core->let_in[device], bit, __ATOMIC_SEQ_CST) & bit)
         return GS_OK;
     while (status == GS_OK && (at = gs_map_after(&core->map, at)) != GS_MAP_NONE)
         status = admit(core, at);
     if (status != GS_OK)
-        __atomic_fetch_and(devices, ~bit, __ATOMIC_SEQ_CST);
+        __atomic_fetch_and(&core->let_in[device], ~bit, __ATOMIC_SEQ_CST);
     return status;
 }
 
@@ -121,9 +123,4 @@ gs_status gs_core_peer_enabled(struct gs_core *core, CUcontext peer)
         !gs_context_device(core, peer, &device))
         return GS_OK;
     return gs_core_mempool_access(core, device, from);
-}
-
-gs_status gs_core_mempool_access(struct gs_core *core, CUdevice device, CUdevice peer)
-{
-    return gs_is_device(device) && gs_is_device(peer) ? let_in(core, device, peer) : GS_OK;
 }

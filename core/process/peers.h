@@ -14,11 +14,6 @@
 struct gs_block;
 struct gs_piece;
 
-struct gs_peers {
-    uint64_t let_in[GS_DEVICES_MAX]; /* by device, atomic: those that may touch its memory, one bit
-                                        each */
-};
-
 /* A new piece, or the import at the address, is in the map: the peers that there are get access.
  * The piece has been locked since it came into the map, so nobody has a block of it yet, nor may
  * have one where the driver refuses a peer: its error. */

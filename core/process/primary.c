@@ -48,7 +48,7 @@ void gs_core_green_made(struct gs_core *core, struct gs_green *note, CUgreenCtx 
 }
 
 /* The oldest, for the handle may be another's already; or all of a primary context. */
-static void forget_greens(struct gs_core *core, CUcontext handle, CUcontext primary)
+void gs_greens_forget(struct gs_core *core, CUcontext handle, CUcontext primary)
 {
     struct gs_green *green, *next, *oldest = NULL;
     GS_HOLDING(&core->lock);
@@ -72,12 +72,7 @@ void gs_core_green_gone(struct gs_core *core, CUcontext handle)
     if (!handle)
         return;
     gs_fences_capture_context_gone(&core->fences, handle);
-    forget_greens(core, handle, NULL);
-}
-
-void gs_greens_primary_gone(struct gs_core *core, CUcontext primary)
-{
-    forget_greens(core, NULL, primary);
+    gs_greens_forget(core, handle, NULL);
 }
 
 bool gs_core_primary_turn(struct gs_core *core, CUdevice device)

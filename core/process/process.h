@@ -116,17 +116,16 @@ void gs_core_graph_node(struct gs_core *core, size_t bytes);
 void gs_core_graph_room(struct gs_core *core);
 void gs_core_graph_made(struct gs_core *core);
 void gs_core_graph_launched(struct gs_core *core);
-/* Whether there are such nodes. */
-bool gs_core_graph_waits(const struct gs_core *core);
+/* Bytes of such nodes. */
+size_t gs_core_graph_waits(const struct gs_core *core);
 
 /* ---- Pools, contexts, streams ------------------------------------------------------------ */
 
 /* The device's current stream-ordered pool was set (cuDeviceSetMemPool). */
 void gs_core_mempool_set(struct gs_core *core, CUdevice device, CUmemoryPool pool);
 /* A pool is about to go: of the devices whose current one it is, the default one is so from now on.
- * They are returned, one bit each. Or it stays after all. */
-uint64_t gs_core_mempool_going(struct gs_core *core, CUmemoryPool pool);
-void gs_core_mempool_stays(struct gs_core *core, CUmemoryPool pool, uint64_t devices);
+ * That one, which the driver keeps, may be told so as well. */
+void gs_core_mempool_going(struct gs_core *core, CUmemoryPool pool);
 
 /* A context is about to go: from here on its handle means a new context. Then either the driver
  * destroyed it, or it stays. Both take NULL, which detach returns where nothing was allocated in

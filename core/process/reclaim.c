@@ -3,6 +3,7 @@
  */
 #include "core/process/reclaim.h"
 
+#include "core/base/list.h"
 #include "core/record/trace.h"
 #include "core/process/context.h"
 #include "core/process/limit.h"
@@ -13,11 +14,11 @@
  * other threads may free as fast as the GPU goes. */
 static size_t waits_for_all_locked(const struct gs_arena *arena)
 {
-    size_t count = 2; /* the open epoch, and who finds out first */
+    const struct gs_epoch *epoch;
+    size_t count;
 
-    for (const struct gs_epoch *epoch = arena->epochs.oldest; epoch; epoch = epoch->next)
-        count++;
-    return count;
+    LL_COUNT(arena->epochs.oldest, epoch, count);
+    return count + 2; /* the open epoch, and who finds out first */
 }
 
 /* Waits as long as is right for each (core/pool/arena.h). The lock is held, and let go at times. */
@@ -72,7 +73,7 @@ static void await_turn_locked(struct gs_arena *arena)
 static void flush_streams_locked(struct gs_core *core, struct gs_arena *arena)
 {
     if (!gs_fences_capturing(&core->fences))
-        gs_arena_flush_streams_locked(arena, 0);
+        gs_arena_flush_streams_locked(arena, 0, 0);
 }
 
 /* Takes back what has come back, also what has to be waited for (NULL: nothing). The lock is held,
@@ -159,6 +160,7 @@ struct request {
     CUcontext context;
     unsigned tag;
     size_t size;
+    bool any;
     struct gs_patience patience; /* from wait_for_block on; began_ns 0: nothing is waited for */
     CUdeviceptr *ret_address;
 };
@@ -188,7 +190,7 @@ static gs_status take_own_locked(struct request *r)
 
 /* From what is free in any arena of the context and the tag; with `any`, a piece of another class
  * too. */
-static gs_status take_anywhere(struct request *r, bool any)
+static gs_status take_free(struct request *r)
 {
     struct gs_arena *arena = NULL;
     gs_status status = GS_NO_MEMORY;
@@ -196,20 +198,16 @@ static gs_status take_anywhere(struct request *r, bool any)
     while ((arena = gs_next_locked(r->core, r->device, arena, true)))
         if (status != GS_OK && arena->context == r->context && arena->tag == r->tag) {
             gs_arena_merge_quick_locked(arena);
-            status = found(r, any ? gs_arena_take_any_locked(arena, r->size)
-                                  : gs_arena_take_locked(arena, r->size));
+            status = found(r, r->any ? gs_arena_take_any_locked(arena, r->size)
+                                     : gs_arena_take_locked(arena, r->size));
         }
     return status;
 }
 
-static gs_status take_free(struct request *r)
-{
-    return take_anywhere(r, false);
-}
-
 static gs_status take_any(struct request *r)
 {
-    return take_anywhere(r, true);
+    r->any = true;
+    return take_free(r);
 }
 
 /*

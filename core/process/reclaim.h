@@ -10,7 +10,7 @@
 
 /* Unmaps detached pieces and gives their memory to the driver; returns bytes. */
 size_t gs_pieces_unmap(struct gs_core *core, struct gs_piece *pieces);
-/* Unmaps and gives back what other processes had (share.isolate); returns bytes. */
+/* As gs_pieces_unmap, of what other processes had (share.isolate). */
 size_t gs_spent_unmap(struct gs_core *core);
 
 /* Waits for pieces that other threads have taken out of the arenas and are giving back; whether
@@ -18,9 +18,8 @@ size_t gs_spent_unmap(struct gs_core *core);
  * those may wait for this thread, so `limit_ns` is the most. Pauses count, not the clock: where all
  * stood still, so did they. */
 bool gs_releases_await(struct gs_core *core, uint64_t limit_ns);
-/* Between these what is free beside the place of a growth is nobody's. */
-void gs_growth_begins(struct gs_core *core);
-void gs_growth_ends(struct gs_core *core);
+/* From its begin to its end what is free beside the place of a growth is nobody's. */
+void gs_growth_is(struct gs_core *core, bool begun);
 /* Waits for those that other threads are at, in calls of the driver, `limit_ns` at most; whether
  * there were any. */
 bool gs_growths_await(const struct gs_core *core, uint64_t limit_ns);

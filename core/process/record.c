@@ -57,23 +57,17 @@ static void tell_figures(struct gs_core *core, CUdevice device, uint64_t now)
     put_figures(device, &stats);
 }
 
-void gs_record_call(struct gs_core *core, const struct gs_record_call *call)
+void gs_record_call(struct gs_core *core, const struct gs_trace_mark *mark, CUdevice device,
+                    struct gs_trace_event *event, const uint64_t *frame)
 {
-    const bool known = core && gs_is_device(call->device);
-    struct gs_trace_event event = {.op = (uint8_t)call->op,
-                                   .device = known ? (uint8_t)call->device : 0,
-                                   .outcome = (uint8_t)call->outcome,
-                                   .frames = (uint8_t)call->frames,
-                                   .call = {.address = call->address,
-                                            .size = call->size,
-                                            .stream = call->stream,
-                                            .result = (int32_t)call->result}};
+    const bool known = core && gs_is_device(device);
 
+    event->device = known ? (uint8_t)device : 0;
     if (known)
-        tell_device(core, call->device);
-    gs_trace_put(&call->mark, &event, call->frame);
+        tell_device(core, device);
+    gs_trace_put(mark, event, frame);
     if (known)
-        tell_figures(core, call->device, call->mark.began_ns);
+        tell_figures(core, device, mark->began_ns);
 }
 
 void gs_record_piece(struct gs_core *core, const struct gs_trace_mark *mark, uint64_t ready_ns,

@@ -12,19 +12,10 @@
 #include "core/record/trace.h"
 #include "core/process/process.h"
 
-struct gs_record_call {
-    struct gs_trace_mark mark; /* gs_trace_begin, before it */
-    enum gs_trace_op op;
-    enum gs_trace_outcome outcome;
-    CUdevice device; /* below 0: not known, which counts as the first */
-    uint64_t address, size, stream;
-    CUresult result;
-    unsigned frames;
-    const uint64_t *frame;
-};
-
-/* A call is done. core NULL: in a child that was forked, which passes all on. */
-void gs_record_call(struct gs_core *core, const struct gs_record_call *call);
+/* A call is done, that began at the mark. core NULL: in a child that was forked, which passes all
+ * on. `device` below 0: not known, which counts as the first. */
+void gs_record_call(struct gs_core *core, const struct gs_trace_mark *mark, CUdevice device,
+                    struct gs_trace_event *event, const uint64_t *frame);
 /* A piece was made, and others may have had it, and given it back, since it was ready; or it has
  * gone (`ready_ns` 0). */
 void gs_record_piece(struct gs_core *core, const struct gs_trace_mark *mark, uint64_t ready_ns,

@@ -81,15 +81,10 @@ static bool make_room(struct gs_core *core, CUdevice ordinal, size_t bytes, enum
     }
 }
 
-static size_t graph_bytes(const struct gs_core *core)
+size_t gs_core_graph_waits(const struct gs_core *core)
 {
     return __atomic_load_n(&core->graphs.nodes, __ATOMIC_RELAXED) +
            __atomic_load_n(&core->graphs.made, __ATOMIC_RELAXED);
-}
-
-bool gs_core_graph_waits(const struct gs_core *core)
-{
-    return graph_bytes(core) > 0;
 }
 
 void gs_core_graph_node(struct gs_core *core, size_t bytes)
@@ -99,7 +94,7 @@ void gs_core_graph_node(struct gs_core *core, size_t bytes)
 
 void gs_core_graph_room(struct gs_core *core)
 {
-    size_t bytes = graph_bytes(core), left, total;
+    size_t bytes = gs_core_graph_waits(core), left, total;
     const size_t more = bytes / GRAPH_MORE + GRAPH_MORE_MIN;
     struct gs_patience patience;
     CUdevice device;
@@ -129,18 +124,6 @@ void gs_core_graph_launched(struct gs_core *core)
     __atomic_store_n(&core->graphs.made, 0, __ATOMIC_RELAXED);
 }
 
-static void log_room(struct gs_core *core, unsigned step)
-{
-    size_t left = 0, total = 0;
-
-    if (!gs_log_wants(&core->options.log, GS_LOG_DEBUG) || !core->driver.mem_get_info)
-        return;
-    core->driver.mem_get_info(&left, &total);
-    gs_log_line(&core->options.log, GS_LOG_DEBUG,
-                "a call found the GPU full and is made again (%u), %zu MiB are free now", step,
-                left >> 20);
-}
-
 void gs_core_refused(struct gs_core *core, CUdevice device, size_t bytes)
 {
     struct gs_device unknown;
@@ -161,7 +144,5 @@ bool gs_core_make_room(struct gs_core *core, CUdevice device, size_t bytes, unsi
         again = make_room(core, device, bytes, (*step)++);
     if (!again && (*step)++ < ROOM_CLEARED + CLEARED_NS / CLEARED_STEP_NS)
         again = make_room(core, device, bytes, ROOM_CLEARED);
-    if (again)
-        log_room(core, *step);
     return again;
 }

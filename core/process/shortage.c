@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/base/list.h"
 #include "core/process/context.h"
 #include "core/process/limit.h"
 
@@ -25,29 +26,17 @@ static bool may_say(struct gs_core *core)
 
 /* ---- Where it is ---------------------------------------------------------------------------- */
 
-static size_t largest_of_locked(const struct gs_arena *arena)
-{
-    size_t largest = 0;
-
-    for (int small = 0; small < 2; small++) {
-        const struct gs_region *region = small ? &arena->small : &arena->large;
-        const struct gs_bin_entry *entry = gs_bins_largest(&region->free);
-
-        for (; entry; entry = entry->next) /* all of one class */
-            largest = entry->size > largest ? entry->size : largest;
-    }
-    return largest;
-}
-
 static size_t find_largest(struct gs_core *core, const struct gs_device *device)
 {
-    size_t largest = 0, one;
+    const struct gs_bin_entry *entry;
     struct gs_arena *arena = NULL;
+    size_t largest = 0;
 
     while ((arena = gs_next_locked(core, &core->device[device->ordinal], arena, true))) {
         gs_arena_merge_quick_locked(arena);
-        one = largest_of_locked(arena);
-        largest = one > largest ? one : largest;
+        for (int small = 0; small < 2; small++) /* all in one bin are of one class */
+            LL_FOREACH(gs_bins_largest(&gs_arena_region_locked(arena, small)->free), entry)
+                largest = entry->size > largest ? entry->size : largest;
     }
     return largest;
 }

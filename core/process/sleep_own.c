@@ -7,11 +7,6 @@
 
 #include "core/process/own.h"
 
-static struct gs_own *own_of(struct gs_core *core)
-{
-    return core->programs.own;
-}
-
 /* Contexts in which each device's memory is copied; NULL: it has none. */
 struct contexts {
     CUcontext of[GS_DEVICES_MAX];
@@ -70,7 +65,7 @@ static bool add_handle_locked(struct gs_sleep *sleep, struct gs_own_handle *hand
 
 static bool add_handles_locked(struct gs_core *core, const struct contexts *contexts)
 {
-    struct gs_own *own = own_of(core);
+    struct gs_own *own = core->programs.own;
     bool added = true;
 
     for (const struct gs_own_handle *handle = own->handles; handle; handle = handle->hh.next)
@@ -130,7 +125,7 @@ static void keep_some(struct gs_core *core)
 
 bool gs_sleep_plan_own(struct gs_core *core)
 {
-    struct gs_own *own = own_of(core);
+    struct gs_own *own = core->programs.own;
     struct contexts contexts;
     uint64_t at = GS_MAP_NONE;
     bool added;
@@ -150,7 +145,7 @@ bool gs_sleep_plan_own(struct gs_core *core)
 
 void gs_sleep_own_back(struct gs_core *core, struct gs_away *away)
 {
-    struct gs_own *own = own_of(core);
+    struct gs_own *own = core->programs.own;
     struct gs_own_handle *handle = away->own;
     bool released;
 

@@ -44,15 +44,10 @@ static void add_range(struct gs_away *away, uint64_t from, uint64_t to)
         away->range[away->ranges++] = (struct gs_away_range){.address = from, .size = to - from};
 }
 
-static struct gs_block *first_block_locked(const struct gs_piece *piece)
-{
-    return gs_piece_find_locked(piece, piece->span.base);
-}
-
 /* The blocks below `end` that have a handle can be had again. */
 static void exports_wake_locked(struct gs_core *core, const struct gs_piece *piece, uint64_t end)
 {
-    for (struct gs_block *block = first_block_locked(piece); block && block->base < end;
+    for (struct gs_block *block = gs_piece_first_locked(piece); block && block->base < end;
          block = block->above)
         if (block->export)
             gs_share_export_wakes(core->share, block->export, piece->handle);
@@ -65,7 +60,7 @@ static bool exports_sleep_locked(struct gs_core *core, const struct gs_piece *pi
     const uint64_t end = gs_piece_end(piece);
 
     *ret_any = false;
-    for (struct gs_block *block = first_block_locked(piece); block && block->base < end;
+    for (struct gs_block *block = gs_piece_first_locked(piece); block && block->base < end;
          block = block->above) {
         if (block->export ? !gs_share_export_sleeps(core->share, block->export)
                           : block->state == GS_BLOCK_HELD) {
@@ -93,7 +88,7 @@ static size_t count_blocks_locked(const struct gs_piece *piece)
 {
     size_t count = 0;
 
-    for (const struct gs_block *block = first_block_locked(piece);
+    for (const struct gs_block *block = gs_piece_first_locked(piece);
          block && block->base < gs_piece_end(piece); block = block->above)
         count++;
     return count;
@@ -118,7 +113,7 @@ static bool add_piece_locked(struct gs_core *core, struct gs_piece *piece, bool 
     away->handle = piece->handle;
     away->references = 1;
     away->made = true;
-    for (const struct gs_block *block = first_block_locked(piece); block && block->base < end;
+    for (const struct gs_block *block = gs_piece_first_locked(piece); block && block->base < end;
          block = block->above)
         if (has_contents(block) && !gs_sleep_discards(&core->sleep, piece->arena->tag))
             add_range(away, block->base > piece->span.base ? block->base : piece->span.base,

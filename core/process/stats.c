@@ -106,12 +106,26 @@ static int last_device(const struct gs_core *core)
     return last;
 }
 
-static bool tell_locked(struct gs_core *core, unsigned device, struct gs_figures *ret_figures)
+/* What other processes hold of freed memory is in limbo for whoever reads, though its block is
+ * still retired: the GPU's work before its free is not over. The holders are told beside it. */
+static void count_held(struct gs_core *core, struct gs_figures *figures)
+{
+    uint64_t held = gs_share_freed_held(core->share, figures->uuid);
+    uint64_t more = held > figures->limbo ? held - figures->limbo : 0;
+
+    more = more < figures->retired ? more : figures->retired;
+    figures->limbo += more;
+    figures->retired -= more;
+}
+
+bool gs_stats_tell(struct gs_core *core, unsigned device, struct gs_figures *ret_figures)
 {
     const struct gs_arena_counts *counts;
     struct gs_stats stats;
-    int last = last_device(core);
+    int last;
+    GS_HOLDING(&core->lock); /* one that is being tried has no number and no UUID for a moment */
 
+    last = last_device(core);
     if (last < 0 || device > (unsigned)last)
         return false;
     read_device_locked(core, (CUdevice)device, &stats);
@@ -136,31 +150,8 @@ static bool tell_locked(struct gs_core *core, unsigned device, struct gs_figures
     for (unsigned i = SLOW; i < GS_TOOK; i++)
         ret_figures->slow += stats.took[i];
     memcpy(ret_figures->uuid, core->device[device].uuid, sizeof ret_figures->uuid);
+    count_held(core, ret_figures);
     return true;
-}
-
-/* What other processes hold of freed memory is in limbo for whoever reads, though its block is
- * still retired: the GPU's work before its free is not over. The holders are told beside it. */
-static void count_held(struct gs_core *core, struct gs_figures *figures)
-{
-    uint64_t held = gs_share_freed_held(core->share, figures->uuid);
-    uint64_t more = held > figures->limbo ? held - figures->limbo : 0;
-
-    more = more < figures->retired ? more : figures->retired;
-    figures->limbo += more;
-    figures->retired -= more;
-}
-
-bool gs_stats_tell(struct gs_core *core, unsigned device, struct gs_figures *ret_figures)
-{
-    bool told;
-
-    gs_lock_take(&core->lock);
-    told = tell_locked(core, device, ret_figures);
-    gs_lock_release(&core->lock);
-    if (told)
-        count_held(core, ret_figures);
-    return told;
 }
 
 static void log_device_locked(struct gs_core *core, CUdevice device)

@@ -120,7 +120,7 @@ static bool look_at(struct gs_core *core, struct gs_arena *arena)
     free_before = arena->free_bytes;
     idle = arena->kept.free_low;
     if (!used)
-        gs_arena_flush_streams_locked(arena, 0);
+        gs_arena_flush_streams_locked(arena, 0, 0);
     gs_arena_collect_locked(arena);
     used |= arena->free_bytes != free_before || arena->epochs.open.first || arena->epochs.oldest ||
             gs_arena_touched_locked(arena);

@@ -140,16 +140,13 @@ bool gs_releases_await(struct gs_core *core, uint64_t limit_ns)
     return any;
 }
 
-void gs_growth_begins(struct gs_core *core)
+void gs_growth_is(struct gs_core *core, bool begun)
 {
-    growing_here++;
-    __atomic_add_fetch(&core->releases.growths_begun, 1, __ATOMIC_SEQ_CST);
-}
+    struct gs_releases *counts = &core->releases;
 
-void gs_growth_ends(struct gs_core *core)
-{
-    growing_here--;
-    __atomic_add_fetch(&core->releases.growths_ended, 1, __ATOMIC_SEQ_CST);
+    growing_here += begun ? 1 : -1u;
+    __atomic_add_fetch(begun ? &counts->growths_begun : &counts->growths_ended, 1,
+                       __ATOMIC_SEQ_CST);
 }
 
 bool gs_growths_await(const struct gs_core *core, uint64_t limit_ns)

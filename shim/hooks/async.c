@@ -119,14 +119,7 @@ GS_HOOK CUresult CUDAAPI cuMemSetMemPool(CUmemLocation *location, CUmemAllocatio
 GS_HOOK CUresult CUDAAPI cuMemPoolDestroy(CUmemoryPool pool)
 {
     GS_AT_GATE(cuMemPoolDestroy);
-    uint64_t devices;
-    CUresult result;
-
-    if (!gs_state_enter())
-        return gs_real.cuMemPoolDestroy(pool);
-    devices = gs_core_mempool_going(gs_core, pool);
-    result = gs_real.cuMemPoolDestroy(pool);
-    if (result != CUDA_SUCCESS)
-        gs_core_mempool_stays(gs_core, pool, devices);
-    return result;
+    if (gs_state_enter())
+        gs_core_mempool_going(gs_core, pool);
+    return gs_real.cuMemPoolDestroy(pool);
 }

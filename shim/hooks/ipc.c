@@ -11,7 +11,7 @@
 
 #include <string.h>
 
-#include "core/api/own.h"
+#include "core/process/own.h"
 
 _Static_assert(sizeof(CUipcMemHandle) == GS_IPC_HANDLE_SIZE,
                "an IPC handle of ours fills a handle");

@@ -1,12 +1,12 @@
 /*
  * The devices' default memory pools: the driver acts on its own part first, and where it agrees
- * ours follows (core/api/mempool.h). A program's own pools are passed on.
+ * ours follows (core/api/core.h). A program's own pools are passed on.
  */
 #include "hook.h"
 #include "shim/result.h"
 #include "shim/start.h"
 
-#include "core/api/mempool.h"
+#include "core/api/core.h"
 #include "core/api/peer_access.h"
 
 /* The default pool's device, where a call of the driver about it went well; else -1. */
@@ -69,9 +69,9 @@ GS_HOOK CUresult CUDAAPI cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attr
     if (attr == CU_MEMPOOL_ATTR_RELEASE_THRESHOLD)
         gs_core_mempool_trim(gs_core, device, *(const cuuint64_t *)value);
     else if (attr == CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH)
-        gs_core_mempool_reset_reserved_high(gs_core, device);
+        gs_core_mempool_reset_high(gs_core, device, true);
     else if (attr == CU_MEMPOOL_ATTR_USED_MEM_HIGH)
-        gs_core_mempool_reset_used_high(gs_core, device);
+        gs_core_mempool_reset_high(gs_core, device, false);
     return result;
 }
 

@@ -10,7 +10,7 @@
 
 #include <limits.h>
 
-#include "core/api/own.h"
+#include "core/process/own.h"
 
 /* NULL: nothing is noted. */
 static struct gs_own *own(void)

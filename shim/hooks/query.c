@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "core/api/core.h"
-#include "core/api/own.h"
+#include "core/process/own.h"
 #include "core/api/peer_access.h"
 
 /* No allocation is ever there: the driver answers for it what it answers for unknown pointers. */
@@ -112,7 +112,7 @@ static bool answer(const struct gs_block_info *info, CUpointer_attribute attribu
         VALUE(handle_types, CU_MEM_HANDLE_TYPE_NONE);
         break;
     case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
-        if (!gs_core_far(gs_core, info->base))
+        if (gs_core_may_fill(gs_core, (struct gs_access_range){info->base, 1}, NULL) == GS_OK)
             return false;
         VALUE(number, 0); /* what the mapping lets in is more: who copies, and who once was */
         break;

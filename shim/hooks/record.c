@@ -23,54 +23,54 @@ void gs_record_begin(struct gs_recorded *recorded, void *caller, CUdeviceptr add
     recorded->mark = gs_trace_begin();
 }
 
-static void put(const struct gs_recorded *recorded, struct gs_record_call *call, CUstream stream)
+static void put(const struct gs_recorded *recorded, struct gs_trace_event *event, CUstream stream)
 {
-    call->mark = recorded->mark;
-    call->device = recorded->device;
-    call->stream = number_of(stream);
-    call->frames = recorded->frames;
-    call->frame = recorded->frame;
-    if (is_ready() && call->device < 0)
-        call->device = gs_record_device_of(gs_core, stream);
-    gs_record_call(is_ready() ? gs_core : NULL, call);
+    CUdevice device = recorded->device;
+
+    event->call.stream = number_of(stream);
+    event->frames = (uint8_t)recorded->frames;
+    if (is_ready() && device < 0)
+        device = gs_record_device_of(gs_core, stream);
+    gs_record_call(is_ready() ? gs_core : NULL, &recorded->mark, device, event, recorded->frame);
 }
 
 void gs_record_alloc(struct gs_recorded *recorded, enum gs_trace_op op, CUresult result,
                      const CUdeviceptr *address, size_t size, CUstream stream)
 {
-    struct gs_record_call call = {.op = op,
-                                  .outcome = GS_TRACE_REFUSED,
-                                  .size = size,
-                                  .result = result};
+    struct gs_trace_event event = {.op = (uint8_t)op,
+                                   .outcome = GS_TRACE_REFUSED,
+                                   .call = {.size = size, .result = (int32_t)result}};
 
     GS_KEEP_ERRNO;
     if (result == CUDA_SUCCESS) {
-        call.address = *address;
-        call.outcome = GS_TRACE_DRIVER;
+        event.call.address = *address;
+        event.outcome = GS_TRACE_DRIVER;
         if (is_ready() && gs_ours(*address)) {
-            call.outcome = (enum gs_trace_outcome)gs_trace_outcome;
+            event.outcome = (uint8_t)gs_trace_outcome;
             recorded->device = gs_record_device_at(gs_core, *address);
         }
     }
-    put(recorded, &call, stream);
+    put(recorded, &event, stream);
 }
 
 void gs_record_free(struct gs_recorded *recorded, enum gs_trace_op op, CUresult result,
                     CUdeviceptr address, CUstream stream)
 {
-    struct gs_record_call call = {.op = op, .address = address, .result = result};
+    struct gs_trace_event event = {.op = (uint8_t)op,
+                                   .call = {.address = address, .result = (int32_t)result}};
 
     GS_KEEP_ERRNO;
-    put(recorded, &call, stream);
+    put(recorded, &event, stream);
 }
 
 void gs_record_shared(struct gs_recorded *recorded, enum gs_trace_op op, CUresult result,
                       CUdeviceptr address, size_t size)
 {
-    struct gs_record_call call = {.op = op, .address = address, .size = size, .result = result};
+    struct gs_trace_event event = {
+        .op = (uint8_t)op, .call = {.address = address, .size = size, .result = (int32_t)result}};
 
     GS_KEEP_ERRNO;
-    put(recorded, &call, NULL);
+    put(recorded, &event, NULL);
 }
 
 bool gs_record_block(CUdeviceptr address, CUdeviceptr *ret_base, size_t *ret_size)

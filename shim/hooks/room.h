@@ -83,7 +83,7 @@ __attribute__((cold)) bool gs_room_is_bounded(gs_status status);
 /* Before a graph is instantiated, uploaded or launched. */
 static inline void gs_graph_room(void)
 {
-    if (gs_state_enter() && __builtin_expect(gs_core_graph_waits(gs_core), 0)) {
+    if (gs_state_enter() && __builtin_expect(gs_core_graph_waits(gs_core) > 0, 0)) {
         GS_KEEP_ERRNO;
         gs_core_graph_room(gs_core);
     }

@@ -9,7 +9,7 @@
 #include "shim/registration/pinning.h"
 #include "shim/start.h"
 
-#include "core/api/own.h"
+#include "core/process/own.h"
 #include "core/api/peer_access.h"
 
 /* What a range is exported in: the pages of the host, which cards map too. */
@@ -23,7 +23,7 @@ static struct gs_own *own(void)
 
 static bool touches_ours(CUdeviceptr ptr, size_t size)
 {
-    return gs_state_enter() && gs_core_overlaps(gs_core, ptr, size);
+    return gs_state_enter() && gs_map_overlaps(gs_core_map(gs_core), ptr, size);
 }
 
 GS_HOOK CUresult CUDAAPI cuMemMap(CUdeviceptr ptr, size_t size, size_t offset,

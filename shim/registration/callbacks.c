@@ -110,7 +110,7 @@ GS_HOOK void gpushim_unpin(void *registration)
 {
     GS_AROUND_AT_GATE_AS(GS_GATE_OTHER);
     if (gs_pin_active())
-        gs_core_unpin(gs_core, registration);
+        gs_regcache_release(gs_core_regcache(gs_core), registration);
 }
 
 struct domain {

@@ -106,7 +106,7 @@ GS_HOOK struct gs_cufile_error cuFileBufDeregister(const void *base)
         return error_of(CU_FILE_NOT_INITIALIZED);
     reg = gs_pin_active() ? gs_regcache_find(gs_core_regcache(gs_core), &cufile, base) : NULL;
     if (reg)
-        return gs_core_unpin(gs_core, reg) ? last_unpin : error_of(0);
+        return gs_regcache_release(gs_core_regcache(gs_core), reg) ? last_unpin : error_of(0);
     if (gs_pin_active() && gs_regcache_knows(gs_core_regcache(gs_core), &cufile, base))
         return error_of(CU_FILE_MEMORY_NOT_REGISTERED);
     return real(base);

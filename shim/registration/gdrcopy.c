@@ -151,7 +151,7 @@ GS_HOOK int gdr_unpin_buffer(struct gdr *g, struct gs_gdr_handle handle)
     if (reg) {
         if (gs_reg_note(reg)[0])
             gs_reg_drop(reg);
-        return gs_core_unpin(gs_core, reg);
+        return gs_regcache_release(gs_core_regcache(gs_core), reg);
     }
     if (gs_pin_active() &&
         gs_regcache_knows(gs_core_regcache(gs_core), &gdrcopy, (void *)(uintptr_t)handle.h))

@@ -393,7 +393,7 @@ GS_HOOK int ibv_dereg_mr(struct ibv_mr *mr)
     addr = mr->addr;
     length = mr->length;
     show(mr, (void *)(uintptr_t)gs_reg_note(reg)[0], gs_reg_note(reg)[1]);
-    error = gs_core_unpin(gs_core, reg);
+    error = gs_regcache_release(gs_core_regcache(gs_core), reg);
     if (error)
         show(mr, addr, length);
     return error;

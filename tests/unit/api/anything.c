@@ -2,7 +2,7 @@
  * up. */
 #include <criterion/criterion.h>
 
-#include "core/api/mempool.h"
+#include "core/api/core.h"
 #include "core/gpu/single.h"
 #include "core/process/context.h"
 #include "core/process/limit.h"

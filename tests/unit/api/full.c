@@ -2,7 +2,7 @@
 #include <criterion/criterion.h>
 
 #include "core/process/context.h"
-#include "core/api/mempool.h"
+#include "core/api/core.h"
 #include "tests/unit/fixture.h"
 #include "tests/driver/softcuda.h"
 
@@ -112,8 +112,8 @@ Test(full, the_most_that_was_reserved_is_no_less_than_the_most_that_was_used)
     cr_assert_eq(figures().used, 0);
     cr_assert_eq(figures().used_high, 48 * MIB);
     cr_assert_eq(figures().reserved_high, 48 * MIB);
-    gs_core_mempool_reset_used_high(f.core, 0);
-    gs_core_mempool_reset_reserved_high(f.core, 0);
+    gs_core_mempool_reset_high(f.core, 0, false);
+    gs_core_mempool_reset_high(f.core, 0, true);
     cr_assert_eq(figures().used_high, 0);
     cr_assert_eq(figures().reserved_high, 0);
     MUST(gs_core_free(f.core, plain));

@@ -67,7 +67,7 @@ static gs_status use_once_in(uintptr_t domain, CUdeviceptr base, size_t size)
     wanted.key.domain = domain;
     status = gs_core_pin(f.core, &wanted, &reg);
     if (status == GS_OK)
-        MUST(gs_core_unpin(f.core, reg));
+        MUST(gs_regcache_release(f.core->regcache, reg));
     return status;
 }
 
@@ -240,7 +240,7 @@ Test(pin, that_ends_over_a_piece_that_goes_holds_nothing_in_the_next)
     fixture_drain(&f);
     cr_assert_eq(fixture_arena(&f).limbo, 4 * MIB);
     before = give_back;
-    MUST(gs_core_unpin(f.core, reg));
+    MUST(gs_regcache_release(f.core->regcache, reg));
     cr_assert_null(before);
     cr_assert_eq(fixture_arena(&f).limbo, 0);
 }
@@ -294,7 +294,7 @@ Test(pin, of_a_block_across_small_pieces_all_of_it_is_pinned)
     cr_assert(gs_core_pin_crosses(f.core, block, 2 * MIB + 1));
     reg = must_pin(block, 3 * MIB);
     cr_assert_eq(pinned_bytes, 3 * MIB);
-    MUST(gs_core_unpin(f.core, reg));
+    MUST(gs_regcache_release(f.core->regcache, reg));
     MUST(gs_core_free(f.core, block));
     MUST(gs_core_free(f.core, rest));
 }
@@ -313,7 +313,7 @@ Test(pin, what_is_registered_is_not_handed_out_before_that_ends)
     cr_assert_neq(next, block);
     fixture_drain(&f);
     cr_assert_eq(fixture_arena(&f).limbo, 8 * MIB);
-    MUST(gs_core_unpin(f.core, reg));
+    MUST(gs_regcache_release(f.core->regcache, reg));
     cr_assert_eq(fixture_arena(&f).limbo, 0, "its end is heard of at once");
     MUST(gs_core_free(f.core, next));
 }
@@ -338,7 +338,7 @@ Test(pin, all_that_one_registration_held_goes_with_it)
     MUST(cuCtxSynchronize());
     gs_core_cached(f.core);
     cr_assert_eq(fixture_arena(&f).limbo, 48 * KIB);
-    MUST(gs_core_unpin(f.core, reg));
+    MUST(gs_regcache_release(f.core->regcache, reg));
     cr_assert_eq(fixture_arena(&f).limbo, 0);
 }
 
@@ -359,7 +359,7 @@ Test(pin, one_that_was_moved_holds_the_new_range)
     MUST(cuCtxSynchronize());
     gs_core_cached(f.core);
     cr_assert_eq(fixture_arena(&f).limbo, 8 * MIB);
-    MUST(gs_core_unpin(f.core, reg));
+    MUST(gs_regcache_release(f.core->regcache, reg));
     cr_assert_eq(fixture_arena(&f).limbo, 0);
 }
 
@@ -381,6 +381,6 @@ Test(pin, what_one_that_moves_leaves_is_free_at_once)
     wanted = request(to, 8 * MIB);
     MUST(gs_core_repin(f.core, reg, &wanted));
     cr_assert_eq(fixture_arena(&f).limbo, 0);
-    MUST(gs_core_unpin(f.core, reg));
+    MUST(gs_regcache_release(f.core->regcache, reg));
     MUST(gs_core_free(f.core, to));
 }

@@ -490,7 +490,7 @@ Test(lifetime, green_contexts_end_with_their_primary_one)
         gs_core_green_made(f.core, gs_core_green_new(), green[i], 0);
         MUST(cuCtxFromGreenCtx(&handle[i], green[i]));
     }
-    gs_greens_primary_gone(f.core, f.context);
+    gs_greens_forget(f.core, NULL, f.context);
     for (int i = 0; i < 2; i++) {
         cr_assert_eq(gs_context_owner(f.core, handle[i]), handle[i]);
         MUST(cuGreenCtxDestroy(green[i]));

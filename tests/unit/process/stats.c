@@ -4,6 +4,7 @@
 #include "core/process/context.h"
 #include "core/regcache/internal.h"
 #include "core/process/stats.h"
+#include "tests/children.h"
 #include "tests/unit/fixture.h"
 #include "tests/driver/softcuda.h"
 
@@ -64,4 +65,49 @@ Test(stats, are_said_at_the_end_without_waiting_for_a_lock)
     MUST(pthread_join(thread, NULL));
     gs_lock_release(&f.core->regcache->lock);
     gs_lock_release(&f.core->lock);
+}
+
+static struct {
+    pid_t thread; /* atomic */
+    bool done;    /* atomic */
+    bool told;
+} other;
+
+static void *tells(void *arg)
+{
+    struct gs_figures figures;
+
+    __atomic_store_n(&other.thread, gettid(), __ATOMIC_SEQ_CST);
+    other.told = gs_stats_tell(arg, 1, &figures);
+    __atomic_store_n(&other.done, true, __ATOMIC_SEQ_CST);
+    return NULL;
+}
+
+/* It is with the lock that a device has no number for a moment (gs_device_probe). */
+Test(stats, of_a_device_that_is_being_tried_are_told_afterwards)
+{
+    pthread_t thread;
+    CUcontext second;
+    pid_t its;
+
+    setenv("SOFTCUDA_DEVICES", "2", 1);
+    fixture_start(&f);
+    MUST(cuDevicePrimaryCtxRetain(&second, 1));
+    MUST(cuCtxSetCurrent(second));
+    MUST(gs_core_free(f.core, must_alloc(&f, MIB)));
+    gs_lock_take(&f.core->lock);
+    f.core->device[1].ordinal = 0;
+    MUST(pthread_create(&thread, NULL, tells, f.core));
+    while (!__atomic_load_n(&other.done, __ATOMIC_SEQ_CST) &&
+           (!(its = __atomic_load_n(&other.thread, __ATOMIC_SEQ_CST)) ||
+            thread_state(getpid(), its) != 'S'))
+        sched_yield();
+    f.core->device[1].ordinal = 1;
+    gs_lock_release(&f.core->lock);
+    MUST(pthread_join(thread, NULL));
+    cr_assert(other.told);
+    MUST(cuCtxSetCurrent(f.context));
+    gs_core_destroy(f.core);
+    f.core = NULL;
+    MUST(cuDevicePrimaryCtxRelease(1));
 }
