@@ -82,12 +82,14 @@ void gs_core_mempool_set(struct gs_core *core, CUdevice device, CUmemoryPool poo
         __atomic_store_n(&core->current_pool[device], pool, __ATOMIC_RELAXED);
 }
 
-void gs_core_mempool_going(struct gs_core *core, CUmemoryPool pool)
+CUdevice gs_core_mempool_going(struct gs_core *core, CUmemoryPool pool)
 {
     for (CUdevice device = 0; pool && device < GS_DEVICES_MAX; device++) {
         CUmemoryPool current = pool; /* unless another thread sets one now */
 
-        __atomic_compare_exchange_n(&core->current_pool[device], &current, NULL, false,
-                                    __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+        if (__atomic_compare_exchange_n(&core->current_pool[device], &current, NULL, false,
+                                        __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+            return device;
     }
+    return -1;
 }

@@ -123,9 +123,9 @@ size_t gs_core_graph_waits(const struct gs_core *core);
 
 /* The device's current stream-ordered pool was set (cuDeviceSetMemPool). */
 void gs_core_mempool_set(struct gs_core *core, CUdevice device, CUmemoryPool pool);
-/* A pool is about to go: of the devices whose current one it is, the default one is so from now on.
- * That one, which the driver keeps, may be told so as well. */
-void gs_core_mempool_going(struct gs_core *core, CUmemoryPool pool);
+/* A pool is about to go: of the device whose current one it is, and that is returned, the default
+ * one is so from now on. -1: it is none's. Where it stays: gs_core_mempool_set. */
+CUdevice gs_core_mempool_going(struct gs_core *core, CUmemoryPool pool);
 
 /* A context is about to go: from here on its handle means a new context. Then either the driver
  * destroyed it, or it stays. Both take NULL, which detach returns where nothing was allocated in

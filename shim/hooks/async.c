@@ -119,7 +119,10 @@ GS_HOOK CUresult CUDAAPI cuMemSetMemPool(CUmemLocation *location, CUmemAllocatio
 GS_HOOK CUresult CUDAAPI cuMemPoolDestroy(CUmemoryPool pool)
 {
     GS_AT_GATE(cuMemPoolDestroy);
-    if (gs_state_enter())
-        gs_core_mempool_going(gs_core, pool);
-    return gs_real.cuMemPoolDestroy(pool);
+    const CUdevice device = gs_state_enter() ? gs_core_mempool_going(gs_core, pool) : -1;
+    const CUresult result = gs_real.cuMemPoolDestroy(pool);
+
+    if (result != CUDA_SUCCESS)
+        gs_core_mempool_set(gs_core, device, pool);
+    return result;
 }

@@ -252,6 +252,26 @@ Test(pools, the_end_of_another_pool_leaves_the_current_one)
     OK(cuDeviceSetMemPool(device, pool));
 }
 
+/* Nothing that a program asked for is known to be refused so, but a driver may. */
+Test(pools, one_whose_end_fails_is_the_current_one_still)
+{
+    CUmemoryPool own = NULL, now = NULL;
+    CUdeviceptr ptr = 0;
+
+    if (!software())
+        cr_skip_test("only the software driver fails when it is told to");
+    default_pool();
+    own = new_pool(CU_MEM_HANDLE_TYPE_NONE);
+    OK(cuDeviceSetMemPool(device, own));
+    cr_assert_eq(software()->fail("cuMemPoolDestroy", 1, CUDA_ERROR_SYSTEM_NOT_READY), 0);
+    CHECK(CUDA_ERROR_SYSTEM_NOT_READY, cuMemPoolDestroy(own));
+    OK(cuMemAllocAsync(&ptr, MIB, stream));
+    OK(cuPointerGetAttribute(&now, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, ptr));
+    cr_assert_eq(now, own);
+    OK(cuMemFreeAsync(ptr, stream));
+    OK(cuMemPoolDestroy(own));
+}
+
 Test(pools, a_default_pool_lets_a_peer_in)
 {
     CUmemAccessDesc access = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 1},
