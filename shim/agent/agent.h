@@ -3,7 +3,6 @@
  * opened across machines and freed when nobody has it any more. README.md here has the picture.
  *
  *   main.c     options, the loop
- *   keys.c     keys of the directory
  *   broker.c   the connection to the broker (core/share/wire_cluster.h has its words)
  *   told.c     which machines have what here, for people
  *   importer.c   what processes here open of other machines
@@ -55,10 +54,8 @@ struct agent_log {
 
 struct peer { /* another machine */
     unsigned char machine[GS_MACHINE_SIZE];
-    bool is_listed; /* in the directory, now or before: what follows is known */
-    char name[GS_MACHINE_NAME_SIZE], address[LINK_ADDRESS];
-    unsigned port;
-    unsigned char fingerprint[LINK_FINGERPRINT], boot[GS_BOOT_BYTES];
+    struct known_agent known; /* what the directory has, or had; version 0: nothing */
+    unsigned char boot[GS_BOOT_BYTES];
     struct link *out, *in;           /* out: for what we open there; in: for what it opens here */
     bool asked;                      /* it may have leases of ours */
     bool knows_boot;                 /* `boot` is that of which leases here are */
@@ -68,7 +65,6 @@ struct peer { /* another machine */
     unsigned takes;                  /* of its own, that our broker has not answered */
     struct say say;
     unsigned char boot_before[GS_BOOT_BYTES];
-    struct agent *agent;
     uint64_t retry_ns, wait_ns; /* of `out` */
     uint64_t
         ask_ns; /* when the directory is asked about it again: it has leases here, and no link */
@@ -100,7 +96,7 @@ struct open { /* of a process here, of another machine's memory */
 };
 
 struct holder {
-    int pidfd;                      /* -1: it has ended, or is not seen to */
+    int pidfd;                      /* negative: it has ended, or is not seen to */
     uint64_t number;                /* of this broker; 0: of one that has ended */
     uint64_t exited_ns;             /* 0: it was not seen to end */
     struct process process, broker; /* pid 0: it is not seen */
@@ -145,13 +141,6 @@ struct agent {
 #define PEER_LOG(agent, peer, level, ...) say_line(agent, &(peer)->say, level, __VA_ARGS__)
 #define HEX_SIZE(bytes)                   (2 * (bytes) + 1)
 
-extern const unsigned char agent_nobody[GS_MACHINE_SIZE];  /* zeros: this machine, in leases */
-extern const unsigned char agent_unknown[GS_MACHINE_SIZE]; /* whose leases nobody knows */
-
-/* keys.c */
-/* agents/..., exports/... */
-void agent_key(const char *prefix, const unsigned char bytes[16], char ret_key[DIRECTORY_KEY]);
-
 /* say.c */
 void say_line(struct agent *agent, struct say *say, enum gs_log_level level, const char *format,
               ...) __attribute__((format(printf, 4, 5)));
@@ -175,7 +164,7 @@ struct peer *peers_find(struct agent *agent, const unsigned char machine[GS_MACH
                         bool make);
 /* What the directory answered about one. */
 void peers_got(struct agent *agent, const struct jobs_event *event);
-void peers_accept(struct agent *agent);
+void peers_accept(struct source *listener, uint32_t events);
 const char *peer_name(const struct peer *peer);
 
 /* importer.c */
@@ -184,7 +173,7 @@ void importer_ask(struct agent *agent, const struct gs_wire_open *ask);
 void importer_ended(struct agent *agent, uint64_t lease);
 void importer_found(struct agent *agent, const struct jobs_event *event);
 void importer_link_up(struct agent *agent, struct peer *peer);
-void importer_link_down(struct agent *agent, struct peer *peer, const char *why);
+void importer_link_down(struct agent *agent, struct peer *peer);
 void importer_message(struct agent *agent, struct peer *peer, const union talk *message);
 /* The process here holds it no more. */
 void importer_end(struct agent *agent, struct lease *lease);
@@ -196,7 +185,7 @@ void importer_broker_gone(struct agent *agent);
 void exporter_share(struct agent *agent, const struct gs_wire_share *shared);
 void exporter_unshare(struct agent *agent, const struct gs_wire_close *unshared);
 /* NULL: it is not shared here. */
-const struct export *exporter_find(const struct agent *agent, const struct lease_block *block);
+struct export *exporter_find(const struct agent *agent, const struct lease_block *block);
 void exporter_look(struct agent *agent, uint64_t now_ns);
 void exporter_write_all(struct agent *agent);
 void exporter_answer(struct agent *agent, const union gs_wire_message *answer);

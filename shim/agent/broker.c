@@ -3,7 +3,6 @@
 #include "shim/agent/agent.h"
 
 #include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -98,12 +97,12 @@ static void on_listed(struct agent *agent)
     struct lease *lease, *next;
 
     HASH_ITER(hh, agent->leases.all, lease, next) {
-        if (!lease->named && broker.pid && lease->broker.pid == broker.pid &&
-            lease->broker.started == broker.started && lease_is_ours(lease))
+        if (!lease->named && broker.pid && memcmp(&lease->broker, &broker, sizeof broker) == 0 &&
+            lease_is_ours(lease))
             importer_end(agent, lease);
     }
     agent->is_synced = true;
-    if (!agent->leases.known && !agent->know_ns)
+    if (!leases_noted(&agent->leases, LEASES_KNOWN, agent_nobody, NULL) && !agent->know_ns)
         agent->know_ns = gs_now_ns() + KNOW_NS;
 }
 
@@ -188,19 +187,9 @@ static int find_broker(struct agent *agent)
     return fd;
 }
 
-static void greet(struct agent *agent)
-{
-    union gs_wire_message message;
-
-    gs_wire_start(&message, GS_WIRE_HELLO, 0);
-    message.hello.pid = (uint64_t)getpid();
-    snprintf(message.hello.name, sizeof message.hello.name, "gpushim-agent");
-    message.hello.agent = 1;
-    broker_send(agent, &message);
-}
-
 void broker_look(struct agent *agent, uint64_t now_ns)
 {
+    union gs_wire_message hello;
     int fd;
 
     if (broker_is_there(agent) || now_ns < agent->broker_retry_ns)
@@ -218,5 +207,9 @@ void broker_look(struct agent *agent, uint64_t now_ns)
     }
     AGENT_LOG(agent, GS_LOG_INFO, "joined the broker of this machine (pid %d)",
               broker_process(agent).pid);
-    greet(agent);
+    gs_wire_start(&hello, GS_WIRE_HELLO, 0);
+    hello.hello.pid = (uint64_t)getpid();
+    strcpy(hello.hello.name, "gpushim-agent");
+    hello.hello.agent = 1;
+    broker_send(agent, &hello);
 }

@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/base/text.h"
+
 struct directory *directory_open(const struct directory_options *options, char *ret_reason)
 {
     static const struct {
@@ -21,4 +23,14 @@ struct directory *directory_open(const struct directory_options *options, char *
              "\"%s\" is no directory: give folder:/PATH, or URLs of etcd (https://HOST:2379,...)",
              options->place);
     return NULL;
+}
+
+void directory_name(const struct directory_key *key, const char *prefix, char between,
+                    char ret_name[DIRECTORY_NAME])
+{
+    char id[2 * sizeof key->id + 1];
+
+    gs_text_hex(key->id, sizeof key->id, id);
+    snprintf(ret_name, DIRECTORY_NAME, "%s%s%c%s", prefix,
+             key->kind == DIRECTORY_AGENTS ? "agents" : "exports", between, id);
 }

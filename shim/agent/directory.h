@@ -23,12 +23,12 @@
 
 #define DIRECTORY_WAIT_S      4
 #define DIRECTORY_LEASE_MAX_S 3600
-#define DIRECTORY_KEY         128  /* with a zero behind it */
+#define DIRECTORY_NAME        128  /* of a key; with a zero behind it */
 #define DIRECTORY_VALUE       2048 /* bytes at most; longer ones were written by nobody of ours */
 #define DIRECTORY_CHANGES     100  /* written at once at most */
 #define DIRECTORY_REASON      384
-#define DIRECTORY_ENDPOINTS   8
 
+/* They, and what they point to, stay until the end. */
 struct directory_options {
     const char *place;                /* folder:PATH, or URLs of etcd with commas between them */
     const char *prefix;               /* before all keys */
@@ -38,8 +38,14 @@ struct directory_options {
     const char *ca, *cert, *key;      /* files for TLS to etcd; NULL: none */
 };
 
+enum directory_kind { DIRECTORY_AGENTS, DIRECTORY_EXPORTS };
+struct directory_key {
+    uint32_t kind;
+    unsigned char id[16];
+};
+
 struct directory_change {
-    char key[DIRECTORY_KEY];
+    struct directory_key key;
     const void *value; /* NULL: the key is to go */
     size_t size;
 };
@@ -51,7 +57,6 @@ struct directory; /* each implementation's own; begins with struct directory_hea
 struct directory_ops {
     /* NULL, and the reason: it is no such place. Does not ask anybody yet. */
     struct directory *(*open)(const struct directory_options *options, char *ret_reason);
-    void (*close)(struct directory *directory);
     /* The lease lives on; or, with *ret_anew, there is a new one, and nothing is written yet. */
     bool (*keep)(struct directory *directory, bool *ret_anew);
     /* All of them, under the lease; each key once. False: none, or some of those that take a key
@@ -59,8 +64,8 @@ struct directory_ops {
     bool (*write)(struct directory *directory, const struct directory_change *changes,
                   unsigned count);
     /* *ret_size: DIRECTORY_VALUE at most. */
-    enum directory_found (*get)(struct directory *directory, const char *key, void *ret_value,
-                                size_t *ret_size);
+    enum directory_found (*get)(struct directory *directory, const struct directory_key *key,
+                                void *ret_value, size_t *ret_size);
     /* Gives the lease back, with all that was written under it. */
     void (*give_up)(struct directory *directory);
 };
@@ -72,8 +77,11 @@ struct directory_head {
 
 extern const struct directory_ops directory_etcd, directory_folder;
 
-/* By what its place begins with. */
+/* By what its place begins with. It is there until the process's end. */
 struct directory *directory_open(const struct directory_options *options, char *ret_reason);
+/* What a key is called: the prefix, "agents" or "exports", what is between, and the id in hex. */
+void directory_name(const struct directory_key *key, const char *prefix, char between,
+                    char ret_name[DIRECTORY_NAME]);
 
 static inline struct directory_head *directory_head(struct directory *directory)
 {

@@ -14,28 +14,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define ENDPOINT   256
-#define PREFIX     64
-#define SECRET     256
-#define TOKEN      4096
 #define BODY_MAX   (4u << 20) /* of an answer: no value is larger */
 #define CONNECT_MS 1500
 #define SLOW       8 /* times as long as one may be silent, for an answer that comes */
 
 struct directory {
     struct directory_head head;
-    CURL *curl;
-    char endpoints[DIRECTORY_ENDPOINTS][ENDPOINT];
-    unsigned endpoint_count, endpoint; /* the one that answered last */
-    char prefix[PREFIX], user[SECRET], password[SECRET], token[TOKEN];
-    unsigned lease_s;
-    int64_t lease;
-    bool is_full;     /* so it said of the last request that failed */
-    bool is_too_long; /* the last answer was */
-    char *body;       /* of the answer */
-    size_t size;
-    char curl_error[CURL_ERROR_SIZE];
     const struct directory_options *options;
+    CURL *curl;
+    const char *endpoint; /* in options->place: the one that answered last */
+    char *password, *token;
+    int64_t lease;
+    char curl_error[CURL_ERROR_SIZE];
+    size_t size; /* of the answer */
+    char body[BODY_MAX];
 };
 
 /* ---- Requests ------------------------------------------------------------------------------- */
@@ -43,18 +35,11 @@ struct directory {
 static size_t on_body(char *bytes, size_t one, size_t count, void *arg)
 {
     struct directory *directory = arg;
-    char *body;
 
-    directory->is_too_long = directory->size + count > BODY_MAX;
-    if (directory->is_too_long)
+    if (count > BODY_MAX - directory->size)
         return 0;
-    body = realloc(directory->body, directory->size + count + 1);
-    if (!body)
-        return 0;
-    directory->body = body;
-    memcpy(body + directory->size, bytes, count);
+    memcpy(directory->body + directory->size, bytes, count);
     directory->size += count;
-    body[directory->size] = 0;
     return count;
 }
 
@@ -79,41 +64,48 @@ static void set_up(struct directory *directory)
         curl_easy_setopt(curl, CURLOPT_SSLKEY, options->key);
 }
 
-/* One request to one endpoint, which may be silent for limit_s, and answer for SLOW times that. The
- * status of HTTP, or 0 where there was none. */
-static long send_to(struct directory *directory, unsigned endpoint, const char *path,
-                    const char *text, long limit_s)
+/* The URL that begins there, up to the next comma. */
+static int length_of(const char *endpoint)
 {
-    char url[ENDPOINT + 64], authorization[TOKEN + 64];
-    struct curl_slist *headers = curl_slist_append(NULL, "Content-Type: application/json");
-    long status = 0;
-    CURLcode code;
+    return (int)strcspn(endpoint, ",");
+}
 
-    snprintf(url, sizeof url, "%s/v3/%s", directory->endpoints[endpoint], path);
-    snprintf(authorization, sizeof authorization, "Authorization: %s", directory->token);
-    if (directory->token[0])
-        headers = curl_slist_append(headers, authorization);
+/* One request to one endpoint, which may be silent for limit_s, and answer for SLOW times that.
+ * *ret_status is that of HTTP, or 0 where there was none; 200 is with an answer alone. */
+static json_t *send_to(struct directory *directory, const char *endpoint, const char *path,
+                       const char *text, long limit_s, long *ret_status)
+{
+    struct curl_slist *headers = curl_slist_append(NULL, "Content-Type: application/json");
+    json_t *answer;
+    int length = length_of(endpoint);
+    char *url = NULL, *token = NULL;
+    CURLcode code = CURLE_OUT_OF_MEMORY;
+
+    length -= length > 0 && endpoint[length - 1] == '/';
+    if (directory->token && asprintf(&token, "Authorization: %s", directory->token) >= 0)
+        headers = curl_slist_append(headers, token);
     directory->size = 0;
-    directory->is_too_long = false;
     directory->curl_error[0] = 0;
-    curl_easy_setopt(directory->curl, CURLOPT_URL, url);
     curl_easy_setopt(directory->curl, CURLOPT_HTTPHEADER, headers);
     curl_easy_setopt(directory->curl, CURLOPT_POSTFIELDS, text);
     curl_easy_setopt(directory->curl, CURLOPT_TIMEOUT, limit_s * SLOW);
     curl_easy_setopt(directory->curl, CURLOPT_LOW_SPEED_TIME, limit_s);
-    code = curl_easy_perform(directory->curl);
+    if (asprintf(&url, "%.*s/v3/%s", length, endpoint, path) >= 0 &&
+        curl_easy_setopt(directory->curl, CURLOPT_URL, url) == CURLE_OK)
+        code = curl_easy_perform(directory->curl);
     curl_slist_free_all(headers);
-    curl_easy_getinfo(directory->curl, CURLINFO_RESPONSE_CODE, &status);
-    return code == CURLE_OK ? status : 0;
-}
-
-static json_t *answer_of(struct directory *directory)
-{
-    json_error_t error;
-
-    return directory->size
-               ? json_loadb(directory->body, directory->size, JSON_DISABLE_EOF_CHECK, &error)
-               : NULL;
+    free(token);
+    free(url);
+    *ret_status = 0;
+    if (code == CURLE_WRITE_ERROR)
+        strcpy(directory->curl_error, "what it answers is longer than anything of ours");
+    if (code != CURLE_OK)
+        return NULL;
+    curl_easy_getinfo(directory->curl, CURLINFO_RESPONSE_CODE, ret_status);
+    answer = json_loadb(directory->body, directory->size, JSON_DISABLE_EOF_CHECK, NULL);
+    if (!answer && *ret_status == 200)
+        *ret_status = 0;
+    return answer;
 }
 
 static const char *string_of(const json_t *object, const char *key)
@@ -144,76 +136,63 @@ static const char *error_of(const json_t *answer)
 static void complain(struct directory *directory, long status, const json_t *answer)
 {
     const char *text = error_of(answer); /* as it came: lines of the log are made printable */
+    const int length = length_of(directory->endpoint) < 128 ? length_of(directory->endpoint) : 128;
 
-    if (directory->is_too_long)
-        text = "what it answers is longer than anything of ours";
     if (!text[0])
         text = directory->curl_error[0] ? directory->curl_error : "it gives no reason";
-    directory->is_full = strstr(text, "space exceeded") != NULL;
-    if (directory->is_full) {
-        snprintf(directory->head.reason, sizeof directory->head.reason,
-                 "etcd at %.128s has no room (%.128s); compact and defragment it, or raise its "
-                 "--quota-backend-bytes, and then say etcdctl alarm disarm",
-                 directory->endpoints[directory->endpoint], text);
-        return;
-    }
     snprintf(
         directory->head.reason, sizeof directory->head.reason,
-        status == 401 || status == 403 || strstr(text, "permission") || strstr(text, "auth") ||
+        strstr(text, "space exceeded")
+            ? "etcd at %.*s has no room (%.128s); compact and defragment it, or raise its "
+              "--quota-backend-bytes, and then say etcdctl alarm disarm"
+        : status == 401 || status == 403 || strstr(text, "permission") || strstr(text, "auth") ||
                 strstr(text, "user name")
-            ? "etcd at %.128s lets this agent not do that (%.128s); see its user, its password, "
+            ? "etcd at %.*s lets this agent not do that (%.128s); see its user, its password, "
               "and that its role may read and write \"%s\""
-            : "etcd at %.128s does not answer (%.128s); see that it runs, that a majority of its "
+            : "etcd at %.*s does not answer (%.128s); see that it runs, that a majority of its "
               "members does, and --directory (keys begin with \"%s\")",
-        directory->endpoints[directory->endpoint], text, directory->prefix);
+        length, directory->endpoint, text, directory->options->prefix);
 }
 
 /* To each endpoint in turn, until one has an answer that is of use: 503 and the like are none. */
 static json_t *ask_all(struct directory *directory, const char *path, const json_t *request,
                        long *ret_status)
 {
+    const char *place = directory->options->place, *at = directory->endpoint;
+    const long limit_s = strchr(place, ',') ? DIRECTORY_WAIT_S / 2 : DIRECTORY_WAIT_S;
     char *text = json_dumps(request, JSON_COMPACT);
     json_t *answer = NULL;
 
     *ret_status = 0;
-    for (unsigned i = 0; text && i < directory->endpoint_count; i++) {
-        const unsigned endpoint = (directory->endpoint + i) % directory->endpoint_count;
-
+    do {
         json_decref(answer);
-        *ret_status =
-            send_to(directory, endpoint, path, text,
-                    directory->endpoint_count > 1 ? DIRECTORY_WAIT_S / 2 : DIRECTORY_WAIT_S);
-        answer = answer_of(directory);
-        if (directory->is_too_long) /* so the others' would be */
+        answer = text ? send_to(directory, at, path, text, limit_s, ret_status) : NULL;
+        if (answer && *ret_status < 500) {
+            directory->endpoint = at;
             break;
-        if (*ret_status == 0 || *ret_status >= 500 || !answer)
-            continue;
-        directory->endpoint = endpoint;
-        break;
-    }
+        }
+        at += length_of(at);
+        at = *at ? at + 1 : place;
+    } while (at != directory->endpoint);
     free(text);
     return answer;
 }
 
 static bool sign_in(struct directory *directory)
 {
-    json_t *request =
-        json_pack("{s:s, s:s}", "name", directory->user, "password", directory->password);
+    json_t *request = json_pack("{s:s, s:s}", "name", directory->options->user, "password",
+                                directory->password ? directory->password : "");
     long status;
-    json_t *answer;
-    bool good;
+    json_t *answer = ask_all(directory, "auth/authenticate", request, &status);
+    const char *token = string_of(answer, "token");
 
-    directory->token[0] = 0;
-    answer = ask_all(directory, "auth/authenticate", request, &status);
-    good = status == 200 && strlen(string_of(answer, "token")) < sizeof directory->token &&
-           !strpbrk(string_of(answer, "token"), "\r\n"); /* it becomes a line of HTTP */
-    if (good)
-        snprintf(directory->token, sizeof directory->token, "%s", string_of(answer, "token"));
+    if (status == 200 && token[0] && !strpbrk(token, "\r\n")) /* it becomes a line of HTTP */
+        directory->token = strdup(token);
     else
         complain(directory, status, answer);
     json_decref(request);
     json_decref(answer);
-    return good;
+    return directory->token != NULL;
 }
 
 /* The answer, the caller's; NULL, and the reason: there is none. Takes the request. Tokens end:
@@ -224,16 +203,17 @@ static json_t *ask(struct directory *directory, const char *path, json_t *reques
     long status = 0;
 
     for (int i = 0; i < 2; i++) {
-        if (directory->user[0] && !directory->token[0] && !sign_in(directory))
+        if (directory->options->user && !directory->token && !sign_in(directory))
             break;
         json_decref(answer);
         answer = ask_all(directory, path, request, &status);
         if (status == 200)
             break;
         complain(directory, status, answer);
-        if (!directory->user[0] || !(status == 401 || strstr(error_of(answer), "auth")))
+        if (!directory->token || !(status == 401 || strstr(error_of(answer), "auth")))
             break;
-        directory->token[0] = 0;
+        free(directory->token);
+        directory->token = NULL;
     }
     json_decref(request);
     if (status == 200)
@@ -246,103 +226,57 @@ static json_t *ask(struct directory *directory, const char *path, json_t *reques
 
 static json_t *bytes(const void *value, size_t size)
 {
-    char text[(DIRECTORY_VALUE + DIRECTORY_KEY + 2) / 3 * 4 + 1];
+    char text[(DIRECTORY_VALUE + 2) / 3 * 4 + 1];
 
     sodium_bin2base64(text, sizeof text, value, size, sodium_base64_VARIANT_ORIGINAL);
     return json_string(text);
 }
 
-static json_t *key_of(const struct directory *directory, const char *key)
+static json_t *key_of(const struct directory *directory, const struct directory_key *key)
 {
-    char whole[PREFIX + DIRECTORY_KEY];
-    int length = snprintf(whole, sizeof whole, "%s%s", directory->prefix, key);
+    char name[DIRECTORY_NAME];
 
-    return bytes(whole, (size_t)length);
+    directory_name(key, directory->options->prefix, '/', name);
+    return bytes(name, strlen(name));
 }
 
 /* ---- Operations ----------------------------------------------------------------------------- */
 
-/* Its first line. */
-static bool read_password(struct directory *directory, const char *path, char *ret_reason)
+/* Its first line, or NULL. */
+static char *read_password(const char *path)
 {
-    char line[SECRET + 2];
     FILE *file = fopen(path, "re");
-    bool good = file && fgets(line, sizeof line, file);
+    char *line = NULL;
+    size_t room = 0;
+    const bool good = file && getline(&line, &room, file) > 0;
 
     if (file)
         fclose(file);
     if (!good) {
-        snprintf(ret_reason, DIRECTORY_REASON, "no password of etcd's user can be read from %s",
-                 path);
-        return false;
+        free(line);
+        return NULL;
     }
     line[strcspn(line, "\r\n")] = 0;
-    good = strlen(line) < sizeof directory->password;
-    if (good)
-        strcpy(directory->password, line);
-    else
-        snprintf(ret_reason, DIRECTORY_REASON,
-                 "the password in %s has more than %d characters; choose a shorter one", path,
-                 SECRET - 1);
-    sodium_memzero(line, sizeof line);
-    return good;
-}
-
-/* All URLs, or the reason. */
-static bool read_endpoints(struct directory *directory, const char *at, char *ret_reason)
-{
-    while (*at) {
-        const size_t length = strcspn(at, ",");
-        char *endpoint = directory->endpoints[directory->endpoint_count];
-
-        if (directory->endpoint_count == DIRECTORY_ENDPOINTS || length >= ENDPOINT) {
-            snprintf(
-                ret_reason, DIRECTORY_REASON,
-                "--directory has more than %d URLs, or one of more than %d characters; name fewer "
-                "members of etcd, in a shorter way",
-                DIRECTORY_ENDPOINTS, ENDPOINT - 1);
-            return false;
-        }
-        snprintf(endpoint, ENDPOINT, "%.*s", (int)length, at);
-        if (length > 0 && endpoint[length - 1] == '/')
-            endpoint[length - 1] = 0;
-        directory->endpoint_count++;
-        at += length + (at[length] == ',');
-    }
-    return true;
-}
-
-static void close_etcd(struct directory *directory)
-{
-    curl_easy_cleanup(directory->curl);
-    sodium_memzero(directory->password, sizeof directory->password);
-    free(directory->body);
-    free(directory);
+    return line;
 }
 
 static struct directory *open_etcd(const struct directory_options *options, char *ret_reason)
 {
-    struct directory *directory = calloc(1, sizeof *directory);
+    char *password = options->password_file ? read_password(options->password_file) : NULL;
+    struct directory *directory;
 
-    if (!directory)
+    if (options->password_file && !password) {
+        snprintf(ret_reason, DIRECTORY_REASON, "no password of etcd's user can be read from %s",
+                 options->password_file);
+        return NULL;
+    }
+    directory = calloc(1, sizeof *directory);
+    if (!directory || !(directory->curl = curl_easy_init()))
         return NULL;
     directory->head.ops = &directory_etcd;
     directory->options = options;
-    directory->lease_s = options->lease_s;
-    snprintf(directory->prefix, sizeof directory->prefix, "%s", options->prefix);
-    snprintf(directory->user, sizeof directory->user, "%s", options->user ? options->user : "");
-    if (options->user && strlen(options->user) >= SECRET) {
-        snprintf(ret_reason, DIRECTORY_REASON, "--etcd-user has more than %d characters",
-                 SECRET - 1);
-        close_etcd(directory);
-        return NULL;
-    }
-    directory->curl = curl_easy_init();
-    if (!directory->curl || !read_endpoints(directory, options->place, ret_reason) ||
-        (options->password_file && !read_password(directory, options->password_file, ret_reason))) {
-        close_etcd(directory);
-        return NULL;
-    }
+    directory->endpoint = options->place;
+    directory->password = password;
     set_up(directory);
     return directory;
 }
@@ -363,55 +297,59 @@ static bool keep(struct directory *directory, bool *ret_anew)
     }
     if (directory->lease)
         return true;
-    answer = ask(directory, "lease/grant", json_pack("{s:i}", "TTL", (int)directory->lease_s));
+    answer =
+        ask(directory, "lease/grant", json_pack("{s:i}", "TTL", (int)directory->options->lease_s));
     if (!answer)
         return false;
     directory->lease = number_of(answer, "ID");
+    if (!directory->lease)
+        complain(directory, 200, answer);
     *ret_anew = true;
     json_decref(answer);
     return directory->lease != 0;
 }
 
-/* The request that makes the changes; or those alone that take keys away. */
+/* The request that makes those changes which put values, or take keys away; NULL: there are
+ * none. */
 static json_t *changes_of(const struct directory *directory, const struct directory_change *changes,
-                          unsigned count, bool ends_alone)
+                          unsigned count, bool puts)
 {
-    json_t *all = json_array();
+    json_t *all = NULL;
 
     for (unsigned i = 0; i < count; i++) {
         json_t *key;
 
-        if (ends_alone && changes[i].value)
+        if (puts != (changes[i].value != NULL))
             continue;
-        key = key_of(directory, changes[i].key);
-        if (changes[i].value)
+        key = key_of(directory, &changes[i].key);
+        all = all ? all : json_array();
+        if (puts)
             json_array_append_new(all, json_pack("{s:{s:o, s:o, s:I}}", "requestPut", "key", key,
                                                  "value", bytes(changes[i].value, changes[i].size),
                                                  "lease", (json_int_t)directory->lease));
         else
             json_array_append_new(all, json_pack("{s:{s:o}}", "requestDeleteRange", "key", key));
     }
-    return json_pack("{s:o}", "success", all);
+    return all ? json_pack("{s:o}", "success", all) : NULL;
 }
 
-/* Where there is no room for what is new, what is old goes all the same: it is what makes room. */
+/* Keys go first, which is what makes room where there is none for values. */
 static bool write_changes(struct directory *directory, const struct directory_change *changes,
                           unsigned count)
 {
-    json_t *answer;
+    for (int puts = 0; puts < 2; puts++) {
+        json_t *request = changes_of(directory, changes, count, puts);
+        json_t *answer = request ? ask(directory, "kv/txn", request) : NULL;
 
-    directory->is_full = false;
-    answer = ask(directory, "kv/txn", changes_of(directory, changes, count, false));
-    json_decref(answer);
-    if (answer)
-        return true;
-    if (directory->is_full)
-        json_decref(ask(directory, "kv/txn", changes_of(directory, changes, count, true)));
-    return false;
+        json_decref(answer);
+        if (request && !answer)
+            return false;
+    }
+    return true;
 }
 
-static enum directory_found get(struct directory *directory, const char *key, void *ret_value,
-                                size_t *ret_size)
+static enum directory_found get(struct directory *directory, const struct directory_key *key,
+                                void *ret_value, size_t *ret_size)
 {
     json_t *answer = ask(directory, "kv/range", json_pack("{s:o}", "key", key_of(directory, key)));
     const json_t *first = json_array_get(json_object_get(answer, "kvs"), 0);
@@ -433,9 +371,5 @@ static void give_up(struct directory *directory)
     directory->lease = 0;
 }
 
-const struct directory_ops directory_etcd = {.open = open_etcd,
-                                             .close = close_etcd,
-                                             .keep = keep,
-                                             .write = write_changes,
-                                             .get = get,
-                                             .give_up = give_up};
+const struct directory_ops directory_etcd = {
+    .open = open_etcd, .keep = keep, .write = write_changes, .get = get, .give_up = give_up};

@@ -14,29 +14,12 @@
 
 /* ---- Exports -------------------------------------------------------------------------------- */
 
-static struct lease_block block_of(const unsigned char *instance, uint64_t block_id)
+struct export *exporter_find(const struct agent *agent, const struct lease_block *block)
 {
-    struct lease_block block = {.block_id = block_id};
-
-    memcpy(block.instance, instance, sizeof block.instance);
-    return block;
-}
-
-const struct export *exporter_find(const struct agent *agent, const struct lease_block *block)
-{
-    const struct export *export;
+    struct export *export;
 
     HASH_FIND(hh, agent->exports, block, sizeof *block, export);
     return export;
-}
-
-/* Some machine has it, or is to have it as the broker answers. */
-static bool is_held(const struct agent *agent, const struct lease_block *block)
-{
-    const struct lease_group *group =
-        leases_of_block(&agent->leases, block->instance, block->block_id);
-
-    return group && group->leases;
 }
 
 /* The broker holds it no more for other machines, where none has it. */
@@ -44,7 +27,7 @@ static void let_go(struct agent *agent, const struct lease_block *block)
 {
     union gs_wire_message close;
 
-    if (is_held(agent, block))
+    if (leases_of_block(&agent->leases, block)) /* or is to have it as the broker answers */
         return;
     gs_wire_start(&close, GS_WIRE_CLOSE, 0);
     memcpy(close.close.instance, block->instance, GS_INSTANCE_SIZE);
@@ -66,12 +49,10 @@ static void end_lease(struct agent *agent, struct lease *lease)
 static void write_export(struct agent *agent, const struct export *export)
 {
     struct known_export known;
-    char key[DIRECTORY_KEY];
 
     memcpy(known.machine, agent->machine, sizeof known.machine);
     seal(&export->handle, &export->sealed, known.sealed);
-    agent_key(JOBS_EXPORTS, export->id, key);
-    jobs_write(agent->jobs, key, &known, sizeof known);
+    jobs_write(agent->jobs, DIRECTORY_EXPORTS, export->id, &known, sizeof known);
 }
 
 void exporter_write_all(struct agent *agent)
@@ -88,9 +69,9 @@ static void on_held(struct agent *agent, const struct lease_block *block)
 {
     struct lease model = {.block = *block, .named = true};
 
-    if (is_held(agent, block))
+    if (leases_of_block(&agent->leases, block))
         return;
-    if (agent->leases.known) {
+    if (leases_noted(&agent->leases, LEASES_KNOWN, agent_nobody, NULL)) {
         let_go(agent, block);
         return;
     }
@@ -107,7 +88,7 @@ static void add(struct agent *agent, const struct gs_wire_share *shared,
     if (!export)
         return;
     export->handle = *handle;
-    export->block = block_of(handle->instance, handle->block_id);
+    export->block = lease_block_of(handle->instance, handle->block_id);
     export->sealed = (struct sealed){.size = handle->size,
                                      .offset = shared->offset,
                                      .chunk_size = shared->chunk_size,
@@ -124,24 +105,19 @@ void exporter_share(struct agent *agent, const struct gs_wire_share *shared)
 {
     struct gs_ipc_handle handle;
     struct lease_block block;
-    struct export *export;
 
     if (gs_ipc_handle_read(shared->ipc_handle, &handle) != GS_OK)
         return;
-    block = block_of(handle.instance, handle.block_id);
-    HASH_FIND(hh, agent->exports, &block, sizeof block, export);
+    block = lease_block_of(handle.instance, handle.block_id);
     if (shared->held)
         on_held(agent, &block);
-    if (!export)
+    if (!exporter_find(agent, &block))
         add(agent, shared, &handle);
 }
 
 static void take_back(struct agent *agent, struct export *export)
 {
-    char key[DIRECTORY_KEY];
-
-    agent_key(JOBS_EXPORTS, export->id, key);
-    jobs_write(agent->jobs, key, NULL, 0);
+    jobs_write(agent->jobs, DIRECTORY_EXPORTS, export->id, NULL, 0);
     HASH_DEL(agent->exports, export);
     HASH_DELETE(by_id, agent->exports_by_id, export);
     sodium_memzero(export, sizeof *export);
@@ -150,10 +126,9 @@ static void take_back(struct agent *agent, struct export *export)
 
 void exporter_unshare(struct agent *agent, const struct gs_wire_close *unshared)
 {
-    const struct lease_block block = block_of(unshared->instance, unshared->block_id);
-    struct export *export;
+    const struct lease_block block = lease_block_of(unshared->instance, unshared->block_id);
+    struct export *export = exporter_find(agent, &block);
 
-    HASH_FIND(hh, agent->exports, &block, sizeof block, export);
     if (export)
         take_back(agent, export);
 }
@@ -163,7 +138,6 @@ void exporter_look(struct agent *agent, uint64_t now_ns)
     if (!agent->know_ns || now_ns < agent->know_ns)
         return;
     agent->know_ns = 0;
-    agent->leases.known = true;
     leases_note(&agent->leases, LEASES_KNOWN, agent_nobody, agent_unknown);
 }
 
@@ -179,19 +153,17 @@ static void refuse(struct agent *agent, struct peer *peer, uint64_t lease, uint3
     refused.refused.reason = reason;
     refused.refused.driver_error = driver_error;
     if (peer->in)
-        link_send(&agent->links, peer->in, &refused);
+        link_send(peer->in, &refused);
 }
 
 /* Its leases of a block. */
 static unsigned count_of(const struct agent *agent, const struct peer *peer,
                          const struct lease_block *block)
 {
-    const struct lease_group *group =
-        leases_of_block(&agent->leases, block->instance, block->block_id);
     const struct lease *lease;
     unsigned count = 0;
 
-    DL_FOREACH(group ? group->leases : NULL, lease)
+    DL_FOREACH(leases_of_block(&agent->leases, block), lease)
         count += memcmp(lease->key.machine, peer->machine, GS_MACHINE_SIZE) == 0;
     return count;
 }
@@ -278,7 +250,7 @@ static void answer(struct agent *agent, struct lease *lease, const struct gs_wir
                taken.taken.proof);
     taken.taken.read_only = grant->read_only;
     if (peer->in)
-        link_send(&agent->links, peer->in, &taken);
+        link_send(peer->in, &taken);
 }
 
 void exporter_answer(struct agent *agent, const union gs_wire_message *said)
@@ -293,8 +265,7 @@ void exporter_answer(struct agent *agent, const union gs_wire_message *said)
     if (!lease)
         return;
     block = lease->block;
-    DL_FOREACH_SAFE(leases_of_block(&agent->leases, block.instance, block.block_id)->leases, lease,
-                    next) {
+    DL_FOREACH_SAFE(leases_of_block(&agent->leases, &block), lease, next) {
         if (lease->request &&
             (of_all ? (int32_t)(lease->request - number) <= 0 : lease->request == number))
             answer(agent, lease, grant, grant || of_all ? GS_REFUSED_HANDLE : said->refuse.reason,
@@ -303,19 +274,12 @@ void exporter_answer(struct agent *agent, const union gs_wire_message *said)
     let_go(agent, &block); /* or others of it have ended meanwhile */
 }
 
-static void on_ended(struct agent *agent, struct peer *peer, uint64_t number)
-{
-    struct lease *lease = leases_find(&agent->leases, peer->machine, number);
-
-    if (lease)
-        end_lease(agent, lease);
-}
-
 /* ---- What a machine has --------------------------------------------------------------------- */
 
-static struct lease *first_of(const struct agent *agent, const struct peer *peer)
+static struct lease *first_of(const struct agent *agent,
+                              const unsigned char machine[GS_MACHINE_SIZE])
 {
-    const struct lease_side *side = leases_side(&agent->leases, peer->machine);
+    const struct lease_side *side = leases_side(&agent->leases, machine);
 
     return side ? side->theirs : NULL;
 }
@@ -328,7 +292,7 @@ static void say_recall(struct agent *agent, struct peer *peer, const struct leas
     memcpy(recall.recall.instance, block->instance, GS_INSTANCE_SIZE);
     recall.recall.block_id = block->block_id;
     if (peer && peer->in && peer->in->is_ready)
-        link_send(&agent->links, peer->in, &recall);
+        link_send(peer->in, &recall);
 }
 
 /* Its list is whole: others of its leases are over, but for those that its file may not have. Who
@@ -338,7 +302,7 @@ static void on_listed(struct agent *agent, struct peer *peer)
     struct lease *lease, *next;
     unsigned before = 0, after = 0, lost = 0;
 
-    DL_FOREACH_SAFE2(first_of(agent, peer), lease, next, next_there) {
+    DL_FOREACH_SAFE2(first_of(agent, peer->machine), lease, next, next_there) {
         before++;
         after += lease->named;
         if (lease->named && lease->recalled)
@@ -359,28 +323,20 @@ static void on_listed(struct agent *agent, struct peer *peer)
              after, before);
 }
 
-/* The list begins with the link. */
-static void begin_list(struct agent *agent, struct peer *peer)
-{
-    struct lease *lease;
-
-    peer->has_listed = false;
-    DL_FOREACH2(first_of(agent, peer), lease, next_there)
-        lease->named = false;
-}
-
 void exporter_message(struct agent *agent, struct peer *peer, const union talk *message)
 {
     const bool lists = message->head.type == TALK_KEPT || message->head.type == TALK_LISTED;
     struct lease *lease;
 
     if (message->head.type != TALK_HELLO && lists == peer->has_listed) {
-        link_fail(&agent->links, peer->in, "its list is not what it says first, and once");
+        link_fail(peer->in, "its list is not what it says first, and once");
         return;
     }
     switch (message->head.type) {
-    case TALK_HELLO:
-        begin_list(agent, peer);
+    case TALK_HELLO: /* the list begins with the link */
+        peer->has_listed = false;
+        DL_FOREACH2(first_of(agent, peer->machine), lease, next_there)
+            lease->named = false;
         break;
     case TALK_KEPT:
         lease = leases_find(&agent->leases, peer->machine, message->kept.lease);
@@ -394,10 +350,12 @@ void exporter_message(struct agent *agent, struct peer *peer, const union talk *
         on_take(agent, peer, &message->take);
         break;
     case TALK_ENDED:
-        on_ended(agent, peer, message->ended.lease);
+        lease = leases_find(&agent->leases, peer->machine, message->ended.lease);
+        if (lease)
+            end_lease(agent, lease);
         break;
     default:
-        link_fail(&agent->links, peer->in, "it says what is not its to say");
+        link_fail(peer->in, "it says what is not its to say");
         break;
     }
 }
@@ -406,17 +364,16 @@ void exporter_link_down(struct agent *agent, struct peer *peer)
 {
     struct lease *lease;
 
-    DL_FOREACH2(first_of(agent, peer), lease, next_there)
+    DL_FOREACH2(first_of(agent, peer->machine), lease, next_there)
         lease->is_over |= lease->request != 0;
 }
 
 unsigned exporter_end_all(struct agent *agent, const unsigned char machine[GS_MACHINE_SIZE])
 {
-    const struct lease_side *side = leases_side(&agent->leases, machine);
     struct lease *lease, *next;
     unsigned count = 0;
 
-    DL_FOREACH_SAFE2(side ? side->theirs : NULL, lease, next, next_there) {
+    DL_FOREACH_SAFE2(first_of(agent, machine), lease, next, next_there) {
         end_lease(agent, lease);
         count++;
     }
@@ -426,11 +383,10 @@ unsigned exporter_end_all(struct agent *agent, const unsigned char machine[GS_MA
 /* A block is freed: who has it only mapped gives it back. */
 void exporter_recall(struct agent *agent, const struct gs_wire_close *recall)
 {
-    const struct lease_group *group =
-        leases_of_block(&agent->leases, recall->instance, recall->block_id);
+    const struct lease_block block = lease_block_of(recall->instance, recall->block_id);
     struct lease *lease;
 
-    for (lease = group ? group->leases : NULL; lease; lease = lease->next) {
+    DL_FOREACH(leases_of_block(&agent->leases, &block), lease) {
         if (lease_is_ours(lease))
             continue;
         lease->recalled = true;

@@ -24,29 +24,17 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "core/base/regular.h"
+
 #define OWNER 64
 
 struct directory {
     struct directory_head head;
     int folder;
-    bool held;                                               /* the lease, by this handle */
-    char owner[OWNER], lease[OWNER + 16], before[OWNER + 1]; /* files: renamed to what they are */
+    bool held; /* the lease, by this handle */
+    const char *owner;
+    char lease[OWNER + 16], before[OWNER + 1]; /* files: renamed to what they are */
 };
-
-/* "agents/MACHINE" is the file agents.MACHINE. */
-struct name {
-    char text[DIRECTORY_KEY];
-};
-
-static struct name name_of(const char *key)
-{
-    struct name name;
-
-    snprintf(name.text, sizeof name.text, "%s", key);
-    for (char *slash = name.text; (slash = strchr(slash, '/'));)
-        *slash = '.';
-    return name;
-}
 
 static bool fails(struct directory *directory, const char *what)
 {
@@ -54,13 +42,6 @@ static bool fails(struct directory *directory, const char *what)
              "the directory's folder: %s: %s; see that it is mounted, and this user's to write to",
              what, strerror(errno));
     return false;
-}
-
-static void close_folder(struct directory *directory)
-{
-    if (directory->folder >= 0)
-        close(directory->folder);
-    free(directory);
 }
 
 /* Who else may write there could have this user's files written over. -1, and the reason. */
@@ -92,24 +73,22 @@ static int open_own(const char *place, char ret_reason[DIRECTORY_REASON])
 
 static struct directory *open_folder(const struct directory_options *options, char *ret_reason)
 {
-    struct directory *directory = calloc(1, sizeof *directory);
+    const int folder = open_own(strchr(options->place, ':') + 1, ret_reason);
+    struct directory *directory = folder < 0 ? NULL : calloc(1, sizeof *directory);
 
     if (!directory)
         return NULL;
     directory->head.ops = &directory_folder;
-    snprintf(directory->owner, sizeof directory->owner, "%s", options->owner);
-    snprintf(directory->lease, sizeof directory->lease, "leases.%s", directory->owner);
-    snprintf(directory->before, sizeof directory->before, ".%s", directory->owner);
-    directory->folder = open_own(strchr(options->place, ':') + 1, ret_reason);
-    if (directory->folder >= 0)
-        return directory;
-    close_folder(directory);
-    return NULL;
+    directory->folder = folder;
+    directory->owner = options->owner;
+    snprintf(directory->lease, sizeof directory->lease, "leases.%s", options->owner);
+    snprintf(directory->before, sizeof directory->before, ".%s", options->owner);
+    return directory;
 }
 
-/* Writes a file as a whole: `first`, a newline, then the rest. */
-static bool write_whole(struct directory *directory, const char *name, const char *first,
-                        const void *value, size_t size)
+/* Writes a file as a whole: its owner, a newline, then the value. */
+static bool write_whole(struct directory *directory, const char *name, const void *value,
+                        size_t size)
 {
     int fd;
     bool good;
@@ -119,7 +98,7 @@ static bool write_whole(struct directory *directory, const char *name, const cha
                 O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (fd < 0)
         return fails(directory, name);
-    good = dprintf(fd, "%s\n", first) > 0 && write(fd, value, size) == (ssize_t)size;
+    good = dprintf(fd, "%s\n", directory->owner) > 0 && write(fd, value, size) == (ssize_t)size;
     if (close(fd) != 0 || !good ||
         renameat(directory->folder, directory->before, directory->folder, name) != 0)
         return fails(directory, name);
@@ -132,17 +111,15 @@ static ssize_t read_whole(const struct directory *directory, const char *name,
 {
     char text[DIRECTORY_VALUE + OWNER];
     const char *end;
-    const int fd =
-        openat(directory->folder, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY);
     struct stat info;
-    ssize_t got = -1, rest;
+    const int fd = gs_regular_open(directory->folder, name, O_NOFOLLOW, &info);
+    ssize_t got, rest;
 
     if (fd < 0)
         return -1;
-    if (fstat(fd, &info) == 0 && S_ISREG(info.st_mode))
-        got = read(fd, text, sizeof text);
+    got = (ssize_t)gs_regular_read(fd, text, sizeof text, 0);
     close(fd);
-    end = got > 0 ? memchr(text, '\n', (size_t)got) : NULL;
+    end = memchr(text, '\n', (size_t)got);
     rest = end ? got - (end + 1 - text) : -1;
     if (!end || end - text >= OWNER || rest > DIRECTORY_VALUE)
         return errno = EBADMSG, -1;
@@ -152,22 +129,22 @@ static ssize_t read_whole(const struct directory *directory, const char *name,
     return rest;
 }
 
-/* Takes away what its owner wrote before. */
+/* Takes away what its owner wrote before, and its lease. */
 static void clear(struct directory *directory)
 {
-    const int fd = openat(directory->folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    DIR *list = fd < 0 ? NULL : fdopendir(fd);
-    const struct dirent *entry;
+    struct dirent **entries = NULL;
+    const int count = scandirat(directory->folder, ".", &entries, NULL, NULL);
     char owner[OWNER], none[DIRECTORY_VALUE];
 
-    while (list && (entry = readdir(list)))
-        if (entry->d_name[0] != '.' && read_whole(directory, entry->d_name, owner, none) >= 0 &&
+    for (int i = 0; i < count; i++) {
+        const char *name = entries[i]->d_name;
+
+        if (name[0] != '.' && read_whole(directory, name, owner, none) >= 0 &&
             strcmp(owner, directory->owner) == 0)
-            unlinkat(directory->folder, entry->d_name, 0);
-    if (list)
-        closedir(list);
-    else if (fd >= 0)
-        close(fd);
+            unlinkat(directory->folder, name, 0);
+        free(entries[i]);
+    }
+    free(entries);
 }
 
 static bool keep(struct directory *directory, bool *ret_anew)
@@ -175,7 +152,7 @@ static bool keep(struct directory *directory, bool *ret_anew)
     *ret_anew = !directory->held || faccessat(directory->folder, directory->lease, F_OK, 0) != 0;
     if (*ret_anew)
         clear(directory);
-    directory->held = write_whole(directory, directory->lease, "", "", 0);
+    directory->held = write_whole(directory, directory->lease, "", 0);
     return directory->held;
 }
 
@@ -184,46 +161,37 @@ static bool write_changes(struct directory *directory, const struct directory_ch
                           unsigned count)
 {
     for (unsigned i = 0; i < count; i++) {
-        const struct directory_change *change = &changes[i];
-        const struct name name = name_of(change->key);
+        char name[DIRECTORY_NAME];
 
-        if (change->value) {
-            if (!write_whole(directory, name.text, directory->owner, change->value, change->size))
+        directory_name(&changes[i].key, "", '.', name);
+        if (changes[i].value) {
+            if (!write_whole(directory, name, changes[i].value, changes[i].size))
                 return false;
-        } else if (unlinkat(directory->folder, name.text, 0) != 0 && errno != ENOENT) {
-            return fails(directory, name.text);
+        } else if (unlinkat(directory->folder, name, 0) != 0 && errno != ENOENT) {
+            return fails(directory, name);
         }
     }
     return true;
 }
 
-static enum directory_found get(struct directory *directory, const char *key, void *ret_value,
-                                size_t *ret_size)
+static enum directory_found get(struct directory *directory, const struct directory_key *key,
+                                void *ret_value, size_t *ret_size)
 {
-    const struct name name = name_of(key);
+    char name[DIRECTORY_NAME], owner[OWNER];
     struct stat folder;
-    char owner[OWNER];
-    ssize_t got = read_whole(directory, name.text, owner, ret_value);
+    ssize_t got;
 
+    directory_name(key, "", '.', name);
+    got = read_whole(directory, name, owner, ret_value);
     if (got < 0 && errno == ENOENT && fstat(directory->folder, &folder) == 0 && folder.st_nlink > 0)
         return DIRECTORY_NONE;
     if (got < 0) {
-        fails(directory, name.text);
+        fails(directory, name);
         return DIRECTORY_FAILED;
     }
     *ret_size = (size_t)got;
     return DIRECTORY_FOUND;
 }
 
-static void give_up(struct directory *directory)
-{
-    clear(directory);
-    unlinkat(directory->folder, directory->lease, 0);
-}
-
-const struct directory_ops directory_folder = {.open = open_folder,
-                                               .close = close_folder,
-                                               .keep = keep,
-                                               .write = write_changes,
-                                               .get = get,
-                                               .give_up = give_up};
+const struct directory_ops directory_folder = {
+    .open = open_folder, .keep = keep, .write = write_changes, .get = get, .give_up = clear};

@@ -6,6 +6,7 @@
  */
 #include "shim/agent/agent.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -15,7 +16,7 @@
 
 static bool is_same(const struct process *process, const struct process *other)
 {
-    return process->pid == other->pid && process->started == other->started;
+    return memcmp(process, other, sizeof *process) == 0;
 }
 
 /* In the file it has its broker's pid with it: it may have leases by several. */
@@ -107,26 +108,25 @@ void holders_orphan(struct agent *agent)
     }
 }
 
-static void restore(void *arg, const unsigned char key[GS_MACHINE_SIZE])
-{
-    struct agent *agent = arg;
-    struct process process, broker;
-    struct holder *holder;
-    bool unknown;
-    int pidfd;
-
-    memcpy(&process, key, sizeof process);
-    process.zero = 0;
-    leases_noted(&agent->leases, LEASES_HOLDER, key, &broker);
-    pidfd = process_open(&process, &unknown);
-    holder = add(agent, pidfd, process, broker);
-    if (holder && pidfd < 0 && !unknown)
-        holder->exited_ns = gs_now_ns();
-}
-
 void holders_restore(struct agent *agent)
 {
-    leases_each_note(&agent->leases, LEASES_HOLDER, restore, agent);
+    struct leases_note *note, *next;
+
+    HASH_ITER(hh, agent->leases.notes, note, next) {
+        struct process process, broker;
+        struct holder *holder;
+        int pidfd;
+
+        if (note->key.mark != LEASES_HOLDER)
+            continue;
+        memcpy(&process, note->key.machine, sizeof process);
+        memcpy(&broker, note->value, sizeof broker);
+        process.zero = 0;
+        pidfd = process_open(&process);
+        holder = add(agent, pidfd, process, broker);
+        if (holder && pidfd == -ESRCH)
+            holder->exited_ns = gs_now_ns();
+    }
 }
 
 /* Nobody of that broker's is left, and no broker has what it had. */

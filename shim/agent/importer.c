@@ -29,11 +29,30 @@ static void say_refused(struct agent *agent, uint32_t request, uint32_t reason,
     broker_send(agent, &answer);
 }
 
+/* Says that it is over, where that can be heard; else the next list does. */
+static void say_ended(const struct peer *peer, uint64_t lease)
+{
+    union talk ended;
+
+    if (!peer || !peer->out || !peer->out->is_ready)
+        return;
+    talk_start(&ended, TALK_ENDED);
+    ended.ended.lease = lease;
+    link_send(peer->out, &ended);
+}
+
+static void end_open(struct agent *agent, struct open *open)
+{
+    if (open->state == OPEN_ASKED)
+        say_ended(open->peer, open->lease);
+    HASH_DEL(agent->opens, open);
+    free(open);
+}
+
 static void refuse(struct agent *agent, struct open *open, uint32_t reason, uint32_t driver_error)
 {
     say_refused(agent, open->request, reason, driver_error);
-    HASH_DEL(agent->opens, open);
-    free(open);
+    end_open(agent, open);
 }
 
 /* ---- Looking it up -------------------------------------------------------------------------- */
@@ -60,18 +79,12 @@ static void later(struct agent *agent, struct open *open, uint32_t reason)
 
 static void look_up(struct agent *agent, struct open *open)
 {
-    char key[DIRECTORY_KEY];
-
     if (!jobs_is_good(agent->jobs)) {
-        if (jobs_has_tried(agent->jobs))
-            refuse(agent, open, GS_REFUSED_DIRECTORY, 0);
-        else
-            later(agent, open, GS_REFUSED_DIRECTORY);
+        later(agent, open, GS_REFUSED_DIRECTORY);
         return;
     }
     open->state = OPEN_LOOKS_UP;
-    agent_key(JOBS_EXPORTS, open->id, key);
-    jobs_ask(agent->jobs, key);
+    jobs_ask(agent->jobs, DIRECTORY_EXPORTS, open->id);
 }
 
 void importer_ask(struct agent *agent, const struct gs_wire_open *ask)
@@ -107,7 +120,7 @@ static bool read_export(struct open *open, const struct jobs_event *event,
 {
     memcpy(ret_known, event->value, sizeof *ret_known);
     return event->size == sizeof *ret_known &&
-           unseal(&open->handle, ret_known->sealed, sizeof ret_known->sealed, &open->sealed) &&
+           unseal(&open->handle, ret_known->sealed, &open->sealed) &&
            open->sealed.size == open->handle.size &&
            open->sealed.offset < open->sealed.chunk_size &&
            open->sealed.size <= open->sealed.chunk_size - open->sealed.offset;
@@ -127,7 +140,7 @@ static void take(struct agent *agent, struct open *open)
     open->state = OPEN_ASKED;
     open->peer->asked = true;
     leases_note(&agent->leases, LEASES_ASKED, open->peer->machine, agent_nobody);
-    link_send(&agent->links, open->peer->out, &take);
+    link_send(open->peer->out, &take);
 }
 
 static void go_on(struct agent *agent, struct open *open, const struct jobs_event *event)
@@ -135,15 +148,14 @@ static void go_on(struct agent *agent, struct open *open, const struct jobs_even
     struct known_export known;
     struct peer *peer;
 
-    if (event->found == DIRECTORY_FAILED)
+    if (event->found == DIRECTORY_FAILED) {
         say_line(agent, &agent->log.directory, GS_LOG_WARNING, "an open fails: %s",
                  (const char *)event->value);
-    if (event->found == DIRECTORY_NONE) {
-        later(agent, open, GS_REFUSED_UNHEARD);
+        later(agent, open, GS_REFUSED_DIRECTORY);
         return;
     }
-    if (event->found == DIRECTORY_FAILED) {
-        later(agent, open, GS_REFUSED_DIRECTORY);
+    if (event->found == DIRECTORY_NONE) {
+        later(agent, open, GS_REFUSED_UNHEARD);
         return;
     }
     if (!read_export(open, event, &known) ||
@@ -170,10 +182,7 @@ void importer_found(struct agent *agent, const struct jobs_event *event)
     struct open *open, *next;
 
     HASH_ITER(hh, agent->opens, open, next) {
-        char key[DIRECTORY_KEY];
-
-        agent_key(JOBS_EXPORTS, open->id, key);
-        if (open->state == OPEN_LOOKS_UP && strcmp(key, event->key) == 0)
+        if (open->state == OPEN_LOOKS_UP && memcmp(open->id, event->key.id, SEAL_ID) == 0)
             go_on(agent, open, event);
     }
 }
@@ -183,19 +192,20 @@ void importer_found(struct agent *agent, const struct jobs_event *event)
 /* First all that we have there, then what waits. What is recalled there it says again. */
 void importer_link_up(struct agent *agent, struct peer *peer)
 {
-    const struct lease_side *there = leases_side(&agent->leases, peer->machine);
     struct open *open, *next;
-    struct lease *lease;
+    struct lease *lease, *next_lease;
     union talk message;
 
-    DL_FOREACH2(there ? there->ours : NULL, lease, next_there) {
+    HASH_ITER(hh, agent->leases.all, lease, next_lease) {
+        if (!lease_is_ours(lease) || memcmp(lease->exporter, peer->machine, GS_MACHINE_SIZE) != 0)
+            continue;
         lease->recalled = false;
         talk_start(&message, TALK_KEPT);
         message.kept.lease = lease->key.lease;
-        link_send(&agent->links, peer->out, &message);
+        link_send(peer->out, &message);
     }
     talk_start(&message, TALK_LISTED);
-    link_send(&agent->links, peer->out, &message);
+    link_send(peer->out, &message);
     HASH_ITER(hh, agent->opens, open, next) {
         if (open->state == OPEN_CONNECTS && open->peer == peer && peer->out && !peer->out->is_dead)
             take(agent, open);
@@ -204,7 +214,7 @@ void importer_link_up(struct agent *agent, struct peer *peer)
 
 /* What was asked for may have been given: the next list does not have it. Who was not asked yet may
  * only not have heard of this machine. */
-void importer_link_down(struct agent *agent, struct peer *peer, const char *why)
+void importer_link_down(struct agent *agent, struct peer *peer)
 {
     struct open *open, *next;
 
@@ -214,18 +224,6 @@ void importer_link_down(struct agent *agent, struct peer *peer, const char *why)
         else if (open->state == OPEN_ASKED && open->peer == peer)
             refuse(agent, open, GS_REFUSED_MACHINE, 0);
     }
-}
-
-/* Says that it is over, where that can be heard; else the next list does. */
-static void say_ended(struct agent *agent, struct peer *peer, uint64_t lease)
-{
-    union talk ended;
-
-    if (!peer || !peer->out || !peer->out->is_ready)
-        return;
-    talk_start(&ended, TALK_ENDED);
-    ended.ended.lease = lease;
-    link_send(&agent->links, peer->out, &ended);
 }
 
 /* Whoever may write to the directory can put one machine in the place of another. That machine has
@@ -244,7 +242,7 @@ static bool is_of_who_shared_it(const struct agent *agent, const struct open *op
 static void on_taken(struct agent *agent, struct open *open, const struct talk_taken *taken)
 {
     struct lease model = {.key.lease = open->lease,
-                          .block.block_id = open->handle.block_id,
+                          .block = lease_block_of(open->handle.instance, open->handle.block_id),
                           .named = true};
     struct lease *lease;
     union gs_wire_message answer;
@@ -257,12 +255,10 @@ static void on_taken(struct agent *agent, struct open *open, const struct talk_t
         refuse(agent, open, GS_REFUSED_MACHINE, 0);
         return;
     }
-    memcpy(model.block.instance, open->handle.instance, GS_INSTANCE_SIZE);
     memcpy(model.exporter, open->peer->machine, GS_MACHINE_SIZE);
     model.broker = broker_process(agent);
     lease = leases_add(&agent->leases, &model);
     if (!lease) {
-        say_ended(agent, open->peer, open->lease);
         refuse(agent, open, GS_REFUSED_MACHINE, 0);
         return;
     }
@@ -282,13 +278,12 @@ static void on_taken(struct agent *agent, struct open *open, const struct talk_t
  * one. */
 static void on_recall(struct agent *agent, struct peer *peer, const struct talk_recall *recall)
 {
-    const struct lease_group *group =
-        leases_of_block(&agent->leases, recall->instance, recall->block_id);
+    const struct lease_block block = lease_block_of(recall->instance, recall->block_id);
     struct lease *lease;
     union gs_wire_message message;
     bool is_new = false;
 
-    DL_FOREACH(group ? group->leases : NULL, lease) {
+    DL_FOREACH(leases_of_block(&agent->leases, &block), lease) {
         if (!lease_is_ours(lease) || memcmp(lease->exporter, peer->machine, GS_MACHINE_SIZE) != 0)
             continue;
         is_new |= !lease->recalled;
@@ -313,7 +308,7 @@ void importer_message(struct agent *agent, struct peer *peer, const union talk *
         return;
     }
     if (message->head.type != TALK_TAKEN && message->head.type != TALK_REFUSED) {
-        link_fail(&agent->links, peer->out, "it says what is not its to say");
+        link_fail(peer->out, "it says what is not its to say");
         return;
     }
     HASH_FIND(hh, agent->opens, &number, sizeof number, open);
@@ -337,16 +332,8 @@ void importer_message(struct agent *agent, struct peer *peer, const union talk *
 
 void importer_end(struct agent *agent, struct lease *lease)
 {
-    say_ended(agent, peers_find(agent, lease->exporter, false), lease->key.lease);
+    say_ended(peers_find(agent, lease->exporter, false), lease->key.lease);
     leases_end(&agent->leases, lease);
-}
-
-static void cancel(struct agent *agent, struct open *open)
-{
-    if (open->state == OPEN_ASKED)
-        say_ended(agent, open->peer, open->lease);
-    HASH_DEL(agent->opens, open);
-    free(open);
 }
 
 void importer_ended(struct agent *agent, uint64_t number)
@@ -358,7 +345,7 @@ void importer_ended(struct agent *agent, uint64_t number)
     if (lease)
         importer_end(agent, lease);
     else if (open)
-        cancel(agent, open);
+        end_open(agent, open);
 }
 
 void importer_broker_gone(struct agent *agent)
@@ -366,7 +353,7 @@ void importer_broker_gone(struct agent *agent)
     struct open *open, *next;
 
     HASH_ITER(hh, agent->opens, open, next)
-        cancel(agent, open);
+        end_open(agent, open);
 }
 
 bool importer_look(struct agent *agent, uint64_t now_ns)
@@ -383,8 +370,6 @@ bool importer_look(struct agent *agent, uint64_t now_ns)
         }
         if (now_ns - open->since_ns < AGENT_OPEN_NS)
             continue;
-        if (open->state == OPEN_ASKED)
-            say_ended(agent, open->peer, open->lease);
         refuse(agent, open,
                open->state == OPEN_LOOKS_UP ? GS_REFUSED_DIRECTORY : GS_REFUSED_MACHINE, 0);
     }

@@ -10,16 +10,15 @@
 #include <unistd.h>
 
 #include <uthash.h>
+#include <utlist.h>
 
 #include "core/base/clock.h"
 
 #define RETRY_NS (GS_NS_PER_S / 2)
 
 struct job {
-    char key[DIRECTORY_KEY];
-    bool ends; /* the key is to go */
-    size_t size;
-    UT_hash_handle hh;
+    struct directory_change change;
+    UT_hash_handle hh; /* by its key */
     unsigned char value[];
 };
 
@@ -32,9 +31,9 @@ struct jobs {
     pthread_mutex_t lock;
     pthread_cond_t more;
     struct job *writes, *asks; /* by key */
-    struct jobs_event *first, **last;
+    struct jobs_event *events;
     uint64_t good_until_ns;
-    bool ending, tried, was_good, said;
+    bool ending, was_good, said;
     bool takes_nothing; /* the thread's own: the last write failed, though the lease is kept */
 };
 
@@ -56,8 +55,7 @@ static void post(struct jobs *jobs, struct jobs_event *event)
     if (!event)
         return;
     pthread_mutex_lock(&jobs->lock);
-    *jobs->last = event;
-    jobs->last = &event->next;
+    DL_APPEND(jobs->events, event);
     pthread_mutex_unlock(&jobs->lock);
     if (write(jobs->wake, &one, sizeof one) < 0)
         return; /* it is full: it wakes */
@@ -68,11 +66,9 @@ struct jobs_event *jobs_take(struct jobs *jobs)
     struct jobs_event *event;
 
     pthread_mutex_lock(&jobs->lock);
-    event = jobs->first;
+    event = jobs->events;
     if (event)
-        jobs->first = event->next;
-    if (!jobs->first)
-        jobs->last = &jobs->first;
+        DL_DELETE(jobs->events, event);
     pthread_mutex_unlock(&jobs->lock);
     return event;
 }
@@ -81,6 +77,7 @@ struct jobs_event *jobs_take(struct jobs *jobs)
  * room does not). */
 static void tell_state(struct jobs *jobs)
 {
+    const char *reason = directory_head(jobs->directory)->reason;
     const bool good = jobs_is_good(jobs) && !jobs->takes_nothing;
     struct jobs_event *event;
 
@@ -89,11 +86,8 @@ static void tell_state(struct jobs *jobs)
     jobs->said = true;
     jobs->was_good = good;
     event = new_event(JOBS_STATE);
-    if (event) {
-        event->good = good;
-        snprintf((char *)event->value, sizeof event->value, "%s",
-                 directory_head(jobs->directory)->reason);
-    }
+    if (event && !good)
+        strcpy((char *)event->value, reason[0] ? reason : "what it answers comes too late");
     post(jobs, event);
 }
 
@@ -107,25 +101,23 @@ static void keep_lease(struct jobs *jobs)
     if (good && anew)
         post(jobs, new_event(JOBS_ANEW));
     pthread_mutex_lock(&jobs->lock);
-    jobs->tried = true;
     if (good)
         jobs->good_until_ns = began + jobs->options->lease_s * GS_NS_PER_S;
     pthread_mutex_unlock(&jobs->lock);
     tell_state(jobs);
 }
 
-static void answer(struct jobs *jobs, const char *key)
+static void answer(struct jobs *jobs, const struct directory_key *key)
 {
     struct jobs_event *event = new_event(JOBS_GOT);
 
     if (!event)
         return;
-    snprintf(event->key, sizeof event->key, "%s", key);
+    event->key = *key;
     event->found =
         directory_head(jobs->directory)->ops->get(jobs->directory, key, event->value, &event->size);
     if (event->found == DIRECTORY_FAILED)
-        snprintf((char *)event->value, sizeof event->value, "%s",
-                 directory_head(jobs->directory)->reason);
+        strcpy((char *)event->value, directory_head(jobs->directory)->reason);
     post(jobs, event);
 }
 
@@ -143,20 +135,18 @@ static bool write_some(struct jobs *jobs)
         if (count == DIRECTORY_CHANGES)
             break;
         HASH_DEL(jobs->writes, job);
-        changes[count] =
-            (struct directory_change){.value = job->ends ? NULL : job->value, .size = job->size};
-        memcpy(changes[count].key, job->key, sizeof job->key);
+        changes[count] = job->change;
         batch[count++] = job;
     }
     pthread_mutex_unlock(&jobs->lock);
     good = directory_head(jobs->directory)->ops->write(jobs->directory, changes, count);
     pthread_mutex_lock(&jobs->lock);
     for (unsigned i = 0; i < count; i++) {
-        HASH_FIND_STR(jobs->writes, batch[i]->key, newer);
+        HASH_FIND(hh, jobs->writes, &batch[i]->change.key, sizeof changes->key, newer);
         if (good || newer)
             free(batch[i]);
         else
-            HASH_ADD_STR(jobs->writes, key, batch[i]);
+            HASH_ADD(hh, jobs->writes, change.key, sizeof changes->key, batch[i]);
     }
     pthread_mutex_unlock(&jobs->lock);
     jobs->takes_nothing = !good;
@@ -183,7 +173,6 @@ static void *work(void *arg)
 
     for (;;) {
         uint64_t now = gs_now_ns();
-        char key[DIRECTORY_KEY] = "";
         struct job *ask;
         bool goes_on, writes;
 
@@ -197,64 +186,54 @@ static void *work(void *arg)
         goes_on =
             wait_until_locked(jobs, write_due > gs_now_ns() && write_due < due ? write_due : due,
                               gs_now_ns() >= write_due);
-        ask = jobs->asks;
-        if (ask) {
-            memcpy(key, ask->key, sizeof key);
+        ask = goes_on ? jobs->asks : NULL;
+        if (ask)
             HASH_DEL(jobs->asks, ask);
-            free(ask);
-        }
         writes = jobs->writes && gs_now_ns() >= write_due;
         pthread_mutex_unlock(&jobs->lock);
         if (!goes_on)
             return NULL;
-        if (key[0])
-            answer(jobs, key);
+        if (ask)
+            answer(jobs, &ask->change.key);
         else if (writes && (!jobs_is_good(jobs) || !write_some(jobs)))
             write_due = gs_now_ns() + RETRY_NS;
+        free(ask);
     }
 }
 
 /* ---- From the agent's thread ---------------------------------------------------------------- */
 
-static void put(struct jobs *jobs, struct job **list, struct job *job)
+static void put(struct jobs *jobs, struct job **list, enum directory_kind kind,
+                const unsigned char id[16], const void *value, size_t size)
 {
-    struct job *old;
+    struct job *job = calloc(1, sizeof *job + size), *old;
 
     if (!job)
         return;
+    job->change = (struct directory_change){.key.kind = kind,
+                                            .value = value ? memcpy(job->value, value, size) : NULL,
+                                            .size = size};
+    memcpy(job->change.key.id, id, sizeof job->change.key.id);
     pthread_mutex_lock(&jobs->lock);
-    HASH_FIND_STR(*list, job->key, old);
+    HASH_FIND(hh, *list, &job->change.key, sizeof job->change.key, old);
     if (old) {
         HASH_DEL(*list, old);
         free(old);
     }
-    HASH_ADD_STR(*list, key, job);
+    HASH_ADD(hh, *list, change.key, sizeof job->change.key, job);
     pthread_cond_signal(&jobs->more);
     pthread_mutex_unlock(&jobs->lock);
 }
 
-static struct job *new_job(const char *key, const void *value, size_t size)
+void jobs_write(struct jobs *jobs, enum directory_kind kind, const unsigned char id[16],
+                const void *value, size_t size)
 {
-    struct job *job = calloc(1, sizeof *job + size);
-
-    if (!job)
-        return NULL;
-    snprintf(job->key, sizeof job->key, "%s", key);
-    job->ends = !value;
-    job->size = size;
-    if (value)
-        memcpy(job->value, value, size);
-    return job;
+    put(jobs, &jobs->writes, kind, id, value, size);
 }
 
-void jobs_write(struct jobs *jobs, const char *key, const void *value, size_t size)
+void jobs_ask(struct jobs *jobs, enum directory_kind kind, const unsigned char id[16])
 {
-    put(jobs, &jobs->writes, new_job(key, value, value ? size : 0));
-}
-
-void jobs_ask(struct jobs *jobs, const char *key)
-{
-    put(jobs, &jobs->asks, new_job(key, NULL, 0));
+    put(jobs, &jobs->asks, kind, id, NULL, 0);
 }
 
 uint64_t jobs_left_ns(struct jobs *jobs)
@@ -273,16 +252,6 @@ bool jobs_is_good(struct jobs *jobs)
     return jobs_left_ns(jobs) > 0;
 }
 
-bool jobs_has_tried(struct jobs *jobs)
-{
-    bool tried;
-
-    pthread_mutex_lock(&jobs->lock);
-    tried = jobs->tried;
-    pthread_mutex_unlock(&jobs->lock);
-    return tried;
-}
-
 struct jobs *jobs_start(const struct directory_options *options, int wake, char *ret_reason)
 {
     struct jobs *jobs = calloc(1, sizeof *jobs);
@@ -292,7 +261,6 @@ struct jobs *jobs_start(const struct directory_options *options, int wake, char 
         return NULL;
     jobs->options = options;
     jobs->wake = wake;
-    jobs->last = &jobs->first;
     pthread_mutex_init(&jobs->lock, NULL);
     pthread_condattr_init(&steady);
     pthread_condattr_setclock(&steady, CLOCK_MONOTONIC);

@@ -11,47 +11,39 @@
 
 #include "shim/agent/directory.h"
 
-#define JOBS_AGENTS  "agents/"
-#define JOBS_EXPORTS "exports/"
-
 struct jobs;
 
 enum jobs_kind {
-    JOBS_GOT,  /* what `key` has: found, size and value */
-    JOBS_ANEW, /* there is a new lease: all is to be written again */
-    /* The directory answers, and takes what is written; or does no more: good, and reason in
-     * `value`. */
-    JOBS_STATE,
+    JOBS_GOT,   /* what `key` has: found, size and value */
+    JOBS_ANEW,  /* there is a new lease: all is to be written again */
+    JOBS_STATE, /* it answers, and takes what is written: the value is ""; or does no more: why */
 };
 
 struct jobs_event {
-    struct jobs_event *next;
+    struct jobs_event *prev, *next;
     enum jobs_kind kind;
-    enum directory_found found;
-    bool good;
+    enum directory_found found; /* FAILED: why is the value, as text */
     size_t size;
-    char key[DIRECTORY_KEY];
+    struct directory_key key;
     unsigned char value[DIRECTORY_VALUE];
 };
 
-/* `wake`: an eventfd that is written to when something has come. NULL, and the reason. The options
- * and what they point to stay until the end. */
+/* `wake`: an eventfd that is written to when something has come. NULL, and the reason. */
 struct jobs *jobs_start(const struct directory_options *options, int wake, char *ret_reason);
 /* Gives the lease back, waiting for what is under way: some DIRECTORY_WAIT_S for each endpoint.
  * What is here stays until the process's end. */
 void jobs_end(struct jobs *jobs);
 
 /* The key is to have this value; NULL: to go. */
-void jobs_write(struct jobs *jobs, const char *key, const void *value, size_t size);
+void jobs_write(struct jobs *jobs, enum directory_kind kind, const unsigned char id[16],
+                const void *value, size_t size);
 /* Answered by JOBS_GOT, once for all that ask before that. */
-void jobs_ask(struct jobs *jobs, const char *key);
+void jobs_ask(struct jobs *jobs, enum directory_kind kind, const unsigned char id[16]);
 /* What has come, for the caller to free; NULL: nothing more. */
 struct jobs_event *jobs_take(struct jobs *jobs);
 /* For how long the lease lives still, by this machine's steady clock: it was kept alive so lately
  * that nobody can have seen it die. */
 uint64_t jobs_left_ns(struct jobs *jobs);
 bool jobs_is_good(struct jobs *jobs);
-/* Whether it was asked for a lease at all, since the agent began. */
-bool jobs_has_tried(struct jobs *jobs);
 
 #endif

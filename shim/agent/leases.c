@@ -14,6 +14,7 @@
 #include <utlist.h>
 
 #include "core/base/clock.h"
+#include "core/base/fd.h"
 #include "core/base/regular.h"
 #include "core/share/alive.h"
 #include "core/share/instance.h"
@@ -22,8 +23,12 @@
 #define SYS_pidfd_open 434
 #endif
 
+#define NAME      "agent.leases"
 #define MAGIC     UINT32_C(0x67736167)
 #define PAST_MOST 4096 /* records that say nothing any more, beside as many that do */
+
+const unsigned char agent_nobody[GS_MACHINE_SIZE];
+const unsigned char agent_unknown[GS_MACHINE_SIZE] = {[0 ... GS_MACHINE_SIZE - 1] = 0xff};
 
 enum kind { ADDED = 16, ENDED, UNNOTED /* of the mark that is its lease */ };
 
@@ -34,15 +39,6 @@ struct record {
     unsigned char exporter[GS_MACHINE_SIZE];
     struct process process;
     unsigned char boot[GS_BOOT_BYTES]; /* under which it was written */
-};
-
-struct leases_note {
-    struct {
-        unsigned char machine[GS_MACHINE_SIZE];
-        uint64_t mark;
-    } key;
-    unsigned char value[16];
-    UT_hash_handle hh;
 };
 
 /* ---- The tables ----------------------------------------------------------------------------- */
@@ -58,25 +54,34 @@ struct lease *leases_find(const struct leases *leases, const unsigned char machi
     return found;
 }
 
-struct lease_group *leases_of_block(const struct leases *leases,
-                                    const unsigned char instance[GS_INSTANCE_SIZE],
-                                    uint64_t block_id)
+struct lease_block lease_block_of(const unsigned char instance[GS_INSTANCE_SIZE], uint64_t block_id)
 {
     struct lease_block block = {.block_id = block_id};
-    struct lease_group *found;
 
     memcpy(block.instance, instance, sizeof block.instance);
-    HASH_FIND(hh, leases->groups, &block, sizeof block, found);
-    return found;
+    return block;
+}
+
+static struct lease_group *group_of(const struct leases *leases, const struct lease_block *block)
+{
+    struct lease_group *group;
+
+    HASH_FIND(hh, leases->groups, block, sizeof *block, group);
+    return group;
+}
+
+struct lease *leases_of_block(const struct leases *leases, const struct lease_block *block)
+{
+    const struct lease_group *group = group_of(leases, block);
+
+    return group ? group->leases : NULL;
 }
 
 /* ---- Sides ---------------------------------------------------------------------------------- */
 
 bool lease_is_ours(const struct lease *lease)
 {
-    static const unsigned char nobody[GS_MACHINE_SIZE];
-
-    return memcmp(lease->key.machine, nobody, GS_MACHINE_SIZE) == 0;
+    return memcmp(lease->key.machine, agent_nobody, GS_MACHINE_SIZE) == 0;
 }
 
 struct lease_side *leases_side(const struct leases *leases,
@@ -88,9 +93,9 @@ struct lease_side *leases_side(const struct leases *leases,
     return side;
 }
 
-static struct lease_side *side_for(struct leases *leases, const struct lease *lease)
+static struct lease_side *side_for(struct leases *leases,
+                                   const unsigned char machine[GS_MACHINE_SIZE])
 {
-    const unsigned char *machine = lease_is_ours(lease) ? lease->exporter : lease->key.machine;
     struct lease_side *side = leases_side(leases, machine);
 
     if (!side && (side = calloc(1, sizeof *side))) {
@@ -98,40 +103,6 @@ static struct lease_side *side_for(struct leases *leases, const struct lease *le
         HASH_ADD(hh, leases->sides, machine, GS_MACHINE_SIZE, side);
     }
     return side;
-}
-
-/* One more, or one less. */
-static void count(struct leases *leases, struct lease_side *side, const struct lease *lease,
-                  unsigned one)
-{
-    const unsigned owed = lease_is_ours(lease) ? 0 : one;
-
-    side->owed += owed;
-    leases->owed += owed;
-}
-
-static void join_side(struct leases *leases, struct lease_side *side, struct lease *lease)
-{
-    if (lease_is_ours(lease))
-        DL_APPEND2(side->ours, lease, prev_there, next_there);
-    else
-        DL_APPEND2(side->theirs, lease, prev_there, next_there);
-    count(leases, side, lease, 1);
-}
-
-static void leave_side(struct leases *leases, struct lease *lease)
-{
-    struct lease_side *side = side_for(leases, lease);
-
-    count(leases, side, lease, -1u);
-    if (lease_is_ours(lease))
-        DL_DELETE2(side->ours, lease, prev_there, next_there);
-    else
-        DL_DELETE2(side->theirs, lease, prev_there, next_there);
-    if (!side->ours && !side->theirs) {
-        HASH_DEL(leases->sides, side);
-        free(side);
-    }
 }
 
 bool leases_has_room(const struct leases *leases, const unsigned char machine[GS_MACHINE_SIZE])
@@ -145,17 +116,16 @@ bool leases_has_room(const struct leases *leases, const unsigned char machine[GS
 
 static struct lease *add(struct leases *leases, const struct lease *model)
 {
+    const bool ours = lease_is_ours(model);
     struct lease *lease = malloc(sizeof *lease);
-    struct lease_group *group =
-        leases_of_block(leases, model->block.instance, model->block.block_id);
-    struct lease_side *side;
+    struct lease_group *group = group_of(leases, &model->block);
+    struct lease_side *side = ours ? NULL : side_for(leases, model->key.machine);
 
-    if (lease && !group && (group = calloc(1, sizeof *group))) {
+    if (!group && (group = calloc(1, sizeof *group))) {
         group->block = model->block;
         HASH_ADD(hh, leases->groups, block, sizeof group->block, group);
     }
-    side = lease && group ? side_for(leases, model) : NULL;
-    if (!side) { /* an empty group is in nobody's way */
+    if (!lease || !group || (!ours && !side)) { /* what is empty is in nobody's way */
         free(lease);
         return NULL;
     }
@@ -163,21 +133,33 @@ static struct lease *add(struct leases *leases, const struct lease *model)
     lease->since_ns = gs_now_ns();
     HASH_ADD(hh, leases->all, key, sizeof lease->key, lease);
     DL_APPEND(group->leases, lease);
-    join_side(leases, side, lease);
+    if (ours)
+        return lease;
+    DL_APPEND2(side->theirs, lease, prev_there, next_there);
+    side->owed++;
+    leases->owed++;
     return lease;
 }
 
 static void end(struct leases *leases, struct lease *lease)
 {
-    struct lease_group *group =
-        leases_of_block(leases, lease->block.instance, lease->block.block_id);
+    struct lease_group *group = group_of(leases, &lease->block);
+    struct lease_side *side = leases_side(leases, lease->key.machine); /* of ours: NULL */
 
     DL_DELETE(group->leases, lease);
     if (!group->leases) {
         HASH_DEL(leases->groups, group);
         free(group);
     }
-    leave_side(leases, lease);
+    if (side) {
+        DL_DELETE2(side->theirs, lease, prev_there, next_there);
+        side->owed--;
+        leases->owed--;
+    }
+    if (side && !side->theirs) {
+        HASH_DEL(leases->sides, side);
+        free(side);
+    }
     HASH_DEL(leases->all, lease);
     free(lease);
 }
@@ -227,12 +209,8 @@ static bool write_record(struct leases *leases, int file, struct record record)
 {
     record.magic = MAGIC;
     memcpy(record.boot, leases->boot, sizeof record.boot);
-    if (write(file, &record, sizeof record) == (ssize_t)sizeof record)
-        return true;
-    snprintf(leases->reason, sizeof leases->reason,
-             "%s cannot be written (%s): what it lacks is lost with this agent; make room",
-             leases->name, strerror(errno));
-    return false;
+    leases->records++;
+    return write(file, &record, sizeof record) == (ssize_t)sizeof record;
 }
 
 static struct record record_of(const struct lease *lease, enum kind kind)
@@ -258,37 +236,23 @@ static struct record record_of_note(const struct leases_note *note)
 /* All that counts, into a new file in the place of the old one. */
 static bool write_anew(struct leases *leases)
 {
-    char name[sizeof leases->name + 8];
+    const int file = openat(leases->folder, NAME ".new",
+                            O_RDWR | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600);
     struct lease *lease, *next;
     struct leases_note *note, *next_note;
-    uint64_t records = 0;
-    bool good;
-    int file;
+    bool good = file >= 0;
 
-    snprintf(name, sizeof name, "%s.new", leases->name);
-    file = openat(leases->folder, name,
-                  O_RDWR | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600);
-    good = file >= 0;
-    HASH_ITER(hh, leases->notes, note, next_note) {
+    leases->records = 0;
+    HASH_ITER(hh, leases->notes, note, next_note)
         good = good && write_record(leases, file, record_of_note(note));
-        records++;
-    }
-    HASH_ITER(hh, leases->all, lease, next) {
+    HASH_ITER(hh, leases->all, lease, next)
         good = good && write_record(leases, file, record_of(lease, ADDED));
-        records++;
-    }
-    if (!good || renameat(leases->folder, name, leases->folder, leases->name) != 0) {
-        snprintf(leases->reason, sizeof leases->reason, "%s cannot be written: %s", leases->name,
-                 strerror(errno));
-        if (file >= 0)
-            close(file);
+    if (!good || renameat(leases->folder, NAME ".new", leases->folder, NAME) != 0) {
+        gs_fd_drop(file);
         return false;
     }
-    if (leases->file >= 0)
-        close(leases->file);
+    gs_fd_drop(leases->file);
     leases->file = file;
-    leases->records = records;
-    leases->reason[0] = 0;
     return true;
 }
 
@@ -296,10 +260,10 @@ static void append(struct leases *leases, struct record record)
 {
     const uint64_t live = HASH_COUNT(leases->all) + HASH_COUNT(leases->notes);
 
-    if (leases->file < 0 || leases->reason[0] || leases->records > 2 * live + PAST_MOST)
-        write_anew(leases); /* with what is added */
-    else if (write_record(leases, leases->file, record))
-        leases->records++;
+    if (leases->lacks || leases->records > 2 * live + PAST_MOST)
+        leases->lacks = !write_anew(leases); /* with what is added */
+    else
+        leases->lacks = !write_record(leases, leases->file, record);
 }
 
 static void take_record(struct leases *leases, const struct record *record)
@@ -324,42 +288,33 @@ static void take_record(struct leases *leases, const struct record *record)
 bool leases_open(struct leases *leases, int folder, const unsigned char boot[GS_BOOT_BYTES],
                  char ret_reason[LEASES_REASON])
 {
-    static const unsigned char whole[GS_MACHINE_SIZE];
-    struct leases_note *note, *next_note;
     struct record record;
     struct stat info;
-    char lock[sizeof leases->name + 8];
     int file, locked;
 
     *leases = (struct leases){.folder = folder, .file = -1, .most = LEASES_MAX};
     memcpy(leases->boot, boot, sizeof leases->boot);
-    strcpy(leases->name, "agent.leases");
-    snprintf(lock, sizeof lock, "%s.lock", leases->name);
-    locked = openat(folder, lock, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600); /* to the end */
+    /* To the end. */
+    locked = openat(folder, NAME ".lock", O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (locked < 0 || flock(locked, LOCK_EX | LOCK_NB) != 0) {
         snprintf(ret_reason, LEASES_REASON, "%s",
                  locked >= 0 && errno == EWOULDBLOCK
                      ? "another agent serves this folder; one is enough"
                      : strerror(errno));
-        if (locked >= 0)
-            close(locked);
+        gs_fd_drop(locked);
         return false;
     }
-    file = gs_regular_open(folder, leases->name, O_NOFOLLOW, &info);
+    file = gs_regular_open(folder, NAME, O_NOFOLLOW, &info);
     while (file >= 0 && read(file, &record, sizeof record) == (ssize_t)sizeof record) {
         if (record.magic == MAGIC)
             take_record(leases, &record);
     }
-    if (file >= 0)
-        close(file);
-    HASH_ITER(hh, leases->notes, note, next_note) {
-        leases->known |= note->key.mark == LEASES_KNOWN;
-    }
-    if (!leases_noted(leases, LEASES_ID, whole, leases->id) &&
+    gs_fd_drop(file);
+    if (!leases_noted(leases, LEASES_ID, agent_nobody, leases->id) &&
         gs_random(leases->id, sizeof leases->id))
-        take_note(leases, LEASES_ID, whole, leases->id);
+        take_note(leases, LEASES_ID, agent_nobody, leases->id);
     if (!write_anew(leases)) {
-        snprintf(ret_reason, LEASES_REASON, "%s", leases->reason);
+        snprintf(ret_reason, LEASES_REASON, "%s cannot be written: %s", NAME, strerror(errno));
         close(locked);
         return false;
     }
@@ -405,21 +360,9 @@ bool leases_noted(const struct leases *leases, enum leases_mark mark,
 {
     const struct leases_note *note = note_of(leases, mark, machine);
 
-    if (note)
+    if (note && ret_value)
         memcpy(ret_value, note->value, sizeof note->value);
     return note != NULL;
-}
-
-void leases_each_note(const struct leases *leases, enum leases_mark mark,
-                      void (*visit)(void *arg, const unsigned char machine[GS_MACHINE_SIZE]),
-                      void *arg)
-{
-    struct leases_note *note, *next;
-
-    HASH_ITER(hh, leases->notes, note, next) {
-        if (note->key.mark == mark)
-            visit(arg, note->key.machine);
-    }
 }
 
 /* ---- Processes ------------------------------------------------------------------------------ */
@@ -431,22 +374,14 @@ struct process process_of(pid_t pid)
     return started ? (struct process){.pid = pid, .started = started} : (struct process){0};
 }
 
-int process_open(const struct process *process, bool *ret_unknown)
+int process_open(const struct process *process)
 {
-    struct process now;
-    int pidfd;
+    const int pidfd = (int)syscall(SYS_pidfd_open, process->pid, 0); /* of none: EINVAL */
 
-    *ret_unknown = process->pid <= 0;
-    if (process->pid <= 0)
-        return -1;
-    pidfd = (int)syscall(SYS_pidfd_open, process->pid, 0);
-    if (pidfd < 0) {
-        *ret_unknown = errno != ESRCH;
-        return -1;
-    }
-    now = process_of(process->pid);
-    if (now.started == process->started)
+    if (pidfd < 0)
+        return -errno;
+    if (process_of(process->pid).started == process->started)
         return pidfd;
     close(pidfd);
-    return -1;
+    return -ESRCH;
 }

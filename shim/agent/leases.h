@@ -22,6 +22,9 @@
 #define LEASES_MAX      131072 /* that others make us hold, in all; the broker may keep fewer */
 #define LEASES_OF_BLOCK 16     /* of one machine: one, and those of brokers that ended there */
 
+extern const unsigned char agent_nobody[GS_MACHINE_SIZE];  /* zeros: this machine, in leases */
+extern const unsigned char agent_unknown[GS_MACHINE_SIZE]; /* whose leases nobody knows */
+
 struct lease_key {
     unsigned char machine[GS_MACHINE_SIZE]; /* that holds it; zero: this one */
     uint64_t lease;
@@ -52,14 +55,14 @@ struct lease {
     UT_hash_handle hh; /* by key */
     UT_hash_handle by_request;             /* while that is not 0 */
     struct lease *prev, *next;             /* of the same block */
-    struct lease *prev_there, *next_there; /* of the same side */
+    struct lease *prev_there, *next_there; /* of the same side; ours are of none */
 };
 
-/* Another machine, as far as there are leases; or nobody, for ours whose exporter is not known. */
+/* Another machine, as far as it has something here. */
 struct lease_side {
     unsigned char machine[GS_MACHINE_SIZE];
-    struct lease *theirs, *ours; /* what it has here; what we have there */
-    unsigned owed;               /* leases that it makes us hold */
+    struct lease *theirs;
+    unsigned owed; /* how many */
     UT_hash_handle hh;
 };
 
@@ -79,19 +82,26 @@ enum leases_mark {
     LEASES_HOLDER,
 };
 
+struct leases_note {
+    struct {
+        unsigned char machine[GS_MACHINE_SIZE];
+        uint64_t mark;
+    } key;
+    unsigned char value[16];
+    UT_hash_handle hh;
+};
+
 struct leases {
     struct lease *all;
     struct lease_group *groups;
     struct lease_side *sides;
     unsigned owed, most; /* of all sides; and what that may come to */
     int folder, file;
-    char name[64];
     unsigned char boot[GS_BOOT_BYTES];
-    uint64_t records;
-    bool known; /* all leases since the kernel's start are, as an agent here has seen */
+    uint64_t records; /* in the file */
+    bool lacks;       /* it does not have all: it could not be written */
     unsigned char
         id[LEASES_FILE]; /* of the file: that of another is another, also where it was lost */
-    char reason[LEASES_REASON]; /* why it cannot be written; "": it can */
     struct leases_note *notes;
 };
 
@@ -106,9 +116,10 @@ struct lease *leases_find(const struct leases *leases, const unsigned char machi
                           uint64_t lease);
 /* Whether it is this machine that holds it. */
 bool lease_is_ours(const struct lease *lease);
-struct lease_group *leases_of_block(const struct leases *leases,
-                                    const unsigned char instance[GS_INSTANCE_SIZE],
-                                    uint64_t block_id);
+struct lease_block lease_block_of(const unsigned char instance[GS_INSTANCE_SIZE],
+                                  uint64_t block_id);
+/* The first one, whoever has it; NULL: nobody does. */
+struct lease *leases_of_block(const struct leases *leases, const struct lease_block *block);
 
 /* NULL: there are none. */
 struct lease_side *leases_side(const struct leases *leases,
@@ -122,16 +133,13 @@ void leases_note(struct leases *leases, enum leases_mark mark,
                  const unsigned char machine[GS_MACHINE_SIZE], const void *value);
 void leases_unnote(struct leases *leases, enum leases_mark mark,
                    const unsigned char machine[GS_MACHINE_SIZE]);
-/* False: there is none. */
+/* False: there is none. Else *ret_value, which may be NULL. */
 bool leases_noted(const struct leases *leases, enum leases_mark mark,
                   const unsigned char machine[GS_MACHINE_SIZE], void *ret_value);
-void leases_each_note(const struct leases *leases, enum leases_mark mark,
-                      void (*visit)(void *arg, const unsigned char machine[GS_MACHINE_SIZE]),
-                      void *arg);
 
 /* The process of this pid; its pid is 0 where there is none. */
 struct process process_of(pid_t pid);
-/* Its pidfd; -1: it has ended (or, *ret_unknown, that cannot be said). */
-int process_open(const struct process *process, bool *ret_unknown);
+/* Its pidfd; -ESRCH: it has ended; another negative errno: that cannot be said. */
+int process_open(const struct process *process);
 
 #endif

@@ -1,5 +1,5 @@
 /* Connections between agents (link.h): sockets, and OpenSSL upon them. */
-#include "shim/agent/tls.h"
+#include "shim/agent/link.h"
 
 #include <errno.h>
 #include <netdb.h>
@@ -17,11 +17,13 @@
 #include <utlist.h>
 
 #include "core/base/clock.h"
+#include "core/base/fd.h"
 
 #define LOST_MS \
     15000 /* what was sent is not acknowledged for so long: the other machine is not there */
 
 static void on_ready(struct source *source, uint32_t events);
+static void flush(struct link *link);
 static void take_turn(struct link *link);
 
 /* ---- Beginning and end ---------------------------------------------------------------------- */
@@ -88,16 +90,13 @@ struct link *link_connect(struct links *links, const char *address, unsigned por
     int fd = size ? socket(to.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0) : -1;
     struct link *link;
 
-    snprintf(ret_reason, LINK_REASON, "%s port %u: %s", address, port,
-             size ? strerror(errno) : "that is no address of numbers");
-    if (fd < 0)
-        return NULL;
-    if (connect(fd, (const struct sockaddr *)&to, size) != 0 && errno != EINPROGRESS) {
-        snprintf(ret_reason, LINK_REASON, "%s port %u: %s", address, port, strerror(errno));
-        close(fd);
-        return NULL;
+    if (fd >= 0 && connect(fd, (const struct sockaddr *)&to, size) != 0 && errno != EINPROGRESS) {
+        gs_fd_drop(fd);
+        fd = -1;
     }
-    link = new_link(links, fd, events, true);
+    snprintf(ret_reason, LINK_REASON, "%s",
+             size ? strerror(errno) : "that is no address of numbers");
+    link = fd < 0 ? NULL : new_link(links, fd, events, true);
     if (link) {
         link->owner = owner;
         snprintf(link->peer, sizeof link->peer, "%.45s:%u", address, port);
@@ -105,23 +104,19 @@ struct link *link_connect(struct links *links, const char *address, unsigned por
     return link;
 }
 
-static void note_caller(struct link *link, const struct sockaddr *from, socklen_t size)
-{
-    char address[LINK_ADDRESS - 8] = "?", port[8] = "?";
-
-    getnameinfo(from, size, address, sizeof address, port, sizeof port,
-                NI_NUMERICHOST | NI_NUMERICSERV);
-    snprintf(link->peer, sizeof link->peer, "%s:%s", address, port);
-}
-
 struct link *link_accept(struct links *links, int fd, const struct link_events *events)
 {
+    char address[LINK_ADDRESS - 8] = "?", port[8] = "?";
     struct sockaddr_storage from = {0};
     socklen_t size = sizeof from;
     struct link *link = new_link(links, fd, events, false);
 
-    if (link && getpeername(fd, (struct sockaddr *)&from, &size) == 0)
-        note_caller(link, (struct sockaddr *)&from, size);
+    if (!link)
+        return NULL;
+    if (getpeername(fd, (struct sockaddr *)&from, &size) == 0)
+        getnameinfo((struct sockaddr *)&from, size, address, sizeof address, port, sizeof port,
+                    NI_NUMERICHOST | NI_NUMERICSERV);
+    snprintf(link->peer, sizeof link->peer, "%s:%s", address, port);
     return link;
 }
 
@@ -141,25 +136,23 @@ struct link *link_to_give_way(const struct links *links, unsigned *ret_callers)
     return found;
 }
 
-void link_close(struct links *links, struct link *link)
+void link_close(struct link *link)
 {
     if (link->is_dead)
         return;
     link->is_dead = true;
-    if (link->is_up)
-        SSL_shutdown(link->ssl);
-    ERR_clear_error();
+    flush(link);            /* with what TLS says of the reason */
     close(link->source.fd); /* with it goes its place in the epoll */
     link->source.fd = -1;
-    DL_DELETE(links->all, link);
-    LL_PREPEND(links->dead, link);
+    DL_DELETE(link->links->all, link);
+    LL_PREPEND(link->links->dead, link);
 }
 
-void link_fail(struct links *links, struct link *link, const char *why)
+void link_fail(struct link *link, const char *why)
 {
     if (link->is_dead)
         return;
-    link_close(links, link);
+    link_close(link);
     link->events->down(link, why);
 }
 
@@ -178,39 +171,20 @@ void talk_start(union talk *message, enum talk_type type)
     message->head = (struct talk_head){.version = TALK_VERSION, .type = type, .size = sizes[type]};
 }
 
-/* Why the links' owner hears of a failure of OpenSSL's, which may be the socket's. */
-static void fail_by_tls(struct links *links, struct link *link, int result)
+/* The failure is OpenSSL's. */
+static void fail_by_tls(struct link *link)
 {
-    const int kind = SSL_get_error(link->ssl, result), error = errno;
     const char *said = ERR_reason_error_string(ERR_peek_error());
     char why[LINK_REASON];
 
-    if (kind == SSL_ERROR_SYSCALL || kind == SSL_ERROR_ZERO_RETURN || !said)
-        snprintf(why, sizeof why, "%s",
-                 kind == SSL_ERROR_SYSCALL && error ? strerror(error) : "it has hung up");
-    else
-        snprintf(why, sizeof why, "TLS: %s", said);
-    ERR_clear_error();
-    link_fail(links, link, why);
+    snprintf(why, sizeof why, "%s%s", said ? "TLS: " : "", said ? said : "it has hung up");
+    link_fail(link, why);
 }
 
-static bool waits(struct link *link, int result)
-{
-    int kind = SSL_get_error(link->ssl, result);
-
-    return kind == SSL_ERROR_WANT_READ || kind == SSL_ERROR_WANT_WRITE;
-}
-
-/* It fails in links_look: who sends may be going through what `down` takes away. */
-static void doom(struct link *link, const char *why)
-{
-    if (!link->doom)
-        link->doom = why;
-}
-
+/* Bytes of TLS that the socket has not taken yet. */
 static size_t unsent(const struct link *link)
 {
-    return link->out_size - link->out_at;
+    return link->ssl ? BIO_ctrl_pending(SSL_get_wbio(link->ssl)) : 0;
 }
 
 /* It does not read what it asked for; nor is it read. */
@@ -219,151 +193,159 @@ static bool is_behind(const struct link *link)
     return !link->is_out && unsent(link) > LINK_ANSWERS;
 }
 
+/* Where it fails it does so in links_look: who sends may be going through what `down` takes
+ * away. */
 static void want(struct link *link)
 {
-    uint32_t events = EPOLLIN;
+    const uint32_t events =
+        (link->is_held || is_behind(link) ? 0 : EPOLLIN) | (unsent(link) > 0 ? EPOLLOUT : 0);
 
-    if (link->is_held || is_behind(link))
-        events = 0;
-    if (unsent(link) > 0 || (!link->is_up && link->ssl && SSL_want_write(link->ssl)))
-        events |= EPOLLOUT;
-    if (!link->is_dead && !loop_want(link->links->epoll, &link->source, events))
-        doom(link, "the kernel has no room to wait for it");
+    if (unsent(link) > LINK_UNSENT)
+        link->doom = "it does not read what it is sent";
+    else if (!link->is_dead && !loop_want(link->links->epoll, &link->source, events))
+        link->doom = "the kernel has no room to wait for it";
 }
 
-static void flush(struct links *links, struct link *link)
+/* All is sent: room for much goes, which OpenSSL only makes larger. */
+static void give_back_room(SSL *ssl)
 {
-    while (unsent(link) > 0 && !link->is_dead) {
-        int sent;
+    BIO *other;
+    BUF_MEM *room;
 
-        ERR_clear_error();
-        errno = 0;
-        sent = SSL_write(link->ssl, link->out + link->out_at, (int)unsent(link));
-        if (sent <= 0 && waits(link, sent))
+    BIO_get_mem_ptr(SSL_get_wbio(ssl), &room);
+    other = room->max > LINK_ANSWERS ? BIO_new(BIO_s_mem()) : NULL;
+    if (other)
+        SSL_set0_wbio(ssl, other);
+}
+
+/* As much as the socket takes. */
+static void flush(struct link *link)
+{
+    char *bytes, gone[4096];
+
+    while (unsent(link) > 0) {
+        const long size = BIO_get_mem_data(SSL_get_wbio(link->ssl), &bytes);
+        const ssize_t sent =
+            send(link->source.fd, bytes, (size_t)size < sizeof gone ? (size_t)size : sizeof gone,
+                 MSG_NOSIGNAL);
+
+        if (sent < 0 && errno != EAGAIN && errno != EINTR)
+            link_fail(link, strerror(errno));
+        if (sent < 0)
             break;
-        if (sent <= 0) {
-            fail_by_tls(links, link, sent);
-            return;
-        }
-        link->out_at += (size_t)sent;
+        BIO_read(SSL_get_wbio(link->ssl), gone, (int)sent);
     }
-    if (unsent(link) == 0) {
-        free(link->out);
-        link->out = NULL;
-        link->out_at = link->out_size = link->out_room = 0;
-    }
+    if (link->ssl && unsent(link) == 0)
+        give_back_room(link->ssl);
 }
 
-/* Room behind what is unsent; what was sent goes. False: it is too much. */
-static bool make_room(struct link *link, size_t size)
-{
-    unsigned char *out;
-    size_t room = link->out_room ? link->out_room : 4096;
-
-    if (link->out_size + size <= link->out_room)
-        return true;
-    while (unsent(link) + size > room - room / 4) /* else there is soon no room again */
-        room *= 2;
-    out = room > LINK_UNSENT ? NULL : malloc(room);
-    if (!out)
-        return false;
-    if (unsent(link) > 0)
-        memcpy(out, link->out + link->out_at, unsent(link));
-    free(link->out);
-    link->out = out;
-    link->out_size = unsent(link);
-    link->out_at = 0;
-    link->out_room = room;
-    return true;
-}
-
-void link_send(struct links *links, struct link *link, const union talk *message)
+void link_send(struct link *link, const union talk *message)
 {
     if (link->is_dead || link->doom)
         return;
-    if (!make_room(link, message->head.size)) {
-        doom(link, "it does not read what it is sent");
-        return;
-    }
-    memcpy(link->out + link->out_size, message, message->head.size);
-    link->out_size += message->head.size;
-    if (link->is_up)
-        want(link);
+    ERR_clear_error();
+    if (SSL_write(link->ssl, message, (int)message->head.size) <= 0)
+        link->doom = "no memory is left for it";
+    want(link);
 }
 
-/* All whole messages that are there. */
-static void take_messages(struct links *links, struct link *link)
+/* So much in a turn and no more, for TLS to read: the one place where bytes of others come in. */
+static void hear(struct link *link)
 {
-    size_t at = 0;
+    unsigned char bytes[LINK_TURN];
+    const ssize_t got = recv(link->source.fd, bytes, sizeof bytes, 0);
 
-    while (!link->is_dead && !link->is_held && link->in_size - at >= sizeof(struct talk_head)) {
-        union talk message = {0};
-
-        memcpy(&message.head, link->in + at, sizeof message.head);
-        if (message.head.version != TALK_VERSION) {
-            link_fail(links, link, "it is of another version");
-            return;
-        }
-        if (message.head.type >= TALK_TYPES || !sizes[message.head.type] ||
-            message.head.size != sizes[message.head.type]) {
-            link_fail(links, link, "what it says makes no sense");
-            return;
-        }
-        if (link->in_size - at < message.head.size)
-            break;
-        memcpy(&message, link->in + at, message.head.size);
-        at += message.head.size;
-        link->events->message(link, &message);
+    if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR)) {
+        link_fail(link, got ? strerror(errno) : "it has hung up");
+    } else if (got > 0) {
+        BIO_write(SSL_get_rbio(link->ssl), bytes, (int)got);
+        link->heard += link_is_caller(link) ? (size_t)got : 0;
     }
-    link->in_size -= at;
-    memmove(link->in, link->in + at, link->in_size);
 }
 
-static void receive(struct links *links, struct link *link)
+/* Why a message cannot be one, as it begins; NULL: it can. */
+static const char *head_error(const struct talk_head *head)
+{
+    if (head->version != TALK_VERSION)
+        return "it is of another version";
+    return head->type >= TALK_TYPES || !sizes[head->type] || head->size != sizes[head->type]
+               ? "what it says makes no sense"
+               : NULL;
+}
+
+/* What TLS has read so far, message by message. */
+static void take_messages(struct link *link)
 {
     while (!link->is_dead && !link->is_held) {
+        const bool begun = link->in_size >= sizeof link->in.head;
+        const char *why = begun ? head_error(&link->in.head) : NULL;
+        const size_t size = begun ? link->in.head.size : sizeof link->in.head;
         int got;
 
-        ERR_clear_error();
-        errno = 0;
-        got = SSL_read(link->ssl, link->in + link->in_size, (int)(sizeof link->in - link->in_size));
-        if (got <= 0 && waits(link, got))
-            return;
-        if (got <= 0) {
-            fail_by_tls(links, link, got);
-            return;
+        if (why) {
+            link_fail(link, why);
+        } else if (begun && link->in_size == size) {
+            const union talk message = link->in;
+
+            link->in_size = 0;
+            link->events->message(link, &message);
+        } else {
+            ERR_clear_error();
+            got = SSL_read(link->ssl, (unsigned char *)&link->in + link->in_size,
+                           (int)(size - link->in_size));
+            if (got <= 0 && SSL_get_error(link->ssl, got) == SSL_ERROR_WANT_READ)
+                break;
+            if (got <= 0)
+                fail_by_tls(link);
+            else
+                link->in_size += (size_t)got;
         }
-        link->in_size += (size_t)got;
-        take_messages(links, link);
     }
 }
 
-void link_release(struct links *links, struct link *link)
+void link_release(struct link *link)
 {
     link->is_held = false;
-    take_messages(links, link);
     take_turn(link);
 }
 
-static void shake_hands(struct links *links, struct link *link)
+/* A link that was just made costs no more than its place until there is something to do for it. */
+static bool begin_tls(struct link *link)
+{
+    BIO *in = BIO_new(BIO_s_mem()), *out = BIO_new(BIO_s_mem());
+
+    link->ssl = in && out ? SSL_new(link->links->tls) : NULL;
+    if (!link->ssl) {
+        BIO_free(in);
+        BIO_free(out);
+        return false;
+    }
+    SSL_set_bio(link->ssl, in, out);
+    if (link->is_out)
+        SSL_set_connect_state(link->ssl);
+    else
+        SSL_set_accept_state(link->ssl);
+    return true;
+}
+
+static void shake_hands(struct link *link)
 {
     X509 *certificate;
     int result;
 
     ERR_clear_error();
-    errno = 0;
     result = SSL_do_handshake(link->ssl);
-    if (result != 1 && waits(link, result))
+    if (result != 1 && SSL_get_error(link->ssl, result) == SSL_ERROR_WANT_READ)
         return;
     if (result != 1) {
-        fail_by_tls(links, link, result);
+        fail_by_tls(link);
         return;
     }
     certificate = SSL_get1_peer_certificate(link->ssl);
     link->is_up = tls_fingerprint(certificate, link->fingerprint);
     X509_free(certificate);
     if (!link->is_up)
-        link_fail(links, link, "it has no certificate");
+        link_fail(link, "it has no certificate");
     else if (link->events->up)
         link->events->up(link);
 }
@@ -371,24 +353,21 @@ static void shake_hands(struct links *links, struct link *link)
 /* What is sent goes first: who reads the answers is heard again. */
 static void take_turn(struct link *link)
 {
-    struct links *links = link->links;
-
-    link->turn = LINK_TURN;
-    if (!link->is_dead && !link->ssl &&
-        !tls_begin(link)) /* who says nothing costs no more than its place */
-        link_fail(links, link, "no memory is left for it");
-    if (!link->is_dead && !link->is_up)
-        shake_hands(links, link);
-    if (!link->is_dead && link->is_up)
-        flush(links, link);
-    if (!link->is_dead && link->is_up && !is_behind(link))
-        receive(links, link);
-    if (!link->is_dead && link_is_caller(link) && link->heard >= LINK_UNKNOWN)
-        link_fail(links, link, "it says too much before it has said who it is");
-    if (!link->is_dead && link->is_up)
-        flush(links, link);
+    if (!link->is_dead && !link->ssl && !begin_tls(link))
+        link_fail(link, "no memory is left for it");
     if (!link->is_dead)
-        want(link);
+        flush(link);
+    if (!link->is_dead && !link->is_held && !is_behind(link))
+        hear(link);
+    if (!link->is_dead && !link->is_up)
+        shake_hands(link);
+    if (!link->is_dead && link->is_up)
+        take_messages(link);
+    if (!link->is_dead && link_is_caller(link) && link->heard >= LINK_UNKNOWN)
+        link_fail(link, "it says too much before it has said who it is");
+    if (!link->is_dead)
+        flush(link);
+    want(link);
 }
 
 static void on_ready(struct source *source, uint32_t events)
@@ -396,7 +375,7 @@ static void on_ready(struct source *source, uint32_t events)
     struct link *link = (struct link *)source;
 
     if (!link->is_dead && (link->is_held || is_behind(link)) && events & (EPOLLHUP | EPOLLERR))
-        link_fail(link->links, link, "it has hung up");
+        link_fail(link, "it has hung up");
     else
         take_turn(link);
 }
@@ -433,13 +412,12 @@ void links_look(struct links *links, uint64_t now_ns)
         const char *why = overdue(link, now_ns);
 
         if (why)
-            link_fail(links, link, why);
+            link_fail(link, why);
         link = why ? links->all : link->next; /* others may have gone with it */
     }
     while ((link = links->dead)) {
         links->dead = link->next;
         SSL_free(link->ssl);
-        free(link->out);
         free(link);
     }
 }
@@ -459,8 +437,7 @@ int link_listen(const char *address, unsigned *port, char ret_reason[LINK_REASON
         getsockname(fd, (struct sockaddr *)&at, &size) != 0) {
         snprintf(ret_reason, LINK_REASON, "%s port %u: %s", address, *port,
                  address[0] && size ? strerror(errno) : "that is no address of numbers");
-        if (fd >= 0)
-            close(fd);
+        gs_fd_drop(fd);
         return -1;
     }
     *port = ntohs(at.ss_family == AF_INET ? ((struct sockaddr_in *)&at)->sin_port

@@ -27,11 +27,12 @@
 /* For a call to be taken. A kernel drops those for which there is no room, and is asked again by
  * this one's after a second, then two: too late where strangers take all room. */
 #define LINK_CALL_NS     (GS_NS_PER_S / 4)
-#define LINK_UNSENT      (8u << 20)  /* who reads so little is hung up on */
+#define LINK_UNSENT      (6u << 20)  /* who reads so little is hung up on */
 #define LINK_ANSWERS     (64u << 10) /* unsent to a caller: it is not read from */
 #define LINK_TURN        (16u << 10)
 #define LINK_UNKNOWN     (16u << 10) /* bytes of an unnamed caller, then it is hung up on */
 
+struct x509_st;
 struct link;
 
 struct link_events {
@@ -50,24 +51,23 @@ struct link {
     bool is_ready; /* its owner knows who is there; till then it has LINK_BEGIN_S */
     bool is_held;  /* its messages wait */
     bool is_dead;
-    const char *doom; /* why it fails when the loop comes round; NULL: it does not */
+    const char *doom;        /* why it fails when the loop comes round; NULL: it does not */
+    struct talk_hello hello; /* of who called, for its owner; and whether the directory is asked */
+    bool is_asked;           /* about it */
     uint64_t made_ns;
     unsigned char fingerprint[LINK_FINGERPRINT]; /* of who is there */
     char peer[LINK_ADDRESS];                     /* for people */
     struct links *links;
     struct link *prev, *next;
     struct ssl_st *ssl;
-    size_t turn, heard; /* bytes that may still be read, and that were */
-    unsigned char *out; /* what is unsent begins at out_at */
-    size_t out_at, out_size, out_room;
+    size_t heard; /* bytes, until it was known who it is */
     size_t in_size;
-    unsigned char in[4096];
+    union talk in;
 };
 
 struct links {
     int epoll;
     struct ssl_ctx_st *tls;
-    struct bio_method_st *socket;
     unsigned char fingerprint[LINK_FINGERPRINT]; /* our own */
     struct link *all, *dead;
 };
@@ -90,16 +90,18 @@ static inline bool link_is_caller(const struct link *link)
 struct link *link_to_give_way(const struct links *links, unsigned *ret_callers);
 /* The message is copied, and goes when the loop comes round. So nothing fails in here: `down` is
  * never called from it. */
-void link_send(struct links *links, struct link *link, const union talk *message);
+void link_send(struct link *link, const union talk *message);
 void talk_start(union talk *message, enum talk_type type);
 /* Tells nobody. */
-void link_close(struct links *links, struct link *link);
+void link_close(struct link *link);
 /* Hangs up, and says why. */
-void link_fail(struct links *links, struct link *link, const char *why);
+void link_fail(struct link *link, const char *why);
 /* Goes on with messages that waited: any link may be closed meanwhile, and what is said be done. */
-void link_release(struct links *links, struct link *link);
+void link_release(struct link *link);
 /* Once a round of the loop: those end that did not begin or cannot go on; the dead are freed. */
 void links_look(struct links *links, uint64_t now_ns);
+/* tls.c */
+bool tls_fingerprint(const struct x509_st *certificate, unsigned char ret[LINK_FINGERPRINT]);
 /* A listening socket, or -1 with the reason. *port: 0 is any, and is told. */
 int link_listen(const char *address, unsigned *port, char ret_reason[LINK_REASON]);
 

@@ -51,7 +51,7 @@ static void on_event(struct agent *agent, const struct jobs_event *event)
 {
     switch (event->kind) {
     case JOBS_GOT:
-        if (strncmp(event->key, JOBS_AGENTS, strlen(JOBS_AGENTS)) == 0)
+        if (event->key.kind == DIRECTORY_AGENTS)
             peers_got(agent, event);
         else
             importer_found(agent, event);
@@ -61,16 +61,15 @@ static void on_event(struct agent *agent, const struct jobs_event *event)
         exporter_write_all(agent);
         break;
     case JOBS_STATE:
-        snprintf(agent->trouble, sizeof agent->trouble, "%.383s",
-                 event->good ? "" : (const char *)event->value);
-        if (event->good)
+        snprintf(agent->trouble, sizeof agent->trouble, "%.383s", (const char *)event->value);
+        if (!agent->trouble[0])
             AGENT_LOG(agent, GS_LOG_INFO, "the directory answers");
         else
             AGENT_LOG(
                 agent, GS_LOG_ERROR,
                 "nothing is opened from other machines or handed out to them, or what is shared "
                 "here is not found, until the directory is well; what is open stays. %s",
-                (const char *)event->value);
+                agent->trouble);
         break;
     }
 }
@@ -87,11 +86,6 @@ static void on_wake(struct source *source, uint32_t events)
         on_event(agent, event);
         free(event);
     }
-}
-
-static void on_call(struct source *source, uint32_t events)
-{
-    peers_accept((struct agent *)((char *)source - offsetof(struct agent, listener)));
 }
 
 static void run(struct agent *agent)
@@ -332,7 +326,7 @@ static bool start(struct agent *agent)
         !links_start(&agent->links, agent->epoll, reason) ||
         (agent->listener.fd = link_listen(agent->options.listen, &agent->options.port, reason)) < 0)
         return complain(reason) != NULL;
-    agent->listener.ready = on_call;
+    agent->listener.ready = peers_accept;
     if (agent->share->published_max < agent->leases.most / LEASES_EACH)
         agent->leases.most = agent->share->published_max * LEASES_EACH;
     peers_start(agent);

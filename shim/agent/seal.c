@@ -62,21 +62,17 @@ void seal(const struct gs_ipc_handle *handle, const struct sealed *sealed,
     sodium_memzero(key, sizeof key);
 }
 
-bool unseal(const struct gs_ipc_handle *handle, const unsigned char *bytes, size_t size,
+bool unseal(const struct gs_ipc_handle *handle, const unsigned char bytes[SEALED_SIZE],
             struct sealed *ret_sealed)
 {
     unsigned char key[crypto_secretbox_KEYBYTES];
-    struct sealed sealed;
     bool good;
 
-    if (size != SEALED_SIZE)
-        return false;
     hash_of(handle, "gpushim export's seal", "", 0, key);
-    good = crypto_secretbox_open_easy((unsigned char *)&sealed, bytes + crypto_secretbox_NONCEBYTES,
-                                      size - crypto_secretbox_NONCEBYTES, bytes, key) == 0;
+    good =
+        crypto_secretbox_open_easy((unsigned char *)ret_sealed, bytes + crypto_secretbox_NONCEBYTES,
+                                   SEALED_SIZE - crypto_secretbox_NONCEBYTES, bytes, key) == 0;
     sodium_memzero(key, sizeof key);
-    if (good)
-        *ret_sealed = sealed;
     return good;
 }
 

@@ -34,7 +34,7 @@ void seal_id(const struct gs_ipc_handle *handle, unsigned char ret_id[SEAL_ID]);
 void seal(const struct gs_ipc_handle *handle, const struct sealed *sealed,
           unsigned char ret_bytes[SEALED_SIZE]);
 /* False: it was sealed for another handle, or changed since. */
-bool unseal(const struct gs_ipc_handle *handle, const unsigned char *bytes, size_t size,
+bool unseal(const struct gs_ipc_handle *handle, const unsigned char bytes[SEALED_SIZE],
             struct sealed *ret_sealed);
 
 /* That one of two machines has the handle, for this lease of the importer's, to be shown to the

@@ -45,11 +45,9 @@ static void tell_machines(const struct agent *agent, uint32_t index, struct gs_w
     struct peer *peer, *next;
 
     HASH_ITER(hh, agent->peers, peer, next) {
-        const struct lease_side *side = leases_side(&agent->leases, peer->machine);
-
-        if ((!peer->in && !(side && side->theirs)) || told->machines++ != index)
+        if ((!peer->in && !leases_side(&agent->leases, peer->machine)) || told->machines++ != index)
             continue;
-        tell(agent, peer->machine, peer->name, told);
+        tell(agent, peer->machine, peer->known.name, told);
         told->state = state_of(peer);
     }
     if (unknown && told->machines++ == index)
@@ -63,7 +61,7 @@ static void forget(struct agent *agent, const char *name, struct gs_wire_machine
 
     HASH_ITER(hh, agent->peers, peer, next) {
         gs_text_hex(peer->machine, GS_MACHINE_SIZE, id);
-        if (strcmp(name, id) != 0 && strcmp(name, peer->name) != 0)
+        if (strcmp(name, id) != 0 && strcmp(name, peer->known.name) != 0)
             continue;
         told->machines++;
         told->leases += exporter_end_all(agent, peer->machine);

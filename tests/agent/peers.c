@@ -55,7 +55,7 @@ static void find_machine(const char *id, unsigned boot)
                                       .boot = {(unsigned char)boot}};
     struct jobs_event event = {.kind = JOBS_GOT, .found = DIRECTORY_FOUND};
 
-    snprintf(event.key, sizeof event.key, JOBS_AGENTS "%s", id);
+    cr_assert(gs_text_unhex(id, event.key.id, sizeof event.key.id));
     memcpy(event.value, &known, sizeof known);
     event.size = sizeof known;
     peers_got(&agent, &event);
@@ -114,23 +114,24 @@ static struct jobs_event *next_answer(void)
 }
 
 /* The next answer is about this. */
-static void gets(const char *key)
+static void gets(const unsigned char machine[GS_MACHINE_SIZE])
 {
     struct jobs_event *event = next_answer();
 
-    cr_assert_str_eq(event->key, key);
+    cr_assert_eq(event->key.kind, DIRECTORY_AGENTS);
+    cr_assert_eq(memcmp(event->key.id, machine, GS_MACHINE_SIZE), 0);
     free(event);
 }
 
 /* Until the directory has this of it. */
-static void await(const char *key, enum directory_found wanted)
+static void await(const unsigned char id[SEAL_ID], enum directory_found wanted)
 {
     enum directory_found found = DIRECTORY_FAILED;
 
     while (found != wanted) {
         struct jobs_event *event;
 
-        jobs_ask(agent.jobs, key);
+        jobs_ask(agent.jobs, DIRECTORY_EXPORTS, id);
         event = next_answer();
         found = event->found;
         free(event);
@@ -142,8 +143,8 @@ static void await(const char *key, enum directory_found wanted)
  * now and then whether it was started anew. */
 Test(agent_peers, who_has_something_here_and_does_not_call_is_looked_for)
 {
-    const unsigned char one[GS_MACHINE_SIZE] = {1}, boot[GS_BOOT_BYTES] = {5},
-                        nothing[GS_BOOT_BYTES] = {0};
+    const unsigned char one[GS_MACHINE_SIZE] = {1}, another[GS_MACHINE_SIZE] = {2},
+                        boot[GS_BOOT_BYTES] = {5}, nothing[GS_BOOT_BYTES] = {0};
     struct lease model = {.key = {.machine = {1}, .lease = 1}};
     struct link in = {.is_out = false};
     uint64_t now = 1;
@@ -158,15 +159,15 @@ Test(agent_peers, who_has_something_here_and_does_not_call_is_looked_for)
         gs_rest_ns(GS_NS_PER_MS);
     peers_find(&agent, one, false)->in = &in;
     peers_look(&agent, now);
-    jobs_ask(agent.jobs, JOBS_AGENTS "another");
-    gets(JOBS_AGENTS "another"); /* first, as nobody asks of who is linked */
+    jobs_ask(agent.jobs, DIRECTORY_AGENTS, another);
+    gets(another); /* first, as nobody asks of who is linked */
     peers_find(&agent, one, false)->in = NULL;
     for (int i = 0; i < 3; i++, now += 5 * GS_NS_PER_S) {
         for (int again = 0; again < 3; again++)
             peers_look(&agent, now + again);
-        gets(JOBS_AGENTS "01000000000000000000000000000000");
-        jobs_ask(agent.jobs, JOBS_AGENTS "another");
-        gets(JOBS_AGENTS "another");
+        gets(one);
+        jobs_ask(agent.jobs, DIRECTORY_AGENTS, another);
+        gets(another);
     }
     jobs_end(agent.jobs);
     find_machine("01000000000000000000000000000000", 8);
@@ -241,18 +242,16 @@ Test(agent_peers, what_a_broker_shared_goes_with_it)
 {
     const struct gs_ipc_handle handle = handle_of(1);
     unsigned char id[SEAL_ID];
-    char key[DIRECTORY_KEY];
 
     set_up();
     start_jobs();
     seal_id(&handle, id);
-    agent_key(JOBS_EXPORTS, id, key);
     for (int again = 0; again < 2; again++) {
         say_shared(false, 1);
-        await(key, DIRECTORY_FOUND);
+        await(id, DIRECTORY_FOUND);
         exporter_broker_gone(&agent);
         cr_assert_null(agent.exports);
-        await(key, DIRECTORY_NONE);
+        await(id, DIRECTORY_NONE);
     }
     jobs_end(agent.jobs);
 }
@@ -319,7 +318,6 @@ static struct lease *ask_for(unsigned char machine, uint64_t number, uint64_t bl
     struct peer *peer = peers_find(&agent, model.key.machine, true);
 
     cr_assert(lease && peer);
-    peer->agent = &agent;
     peer->has_listed = true;
     peer->takes += request != 0;
     if (request)
@@ -467,7 +465,8 @@ Test(agent_peers, what_another_broker_opened_since_is_recalled_too)
 Test(agent_peers, digits_are_as_many_as_there_are_bytes_and_nothing_else)
 {
     unsigned char bytes[3] = {9, 9, 9};
-    char key[DIRECTORY_KEY];
+    const struct directory_key key = {.kind = DIRECTORY_AGENTS, .id = {0, 1, 254, [15] = 16}};
+    char name[DIRECTORY_NAME];
 
     cr_assert(gs_text_unhex("0aff", bytes, 2));
     cr_assert(bytes[0] == 10 && bytes[1] == 255 && bytes[2] == 9);
@@ -475,6 +474,6 @@ Test(agent_peers, digits_are_as_many_as_there_are_bytes_and_nothing_else)
              (const char *[]){"", "0af", "0aff0", "0aff00", "0aFF", "0afg", " 0af", "0x0a", NULL};
          *text; text++)
         cr_assert(!gs_text_unhex(*text, bytes, 2), "'%s'", *text);
-    agent_key("a/", (const unsigned char[16]){0, 1, 254, [15] = 16}, key);
-    cr_assert_str_eq(key, "a/0001fe00000000000000000000000010");
+    directory_name(&key, "p/", '.', name);
+    cr_assert_str_eq(name, "p/agents.0001fe00000000000000000000000010");
 }

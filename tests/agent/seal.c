@@ -29,7 +29,7 @@ Test(agent_seal, who_has_the_handle_reads_it)
 
     cr_assert(seal_start());
     seal(&handle, &sealed, bytes);
-    cr_assert(unseal(&handle, bytes, sizeof bytes, &read));
+    cr_assert(unseal(&handle, bytes, &read));
     cr_assert_eq(memcmp(&read, &sealed, sizeof read), 0);
     seal(&handle, &sealed, again);
     cr_assert_neq(memcmp(bytes, again, sizeof bytes), 0, "the same twice looks different");
@@ -46,13 +46,12 @@ Test(agent_seal, nobody_else_does_and_what_was_changed_is_refused)
     seal(&handle, &sealed, bytes);
     cr_assert_null(memmem(bytes, sizeof bytes, "the way", 7));
     cr_assert_null(memmem(bytes, sizeof bytes, handle.secret, 8));
-    cr_assert_not(unseal(&other, bytes, sizeof bytes, &read), "another secret");
+    cr_assert_not(unseal(&other, bytes, &read), "another secret");
     moved.block_id++;
-    cr_assert_not(unseal(&moved, bytes, sizeof bytes, &read), "another block");
-    cr_assert_not(unseal(&handle, bytes, sizeof bytes - 1, &read), "shorter");
+    cr_assert_not(unseal(&moved, bytes, &read), "another block");
     for (size_t i = 0; i < sizeof bytes; i++) {
         bytes[i] ^= 1;
-        cr_assert_not(unseal(&handle, bytes, sizeof bytes, &read), "byte %zu", i);
+        cr_assert_not(unseal(&handle, bytes, &read), "byte %zu", i);
         bytes[i] ^= 1;
     }
 }

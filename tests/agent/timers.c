@@ -169,7 +169,7 @@ Test(agent_timers, a_machine_that_is_not_there_is_noticed_in_15_seconds)
 
 /* ---- Opens ----------------------------------------------------------------------------------- */
 
-static void ask(void)
+static void ask_for_one(void)
 {
     const struct gs_ipc_handle handle = {.block_id = 1,
                                          .chunk_id = 1,
@@ -177,11 +177,16 @@ static void ask(void)
                                          .instance = {1}};
     struct gs_wire_open open = {.lease = 7};
 
-    set_up();
-    start_good_jobs();
     agent.broker.fd = 0; /* nothing is sent: it waits for the loop */
     gs_ipc_handle_write(&handle, open.ipc_handle);
     importer_ask(&agent, &open);
+}
+
+static void ask(void)
+{
+    set_up();
+    start_good_jobs();
+    ask_for_one();
     cr_assert(agent.opens && agent.opens->state == OPEN_LOOKS_UP);
 }
 
@@ -189,7 +194,7 @@ static void find_nothing(void)
 {
     struct jobs_event event = {.kind = JOBS_GOT, .found = DIRECTORY_NONE};
 
-    agent_key(JOBS_EXPORTS, agent.opens->id, event.key);
+    memcpy(event.key.id, agent.opens->id, SEAL_ID);
     importer_found(&agent, &event);
 }
 
@@ -207,6 +212,18 @@ Test(agent_timers, what_is_not_known_yet_is_looked_up_again_for_five_seconds)
     }
     agent.opens->since_ns -= 5 * S;
     find_nothing();
+    cr_assert(!agent.opens && agent.unsent, "it is refused");
+    jobs_end(agent.jobs);
+}
+
+Test(agent_timers, what_is_asked_for_without_a_directory_waits_as_long)
+{
+    set_up();
+    start_jobs("http://127.0.0.1:1"); /* nobody listens there */
+    ask_for_one();
+    cr_assert(agent.opens && agent.opens->state == OPEN_WAITS);
+    agent.opens->since_ns -= 5 * S;
+    importer_look(&agent, agent.opens->again_ns);
     cr_assert(!agent.opens && agent.unsent, "it is refused");
     jobs_end(agent.jobs);
 }
@@ -291,17 +308,18 @@ Test(agent_timers, an_etcd_that_is_silent_is_left_in_four_seconds)
     static const char *const places[] = {"http://127.0.0.1:1",
                                          "http://127.0.0.1:1,http://127.0.0.1:1"};
     static unsigned char value[DIRECTORY_VALUE];
+    static struct directory *opened[2]; /* what nobody closes is not lost */
 
     for (long members = 1; members <= 2; members++) {
         const struct directory_options options = {.place = places[members - 1], .prefix = "p/"};
         char reason[DIRECTORY_REASON];
-        struct directory *directory = directory_open(&options, reason);
+        struct directory *directory = opened[members - 1] = directory_open(&options, reason);
+        const struct directory_key key = {.kind = DIRECTORY_AGENTS};
         size_t size;
 
         cr_assert_not_null(directory, "%s", reason);
-        cr_assert_eq(directory_head(directory)->ops->get(directory, "x", value, &size),
+        cr_assert_eq(directory_head(directory)->ops->get(directory, &key, value, &size),
                      DIRECTORY_FAILED);
-        directory_head(directory)->ops->close(directory);
         see_given(CURLOPT_CONNECTTIMEOUT_MS, 1500);
         see_given(CURLOPT_LOW_SPEED_LIMIT, 1);
         see_given(CURLOPT_LOW_SPEED_TIME, 4 / members);

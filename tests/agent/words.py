@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), os.pardir))
 from faults import await_that, check, end_with_faults
@@ -110,6 +111,25 @@ def token_that_ends(folder):
         check(etcd.asked.count('auth/authenticate') >= 2, f'{version}: it signed in twice: {etcd.asked}')
 
 
+def no_answers(folder):
+    """What is of no use is told as such, whatever stands in etcd's place; and one without a token is no token."""
+    for answer in ({}, 'a page'):
+        with agent(Etcd({'lease/grant': (200, answer)}).place) as said:
+            await_that(lambda: 'until the directory is well' in said() or 'the directory answers' in said(),
+                       f'{answer}: {said()}')
+            check('does not answer' in said(), f'{answer}: {said()}')
+    late = (200, {'ID': '7', 'TTL': '3'})
+    with agent(Etcd({'lease/grant': lambda _: time.sleep(3.2) or late}).place, '--lease', '3') as said:
+        await_that(lambda: 'the directory' in said(), f'a lease that may be over: {said()}')
+        check('until the directory is well' in said(), f'a lease that may be over: {said()}')
+    password, tokens = secret(folder, 'right', 'password', 0o600), iter([{}])
+    etcd = Etcd({'auth/authenticate': lambda _: (200, next(tokens, {'token': TOKEN})),
+                 'lease/grant': lambda headers: (200, {'ID': '7', 'TTL': '15'}) if headers['Authorization'] == TOKEN
+                 else (400, in_35(3, 'etcdserver: user name is empty'))})
+    with agent(etcd.place, '--etcd-user', 'u', '--etcd-password-file', password) as said:
+        await_that(lambda: 'the directory answers' in said(), f'it signs in until it has a token: {said()}')
+
+
 def raw_text():
     for answer in (in_34(2, RAW), in_35(2, RAW), {'error': {'grpc_code': 2, 'message': RAW}}):
         with agent(Etcd({'lease/grant': (500, answer)}).place) as said:
@@ -178,6 +198,7 @@ with tempfile.TemporaryDirectory(prefix='gpushim-words-', ignore_cleanup_errors=
     refusals()
     raw_text()
     token_that_ends(scratch)
+    no_answers(scratch)
     passwords(scratch)
 wrong_options()
 leases()
