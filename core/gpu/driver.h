@@ -22,7 +22,8 @@
  *   mem_export, mem_import, mem_retain
  *                                 no current context needed; fine during a capture. None waits
  *                                 for the GPU: a device's first use makes one of each under the
- *                                 lock of the contexts, everything after it does so without.
+ *                                 lock of the contexts, and the addresses of an arena without a
+ *                                 context go back under both; all else is without a lock.
  *   mem_set_access                to give a device access: may be called with an arena's lock held,
  *                                 it does not wait for the GPU. To take it away: that device's
  *                                 work is done, it faults otherwise.

@@ -184,7 +184,8 @@ _Static_assert(offsetof(struct gs_arena_free, quick) < 64, "so do both at this")
  * closes fewer epochs, since those are where threads meet next, and holds more memory for it. */
 struct gs_arena *gs_arena_new(struct gs_arena_shared *shared, const struct gs_device *device,
                               bool first, unsigned tag);
-/* It is the context's. `events`: those of the context's first arena, or NULL for that one. */
+/* It is the context's. Lock not held. `events`: those of the context's first arena, or NULL for
+ * that one. */
 void gs_arena_init(struct gs_arena *arena, CUcontext context, const struct gs_fence_pool *events);
 /* It is no context's. It has no pieces. Lock not held. And the record goes, with the core. */
 void gs_arena_fini(struct gs_arena *arena);
