@@ -23,26 +23,6 @@ static gs_status lock_live(struct gs_core *core, CUdeviceptr address, struct gs_
     return GS_NOT_LIVE;
 }
 
-/* As the driver's free: waits first, and so for what was freed before. The arena's lock is held and
- * let go meanwhile. */
-__attribute__((noinline)) static gs_status
-pass_waiting(struct gs_core *core, struct gs_arena *arena, struct gs_block *block)
-{
-    struct gs_block_list freed = {0};
-    uint64_t began = gs_now_ns();
-    gs_status status;
-
-    gs_arena_unlive_locked(arena, block);
-    gs_arena_take_open_locked(arena, &freed);
-    gs_block_list_push(&freed, block);
-    gs_latch_release(&arena->lock);
-    status = gs_fences_synchronize(&core->fences, arena->context);
-    gs_latch_take(&arena->lock);
-    gs_arena_waited_locked(arena, &freed, status == GS_OK);
-    gs_stats_took(core, arena->device->ordinal, began);
-    return status == GS_CAPTURING ? GS_OK : status;
-}
-
 /* The lock is held, and let go here. What an arena has beyond its limit goes to the driver. */
 static __attribute__((noinline)) void leave_surplus_locked(struct gs_core *core,
                                                            struct gs_arena *arena)
@@ -62,6 +42,51 @@ static inline void leave_locked(struct gs_core *core, struct gs_arena *arena)
         leave_surplus_locked(core, arena);
     else
         gs_latch_release(&arena->lock);
+}
+
+/* The driver's wait before a free, and so for what was freed before. The arena's lock is held, and
+ * let go here. */
+static gs_status wait_first_locked(struct gs_core *core, struct gs_arena *arena)
+{
+    struct gs_block_list freed = {0};
+    uint64_t began = gs_now_ns();
+    gs_status status;
+
+    gs_arena_take_open_locked(arena, &freed);
+    gs_latch_release(&arena->lock);
+    status = gs_fences_synchronize(&core->fences, arena->context);
+    gs_latch_take(&arena->lock);
+    gs_arena_waited_locked(arena, &freed, status == GS_OK);
+    gs_latch_release(&arena->lock);
+    gs_stats_took(core, arena->device->ordinal, began);
+    return status;
+}
+
+/* As the driver's free: where it is refused the wait the block stays. The arena's lock is held, and
+ * let go at times. */
+__attribute__((noinline)) static gs_status pass_waiting(struct gs_core *core, CUdeviceptr address,
+                                                        struct gs_block *block)
+{
+    const uint64_t id = block->id;
+    struct gs_block_list freed = {0};
+    struct gs_arena *arena = block->piece->arena;
+    gs_status waited = wait_first_locked(core, arena), status;
+
+    if (waited != GS_OK && waited != GS_CAPTURING)
+        return waited;
+    status = lock_live(core, address, &block);
+    if (status != GS_OK)
+        return status;
+    arena = block->piece->arena;
+    if (block->id == id) {
+        gs_arena_unlive_locked(arena, block);
+        gs_block_list_push(&freed, block);
+        gs_arena_waited_locked(arena, &freed, waited == GS_OK);
+    } else {
+        status = GS_NOT_LIVE; /* another thread's, which had it meanwhile */
+    }
+    leave_locked(core, arena);
+    return status;
 }
 
 /* On a driver without cuCtxRecordEvent no event can be behind what is freed, unless all work goes
@@ -94,11 +119,10 @@ static inline gs_status free_block(struct gs_core *core, CUdeviceptr address, ui
         return GS_NOT_LIVE;
     }
     if (core->options.free_native || waits_locked(core, block))
-        status = pass_waiting(core, arena, block);
-    else
-        gs_arena_retire_locked(arena, block);
+        return pass_waiting(core, address, block);
+    gs_arena_retire_locked(arena, block);
     leave_locked(core, arena);
-    return status;
+    return GS_OK;
 }
 
 gs_status gs_core_free(struct gs_core *core, CUdeviceptr address)

@@ -21,18 +21,17 @@ gs_status gs_device_map(const struct gs_driver *driver, const struct gs_device *
     CUmemGenericAllocationHandle handle;
     gs_status status = driver->mem_create(&handle, size, &device->properties, 0);
 
+    *ret_handle = 0;
     if (status != GS_OK)
         return status;
     status = driver->mem_map(address, size, 0, handle, 0);
     if (status == GS_OK) {
         status = driver->mem_set_access(address, size, &access, 1);
-        if (status != GS_OK)
-            driver->mem_unmap(address, size);
+        if (status == GS_OK || driver->mem_unmap(address, size) != CUDA_SUCCESS)
+            *ret_handle = handle;
     }
-    if (status != GS_OK)
+    if (!*ret_handle)
         driver->mem_release(handle);
-    else
-        *ret_handle = handle;
     return status;
 }
 

@@ -68,7 +68,8 @@ bool gs_device_uuid(const struct gs_driver *driver, CUdevice ordinal, unsigned c
 bool gs_device_has_vmm(const struct gs_driver *driver);
 
 /* Creates, maps at an address that is reserved and makes accessible `size` bytes (a multiple of
- * 2 MiB). On failure nothing is left behind and the status is the driver's. */
+ * 2 MiB). On failure the status is the driver's, and *ret_handle 0: nothing is left behind; or not,
+ * where it does not unmap again: the memory and its addresses are lost. */
 gs_status gs_device_map(const struct gs_driver *driver, const struct gs_device *device,
                         CUdeviceptr address, size_t size, CUmemGenericAllocationHandle *ret_handle);
 

@@ -95,16 +95,17 @@ static gs_status begin(struct gs_core *core, struct gs_arena *arena, uint64_t li
                : status;
 }
 
-/* The memory of a piece, within the limit. */
+/* The memory of a piece, within the limit. On failure as gs_device_map. */
 static gs_status map(struct gs_core *core, const struct gs_device *device,
                      const struct gs_span *span, CUmemGenericAllocationHandle *ret_handle)
 {
     gs_status status;
 
+    *ret_handle = 0;
     if (!gs_limit_take(core, device, span->size))
         return (gs_status)CUDA_ERROR_OUT_OF_MEMORY;
     status = gs_device_map(&core->driver, device, span->base, span->size, ret_handle);
-    if (status != GS_OK)
+    if (status != GS_OK && !*ret_handle)
         gs_limit_give(core, device->ordinal, span->size);
     return status;
 }
@@ -127,8 +128,11 @@ static gs_status make_locked(struct gs_core *core, struct gs_arena *arena, uint6
     if (status == GS_OK)
         gs_record_piece(core, &mark, gs_now_ns(), device->ordinal, &span);
     gs_latch_take(&arena->lock);
-    if (status != GS_OK)
+    if (status != GS_OK) {
+        if (handle)
+            growth->place = NULL; /* it stays taken for good */
         return status;
+    }
     status = gs_growth_mapped_locked(arena, growth, span.size, handle);
     if (status == GS_OK)
         status = gs_arena_is_over_locked(arena, life) ? GS_NO_CONTEXT
@@ -165,7 +169,8 @@ static gs_status make_all_locked(struct gs_core *core, struct gs_arena *arena, u
         return (gs_status)CUDA_ERROR_OUT_OF_MEMORY;
     while (status == GS_OK && growth->least > 0) {
         status = make_locked(core, arena, life, growth, false);
-        if (gs_is_out(status) && !growth->piece && growth->place->span.size > growth->least)
+        if (gs_is_out(status) && !growth->piece && growth->place &&
+            growth->place->span.size > growth->least)
             status = make_locked(core, arena, life, growth, true);
     }
     return status;

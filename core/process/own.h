@@ -126,7 +126,7 @@ static inline size_t gs_own_bytes(const struct gs_own *own)
 size_t gs_own_bytes_of(struct gs_own *own, CUdevice device);
 
 /* A handle was made, or imported; or another reference of one was got, of what is mapped at the
- * address. Returns the program's number of it. */
+ * address. Returns the program's number of it; 0: no host memory to note what was added. */
 CUmemGenericAllocationHandle gs_own_made(struct gs_own *own, CUmemGenericAllocationHandle real,
                                          const struct gs_own_memory *memory);
 CUmemGenericAllocationHandle gs_own_retained(struct gs_own *own, CUmemGenericAllocationHandle real,
@@ -195,7 +195,8 @@ struct gs_own *gs_core_own(struct gs_core *core);
 bool gs_core_own_adds(struct gs_core *core, const CUmemAllocationProp *properties,
                       CUmemAllocationProp *ret_properties);
 /* The memory was made, as the program asked for it, or with what was `added`; or imported
- * (`properties` NULL). Returns the program's number of it. */
+ * (`properties` NULL). Returns the program's number of it; 0: it is not to be had with what was
+ * added, which nobody would know of (no host memory). */
 CUmemGenericAllocationHandle gs_core_own_made(struct gs_core *core,
                                               CUmemGenericAllocationHandle handle, size_t size,
                                               const CUmemAllocationProp *properties, bool added);

@@ -107,7 +107,7 @@ CUmemGenericAllocationHandle gs_own_made(struct gs_own *own, CUmemGenericAllocat
         else
             free(made);
     }
-    return number;
+    return memory->added && !gs_own_handle_locked(own, number) ? 0 : number;
 }
 
 CUmemGenericAllocationHandle gs_own_retained(struct gs_own *own, CUmemGenericAllocationHandle real,

@@ -122,9 +122,10 @@ static void look(struct gs_core *core, const struct gs_device *device, CUcontext
     ask_processes(core, device, shortage);
     ask_driver(core, context, shortage);
     shortage->by_other = !shortage->by_limit && shortage->has_info && shortage->wanted &&
+                         shortage->wanted <= shortage->free &&
                          gs_page_round(shortage->wanted) <= shortage->free;
     gs_stats_read(core, device->ordinal, &shortage->stats);
-    shortage->going = minus(gs_limit_used(core, device->ordinal), shortage->stats.reserved);
+    shortage->going = __atomic_load_n(&core->figures.leaving[device->ordinal], __ATOMIC_SEQ_CST);
     shortage->largest = find_largest(core, device);
     shortage->outside =
         minus(minus(shortage->total, shortage->free),

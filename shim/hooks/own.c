@@ -28,6 +28,7 @@ static CUdevice device_of(const CUmemAllocationProp *prop)
 static CUresult create(CUmemGenericAllocationHandle *handle, size_t size,
                        const CUmemAllocationProp *prop, unsigned long long flags)
 {
+    CUmemGenericAllocationHandle made;
     CUmemAllocationProp more;
     CUresult result;
     bool adds;
@@ -38,9 +39,15 @@ static CUresult create(CUmemGenericAllocationHandle *handle, size_t size,
     adds = gs_core_own_adds(gs_core, prop, &more) &&
            gs_real.cuMemCreate(handle, size, &more, flags) == CUDA_SUCCESS;
     result = adds ? CUDA_SUCCESS : gs_real.cuMemCreate(handle, size, prop, flags);
-    if (result == CUDA_SUCCESS)
-        *handle = gs_core_own_made(gs_core, *handle, size, prop, adds);
-    return result;
+    if (result != CUDA_SUCCESS)
+        return result;
+    made = gs_core_own_made(gs_core, *handle, size, prop, adds);
+    if (!made) {
+        gs_real.cuMemRelease(*handle);
+        return gs_real.cuMemCreate(handle, size, prop, flags);
+    }
+    *handle = made;
+    return CUDA_SUCCESS;
 }
 
 GS_HOOK CUresult CUDAAPI cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,

@@ -108,6 +108,24 @@ def it_is_not_the_gpus_memory():
     taker.end()
 
 
+def more_than_there_is_to_count():
+    taker = Taker(memory='64M')
+    taker.refused(f'alloc {2**64 - 1}')
+    taker.expect('no 17592186044416 MiB are left on device 0; ')
+    taker.end()
+
+
+def what_the_driver_keeps_is_not_on_its_way_there():
+    taker = Taker(memory='256M', SOFTCUDA_FAULTS='cuMemUnmap:*:999', GPUSHIM_POOL_DECAY='0')
+    taker.must(f'alloc {100 * MIB}')
+    taker.must('free 0')
+    taker.must(f'create {150 * MIB}')
+    taker.refused(f'alloc {120 * MIB}')
+    lines = [line for line in taker.said() if 'this process has' in line]
+    check(lines and not any('on their way' in line for line in lines), f'{lines}')
+    taker.end()
+
+
 def it_is_said_on_small_stacks():
     """With all that it can have: another one is asked, memory is waited for, and it is JSON as well."""
     run = os.path.join(PLACE, 'small')

@@ -29,6 +29,23 @@ static void end(void)
     fixture_end(&f);
 }
 
+/* Access is refused to what was mapped, and then the mapping's end. */
+Test(growing, addresses_that_the_driver_keeps_are_had_by_nobody)
+{
+    CUdeviceptr address;
+    size_t before;
+
+    prepare("1G");
+    fixture_start(&f);
+    must_alloc(&f, 4 * MIB);
+    before = gs_limit_used(f.core, 0);
+    cr_assert_eq(softcuda_fail("cuMemSetAccess", 1, CUDA_ERROR_UNKNOWN), 0);
+    cr_assert_eq(softcuda_fail("cuMemUnmap", 1, CUDA_ERROR_UNKNOWN), 0);
+    cr_assert_eq(gs_core_alloc(f.core, 40 * MIB, &address), (gs_status)CUDA_ERROR_UNKNOWN);
+    cr_assert_gt(gs_limit_used(f.core, 0), before);
+    must_alloc(&f, 40 * MIB); /* elsewhere */
+}
+
 /* ---- Others in between --------------------------------------------------------------------- */
 
 static CUresult (*real_create)(CUmemGenericAllocationHandle *, size_t, const CUmemAllocationProp *,

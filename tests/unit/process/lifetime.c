@@ -248,6 +248,46 @@ Test(lifetime, a_free_that_its_context_does_not_outlive_leaves_nothing)
     MUST(gs_core_free(f.core, block));
 }
 
+Test(lifetime, a_free_whose_wait_the_driver_refuses_has_freed_nothing)
+{
+    CUdeviceptr block, first;
+
+    f.options.free_native = true;
+    fixture_start(&f);
+    MUST(gs_core_alloc(f.core, 4096, &first));
+    MUST(gs_core_alloc(f.core, 3 * MIB, &block));
+    cr_assert_eq(softcuda_fail("cuCtxSynchronize", 1, CUDA_ERROR_UNKNOWN), 0);
+    cr_assert_eq(gs_core_free(f.core, block), (gs_status)CUDA_ERROR_UNKNOWN);
+    cr_assert_eq(fixture_arena(&f).live, 3 * MIB + (size_t)4096);
+    MUST(gs_core_free(f.core, block));
+    cr_assert_eq(gs_core_free(f.core, block), GS_NOT_LIVE);
+    MUST(gs_core_free(f.core, first));
+    fixture_end(&f);
+}
+
+static CUdeviceptr freed, again;
+
+static CUresult another_frees(void)
+{
+    fixture_driver(&f)->ctx_synchronize = cuCtxSynchronize;
+    f.core->options.free_native = false;
+    MUST(gs_core_free(f.core, freed));
+    again = must_alloc(&f, 3 * MIB);
+    return cuCtxSynchronize();
+}
+
+Test(lifetime, a_block_that_another_frees_during_the_wait_is_freed_once)
+{
+    f.options.free_native = true;
+    fixture_start(&f);
+    freed = must_alloc(&f, 3 * MIB);
+    fixture_driver(&f)->ctx_synchronize = another_frees;
+    cr_assert_eq(gs_core_free(f.core, freed), GS_NOT_LIVE);
+    cr_assert_eq(again, freed);
+    MUST(gs_core_free(f.core, again));
+    fixture_end(&f);
+}
+
 /* A thread waits for the GPU, which stands still, in a context that then may be about to go. */
 static struct gs_context *detach_under_a_wait(struct call *call, pthread_t *ret_thread)
 {
