@@ -35,22 +35,16 @@ __attribute__((noinline)) static CUresult around(enum gs_way way, CUdeviceptr ds
     return result == CUDA_ERROR_INVALID_VALUE ? between_owners(dst, src, bytes) : result;
 }
 
-__attribute__((noinline)) static CUresult around_in(enum gs_way way, CUdeviceptr dst,
-                                                    const void *src, size_t bytes, CUstream stream)
+/* From the host, or to it. */
+__attribute__((noinline)) static CUresult
+around_host(enum gs_way way, CUdeviceptr device, void *host, bool in, size_t bytes, CUstream stream)
 {
     if (way != GS_WAY_APART)
         return CUDA_ERROR_INVALID_VALUE;
     GS_KEEP_ERRNO;
-    return GS_WAY_IN_OWNER(dst, stream, gs_real.cuMemcpyHtoD_v2_ptds(dst, src, bytes));
-}
-
-__attribute__((noinline)) static CUresult around_out(enum gs_way way, void *dst, CUdeviceptr src,
-                                                     size_t bytes, CUstream stream)
-{
-    if (way != GS_WAY_APART)
-        return CUDA_ERROR_INVALID_VALUE;
-    GS_KEEP_ERRNO;
-    return GS_WAY_IN_OWNER(src, stream, gs_real.cuMemcpyDtoH_v2_ptds(dst, src, bytes));
+    return GS_WAY_IN_OWNER(device, stream,
+                           in ? gs_real.cuMemcpyHtoD_v2_ptds(device, host, bytes)
+                              : gs_real.cuMemcpyDtoH_v2_ptds(host, device, bytes));
 }
 
 /* ---- The hooks ------------------------------------------------------------------------------ */
@@ -72,13 +66,13 @@ static void also_touches(const void *host, CUstream order)
 #define GS_MAKE_COPIES_IN(symbol, order, async, real)           \
     enum gs_way way = gs_way_copy(dst, 0, bytes, order, async); \
     also_touches(src, order);                                   \
-    return way == GS_WAY_CLEAR ? real : around_in(way, dst, src, bytes, order);
+    return way == GS_WAY_CLEAR ? real : around_host(way, dst, (void *)src, true, bytes, order);
 
 #define GS_MAKES_COPIES_OUT GS_UNLESS(gs_foreign_both((CUdeviceptr)dst, src))
 #define GS_MAKE_COPIES_OUT(symbol, order, async, real)          \
     enum gs_way way = gs_way_copy(0, src, bytes, order, async); \
     also_touches(dst, order);                                   \
-    return way == GS_WAY_CLEAR ? real : around_out(way, dst, src, bytes, order);
+    return way == GS_WAY_CLEAR ? real : around_host(way, src, dst, false, bytes, order);
 
 /* ---- Between contexts that are named -------------------------------------------------------- */
 

@@ -9,84 +9,70 @@
 #include "core/api/core.h"
 #include "core/api/peer_access.h"
 
-/* The default pool's device, where a call of the driver about it went well; else -1. */
-static CUdevice follow(bool ours, CUmemoryPool pool, CUresult result)
-{
-    return ours && result == CUDA_SUCCESS ? gs_core_mempool_device(gs_core, pool) : -1;
-}
+/* The driver's result; a default pool's `device` is told where the call went well. */
+#define FOLLOWED(call, pool, told)                                                \
+    GS_NOTED(call, const CUdevice device = gs_core_mempool_device(gs_core, pool); \
+             if (device >= 0) told)
 
 GS_HOOK CUresult CUDAAPI cuMemPoolTrimTo(CUmemoryPool pool, size_t minBytesToKeep)
 {
     GS_AT_GATE(cuMemPoolTrimTo);
-    bool ours = gs_state_enter();
-    CUresult result = gs_real.cuMemPoolTrimTo(pool, minBytesToKeep);
-    GS_KEEP_CALLER;
-    CUdevice device = follow(ours, pool, result);
+    return FOLLOWED(gs_real.cuMemPoolTrimTo(pool, minBytesToKeep), pool,
+                    gs_core_mempool_trim(gs_core, device, minBytesToKeep));
+}
 
-    if (device >= 0)
-        gs_core_mempool_trim(gs_core, device, minBytesToKeep);
-    return result;
+static void add_ours(CUdevice device, CUmemPool_attribute attr, cuuint64_t *value)
+{
+    struct gs_mempool_figures figures;
+
+    gs_core_mempool_figures(gs_core, device, &figures);
+    if (attr == CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT)
+        *value += figures.reserved;
+    else if (attr == CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH)
+        *value += figures.reserved_high;
+    else if (attr == CU_MEMPOOL_ATTR_USED_MEM_CURRENT)
+        *value += figures.used;
+    else if (attr == CU_MEMPOOL_ATTR_USED_MEM_HIGH)
+        *value += figures.used_high;
 }
 
 GS_HOOK CUresult CUDAAPI cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attr,
                                                void *value)
 {
-    bool ours = gs_state_enter();
-    CUresult result = gs_real.cuMemPoolGetAttribute(pool, attr, value);
-    struct gs_mempool_figures figures;
-    CUdevice device;
-
-    if (attr < CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT || attr > CU_MEMPOOL_ATTR_USED_MEM_HIGH)
-        return result;
-    GS_KEEP_CALLER;
-    device = follow(ours, pool, result);
-    if (device < 0)
-        return result;
-    gs_core_mempool_figures(gs_core, device, &figures);
-    if (attr == CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT)
-        *(cuuint64_t *)value += figures.reserved;
-    else if (attr == CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH)
-        *(cuuint64_t *)value += figures.reserved_high;
-    else if (attr == CU_MEMPOOL_ATTR_USED_MEM_CURRENT)
-        *(cuuint64_t *)value += figures.used;
-    else
-        *(cuuint64_t *)value += figures.used_high;
-    return result;
+    return FOLLOWED(gs_real.cuMemPoolGetAttribute(pool, attr, value), pool,
+                    add_ours(device, attr, value));
 }
 
 /* A release threshold says how much may stay cached: what is above it goes now, and what is freed
  * later stays free for the program's next allocations and counts as free. */
-GS_HOOK CUresult CUDAAPI cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attr,
-                                               void *value)
+static void follow(CUdevice device, CUmemPool_attribute attr, const cuuint64_t *value)
 {
-    bool ours = gs_state_enter();
-    CUresult result = gs_real.cuMemPoolSetAttribute(pool, attr, value);
-    GS_KEEP_CALLER;
-    CUdevice device = follow(ours, pool, result);
-
-    if (device < 0)
-        return result;
     if (attr == CU_MEMPOOL_ATTR_RELEASE_THRESHOLD)
-        gs_core_mempool_trim(gs_core, device, *(const cuuint64_t *)value);
+        gs_core_mempool_trim(gs_core, device, *value);
     else if (attr == CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH)
         gs_core_mempool_reset_high(gs_core, device, true);
     else if (attr == CU_MEMPOOL_ATTR_USED_MEM_HIGH)
         gs_core_mempool_reset_high(gs_core, device, false);
-    return result;
+}
+
+GS_HOOK CUresult CUDAAPI cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attr,
+                                               void *value)
+{
+    return FOLLOWED(gs_real.cuMemPoolSetAttribute(pool, attr, value), pool,
+                    follow(device, attr, value));
 }
 
 GS_HOOK CUresult CUDAAPI cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc *map,
                                             size_t count)
 {
     GS_AT_GATE(cuMemPoolSetAccess);
-    bool ours = gs_state_enter();
+    const bool ours = gs_state_enter();
     CUresult result = gs_real.cuMemPoolSetAccess(pool, map, count);
     GS_KEEP_CALLER;
-    CUdevice device = follow(ours, pool, result);
+    const CUdevice device =
+        ours && result == CUDA_SUCCESS ? gs_core_mempool_device(gs_core, pool) : -1;
 
-    if (device < 0)
-        return result;
-    for (size_t i = 0; i < count; i++) {
+    for (size_t i = 0; device >= 0 && i < count; i++) {
         CUmemAccessDesc none = {map[i].location, CU_MEM_ACCESS_FLAGS_PROT_NONE};
         gs_status status = GS_OK;
 

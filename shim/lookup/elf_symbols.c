@@ -152,19 +152,14 @@ bool gs_elf_is_self(const ElfW(Dyn) * dynamic)
 /* Where libc has no _r_debug (musl): the program's own dynamic table says what debuggers read. */
 static struct link_map *loaded_of_program(void)
 {
-    const ElfW(Phdr) *phdr = (const ElfW(Phdr) *)getauxval(AT_PHDR);
-    size_t count = getauxval(AT_PHNUM);
-    ElfW(Addr) base = 0;
-    const ElfW(Dyn) *dynamic = NULL;
-    for (size_t i = 0; phdr && i < count; i++) {
-        if (phdr[i].p_type == PT_PHDR)
-            base = (ElfW(Addr))phdr - phdr[i].p_vaddr;
+    struct dl_phdr_info program = {.dlpi_phdr = (const ElfW(Phdr) *)getauxval(AT_PHDR),
+                                   .dlpi_phnum = (ElfW(Half))getauxval(AT_PHNUM)};
+
+    for (size_t i = 0; i < program.dlpi_phnum; i++) {
+        if (program.dlpi_phdr[i].p_type == PT_PHDR)
+            program.dlpi_addr = (ElfW(Addr))program.dlpi_phdr - program.dlpi_phdr[i].p_vaddr;
     }
-    for (size_t i = 0; phdr && i < count; i++) {
-        if (phdr[i].p_type == PT_DYNAMIC)
-            dynamic = (const ElfW(Dyn) *)(base + phdr[i].p_vaddr);
-    }
-    for (const ElfW(Dyn) *d = dynamic; d && d->d_tag != DT_NULL; d++) {
+    for (const ElfW(Dyn) *d = gs_elf_dynamic(&program); d && d->d_tag != DT_NULL; d++) {
         if (d->d_tag == DT_DEBUG && d->d_un.d_ptr)
             return ((const struct r_debug *)d->d_un.d_ptr)->r_map;
     }
