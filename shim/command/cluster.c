@@ -183,9 +183,9 @@ int command_cluster(const struct call *call)
     if (cluster.forget)
         return say_forgotten(&cluster);
     json_end(cluster.json);
-    if (!cluster.brokers && !cluster.json)
-        command_complain(
-            "%s",
-            wrong ? wrong : "no broker runs here: memory stays on this machine (share.strategy)");
+    if (wrong)
+        command_complain("%s", wrong);
+    else if (!cluster.brokers && !cluster.json)
+        command_say("no broker runs here: memory stays on this machine (share.strategy)");
     return cluster.failed || wrong ? COMMAND_WRONG : COMMAND_WELL;
 }

@@ -43,7 +43,10 @@ const struct command commands[] = {
       {"output", 0, "FILE", TAKES_FILE, "into FILE; %p in its name is the process id, so that each process has its own"}},
      {{"gpushim record --record-stacks 8 python3 train.py", "with eight callers of each call"}}},
     {"top", RUNS(command_top), "what every process has of the GPUs' memory, refreshed", "[PID]", 0, 1, {TAKES_PID},
-     "As 'gpushim stats', on a page that is refreshed every 2 seconds; once, where standard output is no terminal.",
+     "As 'gpushim stats', on a page that is refreshed every 2 seconds, with a bar for each GPU; once, where standard output "
+     "is no terminal. Keys: m, c, p and r sort by memory, command, process id and rate of allocations; g shows the "
+     "processes of one GPU after the other; / and a text those that have it in their command line, user or container, or as "
+     "their process id (Enter ends it, Escape shows all); a blank asks at once; q ends. NO_COLOR=1 switches colours off.",
      {{"watch", 0, WATCH, "how often, as 1s or 0.5s"}},
      {{"gpushim top", "everybody whom this user may ask"}}},
     {"stats", RUNS(command_stats), "the same once, or for programs", "[PID]", 0, 1, {TAKES_PID},

@@ -41,8 +41,13 @@ static unsigned put_row(const struct doctor_row *row, size_t columns, bool says)
 }
 
 /* What fails comes first, then what warns, as far as there is room. */
-static void say_rows(const struct doctor *doctor, bool all, bool quiet)
+static void say_rows(const struct doctor *doctor, bool all, bool quiet, bool of_one)
 {
+    static const char *const sums[][DOCTOR_FAIL + 1] = {
+        {"nothing stands in its way", "the library works here, but for what is said above",
+         "the library does nothing here, or cannot share, until that is mended"},
+        {"nothing stands in its way", "what is said above may keep it from working",
+         "the library does nothing in it, or cannot share, until that is mended"}};
     const size_t columns = all || quiet ? SIZE_MAX : COLUMNS;
     unsigned left = all || quiet ? UINT_MAX : LINES - 2, many[DOCTOR_FAIL + 1] = {0}, untold = 0;
 
@@ -62,10 +67,9 @@ static void say_rows(const struct doctor *doctor, bool all, bool quiet)
     if (!quiet)
         command_say("%u FAIL, %u warn, %u ok: %s", many[DOCTOR_FAIL], many[DOCTOR_WARN],
                     many[DOCTOR_OK],
-                    many[DOCTOR_FAIL]
-                        ? "the library does nothing here, or cannot share, until that is mended"
-                    : many[DOCTOR_WARN] ? "the library works here, but for what is said above"
-                                        : "nothing stands in its way");
+                    sums[of_one][many[DOCTOR_FAIL]   ? DOCTOR_FAIL
+                                 : many[DOCTOR_WARN] ? DOCTOR_WARN
+                                                     : DOCTOR_OK]);
 }
 
 static void write_rows(const struct doctor *doctor, struct json *json, bool quiet)
@@ -115,7 +119,7 @@ int command_doctor(const struct call *call)
     for (size_t i = 0; !pid && i < sizeof subjects / sizeof *subjects; i++)
         subjects[i](&doctor);
     json = call_json(call, true);
-    json ? write_rows(&doctor, json, quiet) : say_rows(&doctor, call_has(call, "all"), quiet);
+    json ? write_rows(&doctor, json, quiet) : say_rows(&doctor, call_has(call, "all"), quiet, pid);
     free(doctor.rows);
     return !doctor.failed ? COMMAND_WELL : COMMAND_WRONG;
 }

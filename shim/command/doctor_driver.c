@@ -230,10 +230,10 @@ static void say_gpu(struct doctor *doctor, const struct cuda *cuda, const struct
 
     cuda->device_name(name, sizeof name - 1, probed->ordinal);
     doctor_say(doctor, modes[probed->mode].state, subject, modes[probed->mode].remedy,
-               "%s, %s, %s, of which %s is free: %s", name,
-               show_uuid(is_mig ? "MIG" : "GPU", probed->uuid).text, show_size(probed->total).text,
+               "%s, %s: %s; %s is free, %s", name, show_size(probed->total).text,
+               modes[probed->mode].found ? modes[probed->mode].found : probe_said,
                is_known ? show_size(memory.left).text : "an unknown part (no NVML)",
-               modes[probed->mode].found ? modes[probed->mode].found : probe_said);
+               show_uuid(is_mig ? "MIG" : "GPU", probed->uuid).text);
 }
 
 static void doctor_gpus(struct doctor *doctor, const struct cuda *cuda)

@@ -257,7 +257,8 @@ static void say_program(struct doctor *doctor, long pid)
         wrong ? wrong : file.interpreter);
 }
 
-static void say_libraries(struct doctor *doctor, long pid)
+/* False: it has not the library. */
+static bool say_libraries(struct doctor *doctor, long pid)
 {
     static struct maps maps;
     struct doctor_row row;
@@ -270,6 +271,7 @@ static void say_libraries(struct doctor *doctor, long pid)
                    "what it has loaded may not be looked at: %s", strerror(maps.error));
     else
         doctor_put(doctor, &row);
+    return maps.error || maps.library[0];
 }
 
 /* What it was told otherwise than this command: by its environment, and by its files. */
@@ -309,6 +311,6 @@ void doctor_process(struct doctor *doctor, long pid)
         return;
     say_program(doctor, pid);
     say_options(doctor, pid);
-    say_libraries(doctor, pid);
-    doctor_look_for_socket(doctor, pid);
+    if (say_libraries(doctor, pid))
+        doctor_look_for_socket(doctor, pid);
 }

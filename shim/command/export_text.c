@@ -197,6 +197,8 @@ int command_export(const struct call *call)
             "export: for what is missing: --prometheus; gpushim stats --json has the figures as JSON");
     if (listen && textfile)
         return call_wrong(call, "--listen and --textfile are two ways: choose one");
+    if (call_has(call, "host") && !listen)
+        return call_wrong(call, "--host is for --listen: a name that it is asked by");
     if (textfile && !*textfile)
         return call_wrong(call, "--textfile takes the path of a file");
     if ((wrong = command_share_options(&options)))

@@ -66,6 +66,7 @@ bool order_ask(int fd, union gs_wire_message *message, struct gs_wire_done *ret_
 
 bool order_begins(struct order *order, const struct who *who, const char *silent)
 {
+    order->told = true;
     json_open(order->json, NULL, '{');
     who_write(order->json, who);
     if (!silent[0])
@@ -150,5 +151,10 @@ static void trim(struct order *order, const struct who *who, int fd, const char 
 
 int command_trim(const struct call *call)
 {
-    return order_run(&(struct order){.tell = trim}, call);
+    struct order order = {.tell = trim};
+    const int status = order_run(&order, call);
+
+    if (status == COMMAND_WELL && !order.told && !order.json)
+        command_say("no process that was asked keeps memory that it does not use");
+    return status;
 }

@@ -6,10 +6,10 @@
 #include "shim/command/ask.h"
 
 struct order {
-    long only;     /* 0: all */
-    bool if_there; /* that one may be absent */
-    bool found, failed;
-    struct json *json; /* NULL: text */
+    long only;                /* 0: all */
+    bool if_there;            /* that one may be absent */
+    bool found, failed, told; /* the last: something came of it, or did not, and was said */
+    struct json *json;        /* NULL: text */
     const struct ask_time
         *time; /* that what they are told may take; NULL: as giving memory back does */
     /* `silent` says why the process cannot be told; "": it can, over the connection. */

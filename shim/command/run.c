@@ -255,7 +255,9 @@ static bool record_to(const char *file)
 
     if (!*file || (file[0] != '/' && !getcwd(folder, sizeof folder)))
         return command_complain("--record: the file's name is missing"), false;
-    snprintf(option, sizeof option, "record=%s%s%s", folder, folder[0] ? "/" : "", file);
+    if (!folder[1]) /* it is / */
+        folder[0] = 0;
+    snprintf(option, sizeof option, "record=%s/%s", folder, file + (file[0] == '/'));
     return set(option);
 }
 

@@ -101,10 +101,10 @@ int command_set(const struct call *call)
 
     setting.option = run_option_read("", call->argv[1], &config, &value);
     if (!setting.option)
-        return COMMAND_WRONG;
+        return COMMAND_USAGE;
     if (setting.option->live)
         return order_run(&setting.order, call);
     gs_option_name(setting.option, name);
     command_complain("%s cannot change while a program runs (gpushim help set: what can)", name);
-    return COMMAND_WRONG;
+    return COMMAND_USAGE;
 }

@@ -66,9 +66,7 @@ struct shown show_uuid(const char *kind, const unsigned char uuid[16])
 
 /* ---- Width ----------------------------------------------------------------------------------- */
 
-/* As terminals have it, whatever the locale of who asks; one, where libc has no locale that
- * knows. */
-static size_t width_of(uint32_t code)
+size_t show_width(uint32_t code)
 {
     static locale_t locale;
     locale_t before;
@@ -93,7 +91,7 @@ static size_t fits(const char *text, size_t columns, size_t *ret_columns)
 
     *ret_columns = 0;
     while (at < length && (size = gs_character(text + at, length - at, &code)) > 0) {
-        const size_t width = width_of(code);
+        const size_t width = show_width(code);
 
         if (*ret_columns + width > columns)
             break;

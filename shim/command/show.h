@@ -28,6 +28,9 @@ struct shown show_uuid(const char *kind, const unsigned char uuid[16]);
 /* The lines that printable text takes behind `first`, below whose end the others begin, broken at
  * blanks where they can be; they go to standard output if `says`. */
 unsigned show_wrapped(const char *first, const char *text, size_t columns, bool says);
+/* The columns of a character: as terminals have it, whatever the locale of who asks; one, where libc
+ * has no locale that knows. */
+size_t show_width(uint32_t code);
 /* What of the text fits, with "..." where some does not; the columns it takes. */
 size_t show_cut(const char *text, size_t columns, char *ret, size_t size);
 

@@ -73,7 +73,7 @@ static void put_figures(struct sheet *sheet, const struct row *row)
 static void put_row(struct sheet *sheet, const struct row *row)
 {
     const struct who *who = &row->who;
-    char command[COMMAND_SHOWN + 8], name[11 * sizeof who->name];
+    char command[sizeof who->command + 4], name[11 * sizeof who->name];
     bool is_named;
 
     if (!row->has_figures) {
@@ -187,15 +187,15 @@ static void tell_table(const struct table *table, const struct call *call)
         command_say("no process with the library that this user may see");
 }
 
-/* One look, or one every `every_ns` until the program is ended or nobody reads any more; the page also
- * ends with the one process that it is of. */
+/* One look, or one every `every_ns` until the program is ended, nobody reads any more, or the one
+ * process that it is of has ended. */
 static int watch(const struct call *call, uint64_t every_ns, bool is_page)
 {
     const long only = call_pid(call, 0);
     struct table before, table = {0};
     struct gs_share_options *options;
     const char *wrong = command_share_options(&options);
-    bool well;
+    bool well, goes_on;
 
     if (!call_seconds(call, "watch", 0.1, &every_ns))
         return COMMAND_USAGE;
@@ -211,10 +211,10 @@ static int watch(const struct call *call, uint64_t every_ns, bool is_page)
         free(before.rows);
         is_page ? top_show(&table) : tell_table(&table, call);
         well = fflush(stdout) == 0 && !ferror(stdout);
-        if (well && every_ns && !is_page)
+        goes_on = well && every_ns && (!only || table.count);
+        if (goes_on && !is_page)
             poll(NULL, 0, (int)(every_ns / GS_NS_PER_MS));
-    } while (well && every_ns &&
-             (!is_page || ((!only || table.count) && top_wait(&table, every_ns))));
+    } while (goes_on && (!is_page || top_wait(&table, every_ns)));
     if (is_page)
         top_end();
     if (well && only && !table.count) {

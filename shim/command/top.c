@@ -79,14 +79,20 @@ void top_begin(void)
 
 /* ---- The page -------------------------------------------------------------------------------- */
 
-/* In a locale without UTF-8 a ? stands for each character that it may not have. */
+/* In a locale without UTF-8 a ? stands for each column of a character that it may not have. */
 static void put_text(const struct page *page, const char *text)
 {
-    for (; *text; text++)
+    const char *end = text + strlen(text);
+    uint32_t code;
+
+    for (size_t size; text < end; text += size) {
+        size = gs_character(text, (size_t)(end - text), &code);
+        size = size ? size : 1; /* it is not whole */
         if (page->utf8 || (unsigned char)*text < 0x80)
-            putchar(*text);
-        else if (((unsigned char)*text & 0xc0) != 0x80)
-            putchar('?');
+            fwrite(text, 1, size, stdout);
+        else
+            printf("%.*s", (int)show_width(code), "??");
+    }
 }
 
 /* A new line, if there is one left; the last is for how many there are not. */
@@ -245,6 +251,7 @@ static void draw(const struct table *table)
     struct page page = {.utf8 = strcmp(nl_langinfo(CODESET), "UTF-8") == 0,
                         .colour = !no_colour || !*no_colour};
     struct sheet sheet;
+    char more[32];
 
     if (!gpu)
         top.gpu = 0; /* behind the last come all again */
@@ -262,8 +269,11 @@ static void draw(const struct table *table)
                               : "no process with the library that this user may see",
                  "");
     free(chosen.rows);
-    if (page.left)
-        printf("\n%u more line%s\033[K", page.left, page.left == 1 ? "" : "s");
+    if (page.left) {
+        snprintf(more, sizeof more, "%u more line%s", page.left, page.left == 1 ? "" : "s");
+        page.lines++; /* the last */
+        put_line(&page, more, "");
+    }
     printf("\033[J");
 }
 

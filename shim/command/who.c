@@ -153,7 +153,7 @@ static void tell_owner(struct json *json, const struct sharer *sharer, const str
 static void print_sharer(const struct sharer *sharer, const char *kind)
 {
     const struct gs_wire_report *report = &sharer->report;
-    char command[COMMAND_SHOWN + 8];
+    char command[sizeof sharer->who.command + 4];
 
     if (report->head.type == GS_WIRE_REPORT)
         command_say("%s %s: %llu blocks shared, %s; freed and kept %llu, %s, the oldest for %s",

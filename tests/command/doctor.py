@@ -76,6 +76,7 @@ class Asked:
 
     def check_screen(self, ran):
         """Without --all it is a screen with the sum last, and what fails is there."""
+        self.screen = ran.stdout
         lines = ran.stdout.splitlines()
         fails = sum(line.startswith('FAIL ') for line in lines)
         if len(lines) > 30 or any(len(line) > 100 for line in lines):
@@ -166,9 +167,9 @@ def good_case():
         check(row[0] != 'FAIL' or row[1].startswith('process '), f'the good case: {row}')
     asked.has('ok', 'driver', r'^CUDA \d+\.\d+, from .*libcuda\.so\.1$')
     asked.has('ok', 'GPU 0',
-              r'^Software GPU 0, GPU-\w{8}-\w{4}-\w{4}-\w{4}-\w{12}, 1\.0 GiB, of which an unknown part \(no NVML\) is '
-              r'free: ')
-    asked.has('ok', 'GPU 1', r'^Software GPU 1, GPU-.*: all of the library, and GPUDirect RDMA$')
+              r'^Software GPU 0, 1\.0 GiB: .*; an unknown part \(no NVML\) is free, GPU-\w{8}(-\w{4}){3}-\w{12}$')
+    asked.has('ok', 'GPU 1', r'^Software GPU 1, 1\.0 GiB: all of the library, and GPUDirect RDMA; .*, GPU-')
+    check('1.0 GiB: all of the library, and GPUDirect RDMA; ' in asked.screen, f'which fits a screen: {asked.screen}')
     asked.has('ok', 'library', re.escape(library) + '$')
     asked.has('ok', 'LD_PRELOAD', 'not set')
 
@@ -209,7 +210,7 @@ def abilities():
     for settings, state, found in (
             ({'SOFTCUDA_WITHOUT': 'vmm'}, 'FAIL', 'cannot make memory that is shared'),
             ({'SOFTCUDA_WITHOUT': 'posix_fd'}, 'FAIL', 'cannot make memory that is shared by descriptor'),
-            ({'SOFTCUDA_WITHOUT': 'rdma'}, 'ok', 'all of the library; no GPUDirect RDMA$'),
+            ({'SOFTCUDA_WITHOUT': 'rdma'}, 'ok', 'all of the library; no GPUDirect RDMA; '),
             ({'SOFTCUDA_MEMORY': '1M'}, 'warn', 'it is full now'),
             # Reported, and then refused.
             ({'SOFTCUDA_FAULTS': 'cuMemExportToShareableHandle:*:801'}, 'FAIL', 'cuMemExportToShareableHandle')):
@@ -219,8 +220,8 @@ def abilities():
 def management():
     """By NVML: free memory, and a part of a GPU."""
     settings = {'LD_LIBRARY_PATH': os.path.dirname(nvml) + ':' + driver}
-    Asked('NVML', settings=settings).has('ok', 'GPU 0', r' 1\.0 GiB, of which 768\.0 MiB is free: all of the library')
-    Asked('MIG', settings=settings | {'NVML_MIG': 'part'}).has('ok', 'GPU 1', ', MIG-.* of which 768')
+    Asked('NVML', settings=settings).has('ok', 'GPU 0', r' 1\.0 GiB: all of the library, .*; 768\.0 MiB is free, GPU-')
+    Asked('MIG', settings=settings | {'NVML_MIG': 'part'}).has('ok', 'GPU 1', '; 768.* is free, MIG-')
 
 
 # ---- The folder ---------------------------------------------------------------------------------
@@ -374,7 +375,9 @@ def one_process(without, with_it, none, has_two):
     ask('a process without it', without).has(
         'FAIL', 'libraries', 'uses CUDA without the library', re.escape(library))
     asked = ask('a process without CUDA', none).has('warn', 'libraries', 'it has no libcuda')
-    asked.has('ok', 'socket', 'it has none .* holds too little')
+    asked.lacks('socket')
+    check('0 FAIL, 1 warn, ' in asked.screen and asked.screen.endswith('may keep it from working\n'),
+          f'the sum is of that process: {asked.screen}')
     ask('a process with two', has_two).has('FAIL', 'libraries', 'two copies')
     asked = ask('a process with it', with_it)
     asked.has('ok', 'libraries', re.escape(library) + ' and libcuda').has('ok', 'socket', 'answers')

@@ -197,12 +197,12 @@ def prove_file(folder):
         subprocess.run(command, shell=True, env=clean(folder), check=True, timeout=PATIENT_S)
         check(stat.S_IMODE(os.stat(path).st_mode) == 0o644, 'node_exporter, another user, may read it')
         first = os.stat(path).st_ino
-        held = open(path, encoding='ascii')
+        held = open(path, encoding='utf-8')
         with subprocess.Popen('i=0; while [ $i -lt 20 ]; do i=$((i + 1)); '
                               f'{GPUSHIM} export --prometheus --textfile={path} || exit 1; done', shell=True,
                               env=clean(folder)) as writer:
             while writer.poll() is None:
-                check('gpushim_build_info' in parsed(pathlib.Path(path).read_text(encoding='ascii')),
+                check('gpushim_build_info' in parsed(pathlib.Path(path).read_text(encoding='utf-8')),
                       'a reader never sees half of it')
         check(writer.returncode == 0 and os.stat(path).st_ino != first, 'it is another file each time')
         check('gpushim_build_info' in parsed(held.read()), 'who has the old one open reads that')
@@ -213,10 +213,10 @@ def prove_file(folder):
             check(run.returncode == 1 and why in run.stderr and '; ' in run.stderr,
                   f'{bad} is refused, with the way out: {run}')
         other = os.path.join(place, 'other.prom')
-        pathlib.Path(other).write_text('# HELP other_metric of another program\n', encoding='ascii')
+        pathlib.Path(other).write_text('# HELP other_metric of another program\n', encoding='utf-8')
         run = gpushim(folder, 'export', '--prometheus', '--textfile', other)
         check(run.returncode == 1 and 'did not make' in run.stderr and 'other_metric' in
-              pathlib.Path(other).read_text(encoding='ascii'), f"another's file stays: {run}")
+              pathlib.Path(other).read_text(encoding='utf-8'), f"another's file stays: {run}")
         check(os.listdir(around) == ['place'], f'nothing is left of that either: {os.listdir(around)}')
         prove_told_to_end(folder, place)
         prove_no_memory(folder, place)
@@ -232,7 +232,7 @@ def prove_told_to_end(folder, place):
             caught = 1 << (number - 1)
             await_that(lambda writer=writer, caught=caught: sorted(os.listdir(place)) != before and
                        caught & int(re.search(r'SigCgt:\s*(\w+)',
-                                              pathlib.Path(f'/proc/{writer.pid}/status').read_text(encoding='ascii'))[
+                                              pathlib.Path(f'/proc/{writer.pid}/status').read_text(encoding='utf-8'))[
                                                   1], 16),
                        'it writes, and goes by the signal')
             writer.send_signal(number)
@@ -267,7 +267,7 @@ def prove_http(server, holder):
     status, headers, body = server.get()
     check(status == 200 and headers['content-type'] == 'text/plain; version=0.0.4; charset=utf-8', f'{headers}')
     check(int(headers['content-length']) == len(body), 'as long as it says')
-    check(values(parsed(body.decode('ascii')), 'gpushim_up', pid=str(holder.pid)) == [1], 'it has the figures')
+    check(values(parsed(body.decode()), 'gpushim_up', pid=str(holder.pid)) == [1], 'it has the figures')
     for _ in range(3):
         once = server.get()[2]
         check(once.count(b'gpushim_build_info{') == 1, f'each time as much: {once}')
@@ -370,7 +370,7 @@ def prove_start(folder, server):
           [200, 200, 403], 'by names that it was given, too')
     named.end()
     if socket.has_ipv6 and os.path.exists('/proc/net/if_inet6') and \
-            'lo' in pathlib.Path('/proc/net/if_inet6').read_text(encoding='ascii'):
+            'lo' in pathlib.Path('/proc/net/if_inet6').read_text(encoding='utf-8'):
         other = Server(folder, '[::1]:0')
         check(other.host == '::1' and other.get()[0] == 200, 'IPv6 too')
         other.end()

@@ -239,6 +239,18 @@ def prove_watching(folder, holder):
     check(watching.wait(timeout=PATIENT_S) == -signal.SIGPIPE, 'it ends when nobody reads any more')
 
 
+def prove_watching_one(folder):
+    """Until it ends."""
+    holder = Holder(folder)
+    holder.do(f'alloc {96 * MIB}')
+    watching = subprocess.Popen([GPUSHIM, 'stats', '--watch', '0.1s', str(holder.pid)], env=clean(folder), text=True,
+                                stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    check(watching.stdout.readline().lstrip().startswith('PID'), 'one process is watched')
+    holder.end()
+    said = watching.communicate(timeout=PATIENT_S)[1]
+    check(watching.returncode == 1 and f'process {holder.pid} is not there' in said, f'and that it ends: {said!r}')
+
+
 def prove_counts_begun_anew(folder, holder):
     """Of a process that is another program since the last look there is no rate."""
     path, hits = os.path.join(folder, sockets(folder)[0]), iter(range(10**6, 0, -1000))
@@ -270,6 +282,8 @@ def prove_trimming(folder, holder):
           f'and what lives stays: {row}')
     told = [row for row in rows(folder, 'trim', 'all') if row['pid'] == holder.pid]
     check(all(row['silent'] is None for row in told), f'nothing is left to give: {told}')
+    text = gpushim(folder, 'trim', str(holder.pid)).stdout
+    check(text == 'no process that was asked keeps memory that it does not use\n', f'which is said: {text!r}')
     run = gpushim(folder, 'trim', '1')
     check(run.returncode == 1 and re.search('process 1 (has not the library|belongs to another user)', run.stderr),
           f'process 1 gives nothing: {run}')
@@ -291,4 +305,5 @@ def prove_one(folder):
 
 
 ctypes.CDLL(None).prctl(36, 1)  # PR_SET_CHILD_SUBREAPER: what is left ends with this test
-prove_each(prove_one, prove_held_behind_work, prove_own, prove_elsewhere, prove_many_holders, prove_version)
+prove_each(prove_one, prove_held_behind_work, prove_own, prove_elsewhere, prove_many_holders, prove_version,
+           prove_watching_one)

@@ -42,6 +42,7 @@ WRONG = [
     ('export', '--prometheus x', "export does not know 'x'"),
     ('export', '--prometheus --textfile', '--textfile: FILE is missing after it'),
     ('export', '--prometheus --listen :0 --textfile x', '--listen and --textfile are two ways: choose one'),
+    ('export', '--prometheus --host x', '--host is for --listen: a name that it is asked by'),
     ('export', '--prometheus --textfile=', '--textfile takes the path of a file'),
     ('config', 'log', "config does not know 'log'"), ('config', '--check', '--check: FILE is missing after it'),
     ('config', '--chek a', r"config does not know '--chek'; did you mean --check\?"),

@@ -517,6 +517,8 @@ def by_its_commands(folder):
     check(re.fullmatch(os.path.basename(PYTHON) + r'-\d+\.trace', name), f'its name where nobody gives one: {name}')
     check(said.stderr == f'gpushim: next: gpushim report {alone}/{name}\n', f'{said.stderr}')
     check_calls('gpushim record, by default', read(f'{alone}/{name}'), calls_of(said.stdout))
+    run([gpushim, 'record', 'sh', '-c', 'exit 7'], 7,
+        r'gpushim: nothing is recorded: .*\(there is no /sh-\d+\.trace\)\n', cwd='/')
     stays_beside(folder)
 
 

@@ -35,7 +35,7 @@ def prove_every_option(folder, holder):
     for option in json.loads(gpushim(folder, 'config', '--json').stdout)['options']:
         name, value = option['name'], option['default']
         if not option['can_be_set']:
-            refuses(folder, 1, ('set', str(holder.pid), f'{name}={value}'), f'{name} cannot change')
+            refuses(folder, 2, ('set', str(holder.pid), f'{name}={value}'), f'{name} cannot change')
             continue
         least = 'off' if option['type'] == 'enum' else '0'
         changes(folder, holder, name, option['value'], least)
@@ -85,11 +85,11 @@ def prove_log(folder):
 
 def prove_wrong(folder, holder):
     pid = str(holder.pid)
-    refuses(folder, 1, ('set', pid, 'pool.deacy=1s'), 'no option has the name', 'did you mean pool.decay')
-    refuses(folder, 1, ('set', pid, 'pool.decay=61min'), 'is too large', 'from 0 to 60 min')
-    refuses(folder, 1, ('set', pid, 'pool.decay=soon'), 'is not a time')
-    refuses(folder, 1, ('set', pid, 'log=loud'), 'off, error, warning, info or debug')
-    refuses(folder, 1, ('set', pid, 'pool.decay'), 'has no value')
+    refuses(folder, 2, ('set', pid, 'pool.deacy=1s'), 'no option has the name', 'did you mean pool.decay')
+    refuses(folder, 2, ('set', pid, 'pool.decay=61min'), 'is too large', 'from 0 to 60 min')
+    refuses(folder, 2, ('set', pid, 'pool.decay=soon'), 'is not a time')
+    refuses(folder, 2, ('set', pid, 'log=loud'), 'off, error, warning, info or debug')
+    refuses(folder, 2, ('set', pid, 'pool.decay'), 'has no value')
     little, apart = Holder(folder), Holder(folder, library=False)
     little.do(f'alloc {MIB}')
     apart.do(f'alloc {MIB}')

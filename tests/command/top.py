@@ -15,7 +15,7 @@ import sys
 import termios
 import time
 
-from holder import GPUSHIM, MIB, PATIENT_S, Holder, await_that, check, clean, gpushim, prove_each, rows
+from holder import GPUSHIM, MIB, PATIENT_S, Holder, await_that, check, clean, gpushim, prove_each, rows, stats_of
 
 NVML = os.path.dirname(os.path.abspath(sys.argv[4]))
 
@@ -164,6 +164,33 @@ def prove_plain(folder):
     page.end()
 
 
+def prove_wide(folder):
+    """Characters of two columns and of none, and terminals that hardly have room for any."""
+    programs = [os.path.join(folder, name) for name in (80 * '日', 80 * 'e\u0301')]
+    for program in programs:
+        os.symlink(sys.executable, program)
+    both = [Holder(folder, python=program) for program in programs]
+    for holder in both:
+        holder.do(f'alloc {72 * MIB}')
+        await_that(lambda: 'live_bytes' in stats_of(folder, holder.pid), 'one with a wide title is listed')
+    for holder, shown in zip(both, ('?', 'e')):
+        page = Page(folder, 80, 24, str(holder.pid), LC_ALL='C')
+        got = page.frame()
+        check(re.search(f' [{shown}]{{3,}}\\.\\.\\.$', got[3]) and all(len(line) <= 80 for line in got),
+              f'a ? for each column: {got}')
+        page.end()
+    for command in ('stats', 'who'):
+        said = [gpushim(folder, command, str(holder.pid)).stdout for holder in both]
+        check('日...' in said[0] and 'e\u0301 -c ' in said[1] and '\\x' not in said[0],
+              f'{command}: a line is cut between characters: {said}')
+    for holder in both:
+        holder.end()
+    page = Page(folder, 10, 2)
+    got = page.frame()
+    check(len(got) == 2 and all(len(line) <= 10 for line in got), f'a small terminal: {got}')
+    page.end()
+
+
 def prove_refusal(folder):
     """Why there is no page is said where it stays."""
     page = Page(folder, 80, 24, GPUSHIM_SHARE_DIR='/' + 200 * 'x')
@@ -210,6 +237,7 @@ def prove_page(folder):
     prove_keys(folder, order)
     prove_filters(folder, order)
     prove_plain(folder)
+    prove_wide(folder)
     prove_one(folder, order[3])
     prove_who_sleeps(folder, order[3])
     prove_refusal(folder)
