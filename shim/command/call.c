@@ -331,11 +331,11 @@ int command_help(const struct call *call)
 /* A candidate: `before` is what the word has that is not part of it. */
 static void offer(const char *word, const char *before, const char *candidate, const char *help)
 {
-    const size_t length = strlen(before);
+    const size_t length = strlen(before), typed = strlen(word);
     char text[1024], about[1024];
 
-    if (strncmp(word, before, length) != 0 ||
-        strncmp(word + length, candidate, strlen(word + length)) != 0)
+    if (strncmp(word, before, typed < length ? typed : length) != 0 ||
+        (typed > length && strncmp(word + length, candidate, typed - length) != 0))
         return;
     gs_printable(candidate, strlen(candidate), text, sizeof text);
     gs_printable(help, strlen(help), about, sizeof about);

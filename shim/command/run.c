@@ -1,9 +1,11 @@
 /* gpushim run: sets LD_PRELOAD and options, says what would keep the library out, and becomes the
  * program. gpushim record stays beside it, passes signals and the exit status on, and has the last
  * line. */
+#include <fcntl.h>
 #include <signal.h>
 #include <sys/auxv.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 
 #include "config/internal.h"
@@ -286,20 +288,31 @@ static bool record_by_default(const char *program)
 
 /* ---- Beside what is recorded ---------------------------------------------------------------- */
 
-static void say_what_comes_next(pid_t program)
+/* The program's file as it lies there now; all 0: it does not. */
+static struct stat recording_of(pid_t program, char ret_file[PATH_MAX])
 {
     const char *name = getenv("GPUSHIM_RECORD"), *percent = name ? strstr(name, "%p") : NULL;
-    char file[PATH_MAX];
+    struct stat info;
 
     if (percent)
-        snprintf(file, sizeof file, "%.*s%d%s", (int)(percent - name), name, program, percent + 2);
+        snprintf(ret_file, PATH_MAX, "%.*s%d%s", (int)(percent - name), name, program, percent + 2);
     else
-        snprintf(file, sizeof file, "%s", name ? name : "");
-    if (access(file, F_OK) == 0)
+        snprintf(ret_file, PATH_MAX, "%s", name ? name : "");
+    return fstatat(AT_FDCWD, ret_file, &info, 0) == 0 ? info : (struct stat){0};
+}
+
+/* What was there before it began may be another's, which stays. */
+static void say_what_comes_next(pid_t program, const struct stat *before)
+{
+    char file[PATH_MAX];
+    const struct stat now = recording_of(program, file);
+
+    if (now.st_ino != before->st_ino || now.st_size != before->st_size ||
+        memcmp(&now.st_mtim, &before->st_mtim, sizeof now.st_mtim) != 0)
         command_complain("next: gpushim report %s", file);
     else
         command_complain(
-            "nothing is recorded: the program has not used CUDA, or the library said why (there is no %s)",
+            "nothing is recorded: the program has not used CUDA, or the library said why (there is no new %s)",
             file);
 }
 
@@ -330,6 +343,8 @@ static int start_recorded(const char *path, char **argv)
 {
     static const int numbers[] = {SIGCHLD, SIGHUP,  SIGINT,  SIGQUIT,
                                   SIGTERM, SIGUSR1, SIGUSR2, SIGALRM};
+    char file[PATH_MAX];
+    const struct stat old = recording_of(0, file);
     struct sigaction on_child;
     sigset_t heard, before;
     pid_t program;
@@ -352,7 +367,7 @@ static int start_recorded(const char *path, char **argv)
     }
     status = await_end(program, &heard);
     if (!WIFEXITED(status) || WEXITSTATUS(status) != CANNOT_START)
-        say_what_comes_next(program);
+        say_what_comes_next(program, &old);
     sigprocmask(SIG_SETMASK, &before, NULL);
     return end_as(status);
 }

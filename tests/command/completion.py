@@ -68,6 +68,7 @@ FISH = [(['run', '-o', 'pool.free='], ['pool.free=deferred', 'pool.free=native']
 def check_bash():
     pid = str(one.pid)
     for line, expected in [*TOLD, *BASH, ([''], commands | {'--help', '--version'}), (['stats', pid], [pid]),
+                           (['config', '-'], ['--check', '--json', '--help']),
                            (['stats', '--watch', '1', pid], [pid])]:
         expect(f'bash, {line}', in_bash('gpushim', *line), expected)
     check('gpushim' in in_bash('gpushim', 'run', '--', 'gpush'), 'bash: a program behind -- is not completed')

@@ -518,7 +518,14 @@ def by_its_commands(folder):
     check(said.stderr == f'gpushim: next: gpushim report {alone}/{name}\n', f'{said.stderr}')
     check_calls('gpushim record, by default', read(f'{alone}/{name}'), calls_of(said.stdout))
     run([gpushim, 'record', 'sh', '-c', 'exit 7'], 7,
-        r'gpushim: nothing is recorded: .*\(there is no /sh-\d+\.trace\)\n', cwd='/')
+        r'gpushim: nothing is recorded: .*\(there is no new /sh-\d+\.trace\)\n', cwd='/')
+    for name in ('here', 'text'):
+        pathlib.Path(folder, 'text').write_text('of another', encoding='ascii')
+        program = [PYTHON, '-c', PAIRS + 'pairs(2)'] if name == 'text' else ['true']
+        said = subprocess.run([gpushim, 'record', '--output', name, *program], cwd=folder, env=ENVIRONMENT,
+                              capture_output=True, text=True, timeout=60, check=True)
+        check(re.search(f'nothing is recorded: .*no new {folder}/{name}', said.stderr) and 'next' not in said.stderr,
+              f'what lies there is of another: {said}')
     stays_beside(folder)
 
 
