@@ -29,6 +29,9 @@ command_fn command_broker, command_cdi, command_cluster, command_config_list, co
     command_set, command_sleep, command_stats, command_swap, command_top, command_trim,
     command_version, command_wake, command_who;
 
+/* In sorting: below 0, 0, or above it, as a comes before b; behind ?: the next of several. */
+#define COMMAND_ORDER(a, b) (((a) > (b)) - ((a) < (b)))
+
 /* The names under which GPU memory is published that this user may ask for, and who published it,
  * for completion. */
 void ls_names(void (*each)(void *arg, const char *name, const char *process), void *arg);

@@ -270,9 +270,8 @@ static int compare(const void *a, const void *b)
 {
     const struct row *left = a, *right = b;
 
-    if (left->figures.reserved != right->figures.reserved)
-        return left->figures.reserved < right->figures.reserved ? 1 : -1;
-    return left->who.pid < right->who.pid ? -1 : left->who.pid > right->who.pid;
+    return COMMAND_ORDER(right->figures.reserved, left->figures.reserved)
+               ?: COMMAND_ORDER(left->who.pid, right->who.pid);
 }
 
 void figures_find(struct table *table, long only, bool brokers)

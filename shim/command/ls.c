@@ -84,13 +84,10 @@ static void list_one(void *arg, int fd, const char *name, struct who *who)
 static int by_name(const void *left, const void *right)
 {
     const struct row *a = left, *b = right;
-    int order = strcmp(a->found.naming.name, b->found.naming.name);
 
-    if (order)
-        return order;
-    if (a->found.uid != b->found.uid)
-        return a->found.uid < b->found.uid ? -1 : 1;
-    return a->found.age_ns < b->found.age_ns ? -1 : a->found.age_ns > b->found.age_ns;
+    return strcmp(a->found.naming.name, b->found.naming.name)
+               ?: COMMAND_ORDER(a->found.uid, b->found.uid)
+               ?: COMMAND_ORDER(a->found.age_ns, b->found.age_ns);
 }
 
 static const struct sheet_column columns[] = {{"NAME", false, 0}, {"USER", false, 2},

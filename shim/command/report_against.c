@@ -66,7 +66,7 @@ static int by_size(const void *left, const void *right)
 {
     const uint64_t a = size_of(left), b = size_of(right);
 
-    return a != b ? (a < b) - (a > b) : by_key(left, right);
+    return COMMAND_ORDER(b, a) ?: by_key(left, right);
 }
 
 /* The largest change first; what has not changed is last. */

@@ -24,7 +24,7 @@ static int by_size(const void *a, const void *b)
     const struct trace_block *x = *(const struct trace_block *const *)a,
                              *y = *(const struct trace_block *const *)b;
 
-    return x->size > y->size ? -1 : x->size < y->size;
+    return COMMAND_ORDER(y->size, x->size);
 }
 
 /* So that not many more than the most are drawn; those of one size all or not at all. */
@@ -70,7 +70,7 @@ static int by_stack(const void *a, const void *b)
     const struct trace_block *x = *(const struct trace_block *const *)a,
                              *y = *(const struct trace_block *const *)b;
 
-    return x->stack < y->stack ? -1 : x->stack > y->stack;
+    return COMMAND_ORDER(x->stack, y->stack);
 }
 
 static void write_stacks(struct page *page)

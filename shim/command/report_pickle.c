@@ -225,9 +225,7 @@ static int by_place(const void *a, const void *b)
     const struct trace_block *x = *(const struct trace_block *const *)a,
                              *y = *(const struct trace_block *const *)b;
 
-    if (x->device != y->device)
-        return x->device < y->device ? -1 : 1;
-    return x->address < y->address ? -1 : x->address > y->address;
+    return COMMAND_ORDER(x->device, y->device) ?: COMMAND_ORDER(x->address, y->address);
 }
 
 /* What is there at the end, by device and address. The caller frees it. */

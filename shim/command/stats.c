@@ -270,8 +270,7 @@ static int by_device(const void *left, const void *right)
 {
     const struct gpu *a = left, *b = right;
 
-    return a->device != b->device ? (a->device > b->device) - (a->device < b->device)
-                                  : memcmp(a->uuid, b->uuid, sizeof a->uuid);
+    return COMMAND_ORDER(a->device, b->device) ?: memcmp(a->uuid, b->uuid, sizeof a->uuid);
 }
 
 unsigned gpus_find(const struct table *table, struct gpu ret_gpus[GPUS_MOST])

@@ -282,22 +282,15 @@ static void draw(const struct table *table)
 static int in_order(const void *left, const void *right)
 {
     const struct row *a = left, *b = right;
-    int order = 0;
+    int order = COMMAND_ORDER(b->has_figures, a->has_figures);
 
-    if (a->has_figures != b->has_figures)
-        return a->has_figures ? -1 : 1;
-    if (top.order == 'c')
+    if (!order && top.order == 'c')
         order = strcmp(a->who.command, b->who.command);
-    else if (top.order == 'r')
-        order = (a->rate < b->rate) - (a->rate > b->rate);
-    else if (top.order == 'm')
-        order = (a->figures.reserved < b->figures.reserved) -
-                (a->figures.reserved > b->figures.reserved);
-    if (order)
-        return order;
-    if (a->who.pid != b->who.pid)
-        return a->who.pid < b->who.pid ? -1 : 1;
-    return (a->device > b->device) - (a->device < b->device);
+    else if (!order && top.order == 'r')
+        order = COMMAND_ORDER(b->rate, a->rate);
+    else if (!order && top.order == 'm')
+        order = COMMAND_ORDER(b->figures.reserved, a->figures.reserved);
+    return order ?: COMMAND_ORDER(a->who.pid, b->who.pid) ?: COMMAND_ORDER(a->device, b->device);
 }
 
 void top_show(struct table *table)

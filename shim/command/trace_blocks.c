@@ -33,7 +33,7 @@ static int by_address(const void *a, const void *b)
 {
     const struct trace_block *x = a, *y = b;
 
-    return x->address < y->address ? -1 : x->address > y->address;
+    return COMMAND_ORDER(x->address, y->address);
 }
 
 /* The block that this event ends; NULL: none is known there. */
@@ -237,16 +237,15 @@ static int by_bytes(const void *a, const void *b)
 {
     const struct trace_holder *x = a, *y = b;
 
-    if (x->bytes != y->bytes)
-        return x->bytes > y->bytes ? -1 : 1;
-    return x->first < y->first ? -1 : x->first > y->first; /* as they took effect */
+    return COMMAND_ORDER(y->bytes, x->bytes)
+               ?: COMMAND_ORDER(x->first, y->first); /* as they took effect */
 }
 
 static int by_key(const void *a, const void *b)
 {
     const struct trace_holder *x = a, *y = b;
 
-    return x->key < y->key ? -1 : x->key > y->key;
+    return COMMAND_ORDER(x->key, y->key);
 }
 
 struct trace_holder *trace_holders(const struct trace_memory *memory, unsigned device, size_t event,

@@ -150,7 +150,7 @@ static void add_event(struct reader *reader, const struct gs_trace_event *raw,
 
 static int by_number(const void *a, const void *b)
 {
-    return (uintptr_t)a<(uintptr_t)b ? -1 : (uintptr_t)a>(uintptr_t) b;
+    return COMMAND_ORDER((uintptr_t)a, (uintptr_t)b);
 }
 
 static void note_thread(struct reader *reader, uint32_t thread)
@@ -193,9 +193,8 @@ static int by_time(const void *a, const void *b)
 {
     const struct trace_event *x = a, *y = b;
 
-    if (x->at_ns != y->at_ns)
-        return x->at_ns < y->at_ns ? -1 : 1;
-    return x->frames < y->frames ? -1 : x->frames > y->frames; /* their order in the file */
+    return COMMAND_ORDER(x->at_ns, y->at_ns)
+               ?: COMMAND_ORDER(x->frames, y->frames); /* their order in the file */
 }
 
 /* ---- Blocks --------------------------------------------------------------------------------- */

@@ -71,9 +71,7 @@ static int by_start(const void *a, const void *b)
 {
     const struct module *x = a, *y = b;
 
-    if (x->start != y->start)
-        return x->start < y->start ? -1 : 1;
-    return x->path < y->path ? -1 : x->path > y->path;
+    return COMMAND_ORDER(x->start, y->start) ?: COMMAND_ORDER(x->path, y->path);
 }
 
 struct trace_modules *trace_modules_make(const struct trace *trace)
@@ -278,9 +276,7 @@ static int by_value(const void *a, const void *b)
 {
     const ElfW(Sym) *x = a, *y = b;
 
-    if (x->st_value != y->st_value)
-        return x->st_value < y->st_value ? -1 : 1;
-    return (x->st_name < y->st_name) - (x->st_name > y->st_name);
+    return COMMAND_ORDER(x->st_value, y->st_value) ?: COMMAND_ORDER(y->st_name, x->st_name);
 }
 
 /* The first table of this kind. */
