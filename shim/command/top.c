@@ -32,7 +32,7 @@ static struct {
     char filter[48]; /* what processes have that are shown; "": any */
 } top = {.order = 'm'};
 
-static volatile sig_atomic_t ended, resumed;
+static volatile sig_atomic_t ended, resumed, stops;
 
 /* ---- The terminal ---------------------------------------------------------------------------- */
 
@@ -41,6 +41,8 @@ static void on_signal(int number)
 {
     if (number == SIGCONT)
         resumed = 1;
+    else if (number == SIGTSTP)
+        stops = 1;
     else if (number != SIGWINCH)
         ended = 1;
 }
@@ -69,12 +71,21 @@ void top_end(void)
 
 void top_begin(void)
 {
-    static const int heard[] = {SIGINT, SIGTERM, SIGHUP, SIGCONT, SIGWINCH};
+    static const int heard[] = {SIGINT, SIGTERM, SIGHUP, SIGCONT, SIGTSTP, SIGWINCH};
 
     setlocale(LC_CTYPE, "");
     for (size_t i = 0; i < sizeof heard / sizeof *heard; i++)
         sigaction(heard[i], &(struct sigaction){.sa_handler = on_signal}, NULL);
     take_terminal();
+}
+
+/* Who comes to the shell meanwhile has the terminal as it was. */
+static void stop(void)
+{
+    top_end();
+    signal(SIGTSTP, SIG_DFL);
+    raise(SIGTSTP);
+    top_begin();
 }
 
 /* ---- The page -------------------------------------------------------------------------------- */
@@ -337,7 +348,7 @@ bool top_wait(struct table *table, uint64_t every_ns)
     struct pollfd keys = {.fd = top.is_raw ? STDIN_FILENO : -1, .events = POLLIN};
 
     for (uint64_t now; !ended && (now = gs_now_ns()) < end;) {
-        const int got = poll(&keys, 1, (int)((end - now) / 1000000) + 1);
+        const int got = stops ? -1 : poll(&keys, 1, (int)((end - now) / 1000000) + 1);
         char key = 0;
 
         if (got > 0 && read(STDIN_FILENO, &key, 1) != 1)
@@ -346,9 +357,11 @@ bool top_wait(struct table *table, uint64_t every_ns)
             return true;
         if (!press(key))
             return false;
-        if (resumed)
+        if (stops)
+            stop();
+        else if (resumed)
             take_terminal();
-        resumed = 0;
+        stops = resumed = 0;
         if (key || got < 0) {
             top_show(table);
             if (fflush(stdout) != 0)

@@ -115,6 +115,14 @@ def prove_keys(folder, holders):
         pass
     os.waitpid(page.pid, 0)
     os.close(page.terminal)
+    page = Page(folder, 80, 24)
+    page.frame()
+    os.kill(page.pid, signal.SIGTSTP)  # which the kernel does not stop, as no shell is there to let it go on
+    page.got = ''
+    await_that(lambda: page.read() and '\033[?25h\033[?1049l\033[?1049h\033[?25l' in page.got,
+               f'a shell has its screen and cursor meanwhile: {page.got!r}')
+    check(pids_of(page.frame()) == holders, 'and it goes on')
+    page.end()
     for how in (signal.SIGTERM, signal.SIGINT):
         page = Page(folder, 80, 24)
         page.frame()
