@@ -5,6 +5,7 @@
 #include <stdarg.h>
 
 #define COLUMNS 100 /* of what is said without --all, */
+#define LEAST   60  /* where a terminal has less, */
 #define LINES   30  /* and how much that is */
 
 static void (*const subjects[])(struct doctor *) = {
@@ -48,9 +49,14 @@ static void say_rows(const struct doctor *doctor, bool all, bool quiet, bool of_
          "the library does nothing here, or cannot share, until that is mended"},
         {"nothing stands in its way", "what is said above may keep it from working",
          "the library does nothing in it, or cannot share, until that is mended"}};
-    const size_t columns = all || quiet ? SIZE_MAX : COLUMNS;
     unsigned left = all || quiet ? UINT_MAX : LINES - 2, many[DOCTOR_FAIL + 1] = {0}, untold = 0;
+    unsigned columns, lines_there;
 
+    show_terminal(COLUMNS, &columns, &lines_there);
+    columns = all || quiet        ? UINT_MAX
+              : columns < LEAST   ? LEAST
+              : columns < COLUMNS ? columns
+                                  : COLUMNS;
     for (int state = DOCTOR_FAIL; state >= (quiet ? DOCTOR_FAIL : DOCTOR_OK); state--)
         for (const struct doctor_row *row = doctor->rows; row < doctor->rows + doctor->count;
              row++) {

@@ -4,9 +4,12 @@ usage: doctor.py GPUSHIM LIBGPUSHIM FOLDER_OF_LIBCUDA LIBNVIDIA_ML OLD_LIBCUDA [
 
 Every case is asked for as text and as JSON, and both must have the same rows.
 """
+import contextlib
 import ctypes
+import fcntl
 import json
 import os
+import pty
 import re
 import shutil
 import signal
@@ -14,6 +17,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import termios
 
 from alone import check, end_with_faults, expect, faults, run, surroundings
 import wire  # which, as the next, is found by the one before
@@ -223,6 +227,22 @@ def management():
     settings = {'LD_LIBRARY_PATH': os.path.dirname(nvml) + ':' + driver}
     Asked('NVML', settings=settings).has('ok', 'GPU 0', r' 1\.0 GiB: all of the library, .*; 768\.0 MiB is free, GPU-')
     Asked('MIG', settings=settings | {'NVML_MIG': 'part'}).has('ok', 'GPU 1', '; 768.* is free, MIG-')
+
+
+def narrow():
+    """Where a terminal is narrower than a screen, lines are as long as that."""
+    ours, its = pty.openpty()
+    fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack('HHHH', 24, 72, 0, 0))
+    subprocess.run([gpushim, 'doctor'], env=ENVIRONMENT | {'LD_LIBRARY_PATH': driver, 'GPUSHIM_SHARE_DIR': folder},
+                   stdout=its, timeout=WAIT_S, check=False)
+    os.close(its)
+    said = b''
+    with contextlib.suppress(OSError):  # its end
+        while part := os.read(ours, 65536):
+            said += part
+    os.close(ours)
+    told = said.decode().split('\r\n')
+    check(len(told) > 8 and all(len(line) <= 72 for line in told[:-2]), f'a narrow terminal: {told}')
 
 
 # ---- The folder ---------------------------------------------------------------------------------
@@ -444,7 +464,7 @@ def moved():
 with tempfile.TemporaryDirectory(prefix='gpushim-doctor-', ignore_cleanup_errors=True) as scratch:
     folder = os.path.join(scratch, 'run')
     os.mkdir(folder, 0o700)
-    for case in (good_case, no_driver, bad_drivers, abilities, management, folders, sockets, brokers,
+    for case in (good_case, no_driver, bad_drivers, abilities, management, narrow, folders, sockets, brokers,
                  filters, preloads, processes, odd_processes, quiet, moved):
         case()
 end_with_faults()
