@@ -37,6 +37,8 @@
 #define PASSES   200                 /* of calls, between two waits */
 
 extern int __cxa_atexit(void (*function)(void *), void *arg, void *handle);
+/* Weak: other libcs than glibc have another name for it. */
+extern int __cxa_at_quick_exit(void (*function)(void *), void *handle) __attribute__((weak));
 extern void *__dso_handle __attribute__((visibility("hidden")));
 
 static atomic_bool busy; /* a thread is at it; what is not atomic is its */
@@ -85,9 +87,16 @@ static void at_exit(void *one)
     gs_gate_end();
 }
 
-/* Each sleep registers it anew, for 32 bytes of libc's, and the last one counts: the handlers that
- * were registered since the sleep before may free what is away. To take one back libc holds two
- * locks, which a child that is forked just then would keep. */
+/* The last one that was registered comes first. */
+static void ends_quickly(void *unused)
+{
+    if (!atomic_load(&ends))
+        at_exit((void *)atomic_load(&last_one));
+}
+
+/* Each sleep registers them anew, for 32 bytes of libc's each, and the last one counts: the
+ * handlers that were registered since the sleep before may free what is away. To take one back libc
+ * holds two locks, which a child that is forked just then would keep. */
 static bool be_first_at_exit(void)
 {
     const uintptr_t one = atomic_load(&last_one) + 1;
@@ -95,7 +104,7 @@ static bool be_first_at_exit(void)
     if (__cxa_atexit(at_exit, (void *)one, &__dso_handle) != 0)
         return false;
     atomic_store(&last_one, one);
-    return true;
+    return !__cxa_at_quick_exit || __cxa_at_quick_exit(ends_quickly, &__dso_handle) == 0;
 }
 
 /* What is done behind it: one of core's steps (core/process/sleep.h). */

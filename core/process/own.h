@@ -145,7 +145,8 @@ static inline CUmemGenericAllocationHandle gs_own_real(struct gs_own *own,
                ? gs_own_look_up(own, handle)
                : handle;
 }
-/* Of memory that is away, which the driver does not know. False: it is none. */
+/* Of memory that the driver does not know by that number: it is away, or has been. False:
+ * neither. */
 bool gs_own_properties(struct gs_own *own, CUmemGenericAllocationHandle handle,
                        CUmemAllocationProp *ret);
 /* Others have it from now on: the handle's memory, or what is mapped there. */

@@ -165,7 +165,7 @@ bool gs_own_properties(struct gs_own *own, CUmemGenericAllocationHandle handle,
     GS_HOLDING(&own->lock);
 
     found = gs_own_handle_locked(own, handle);
-    if (!found || found->references == 0 || !found->away)
+    if (!found || found->references == 0 || found->memory.imported)
         return false;
     *ret = found->memory.properties;
     return true;

@@ -122,8 +122,8 @@ GS_HOOK CUresult CUDAAPI cuMemGetInfo_v2(size_t *free, size_t *total)
         /* What the program has freed is free to it, though the arena still holds it. What goes from
          * there to the driver in between is in neither figure: both are taken again. */
         cached = gs_core_cached(gs_core);
+        away = gs_core_away_here(gs_core); /* the program has it */
     } while (!gs_core_count_is_right(gs_core, begun) && ++tries < INFO_TRIES);
-    away = gs_core_away_here(gs_core); /* the program has it */
     free_bytes -= away < free_bytes ? away : free_bytes;
     free_bytes = cached < total_bytes - free_bytes ? free_bytes + cached : total_bytes;
     gs_bound_info(&free_bytes, &total_bytes);

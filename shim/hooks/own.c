@@ -115,9 +115,9 @@ GS_HOOK CUresult CUDAAPI cuMemExportToShareableHandle(void *shareableHandle,
 GS_HOOK CUresult CUDAAPI cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop,
                                                                 CUmemGenericAllocationHandle handle)
 {
-    const CUmemGenericAllocationHandle real =
-        gs_own_real(own(), handle); /* first: it finds the driver */
-    CUresult result = gs_real.cuMemGetAllocationPropertiesFromHandle(prop, real);
+    const bool moved = gs_own_real(own(), handle) != handle; /* first: it finds the driver */
+    CUresult result = moved ? CUDA_ERROR_INVALID_VALUE
+                            : gs_real.cuMemGetAllocationPropertiesFromHandle(prop, handle);
 
     GS_KEEP_CALLER;
     if (result == CUDA_ERROR_INVALID_VALUE && prop && own() &&

@@ -13,7 +13,7 @@ import tempfile
 import time
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-from puppet import (INVALID_VALUE, MIB, OUT, OUT4, OUT_OF_MEMORY, SHIM, Out, Puppet, await_that, check, main,
+from puppet import (INVALID_VALUE, MIB, OUT, OUT4, OUT_OF_MEMORY, PATIENT_S, SHIM, Out, Puppet, await_that, check, main,
                     set_for_all, skip)
 
 SIZE, PIECE, PIECES = 5 * MIB, 2 * MIB, 6
@@ -532,6 +532,17 @@ def end_again():
     one.pointer('at_the_end', block, 0)
     one.sleep()
     one.end()
+
+
+def end_quick():
+    """By quick_exit, whose handlers are others."""
+    one = Sleeper()
+    block = one.alloc(SIZE)
+    one.sleep_and_wake()
+    one.pointer('at_a_quick_end', block)
+    one.sleep()
+    one.tell('quick_exit', 0)
+    check(one.process.wait(timeout=PATIENT_S) == 0, 'it ends')
 
 
 def end_late():

@@ -290,6 +290,13 @@ void at_the_end(CUdeviceptr block, bool sleeps)
     atexit(sleeps ? sleep_at_exit : free_at_exit);
 }
 
+void at_a_quick_end(CUdeviceptr block);
+void at_a_quick_end(CUdeviceptr block)
+{
+    left_over = block;
+    at_quick_exit(free_at_exit);
+}
+
 /* A child has nothing of it: whatever it says, a free does not wait. */
 int free_in_child(CUdeviceptr block);
 int free_in_child(CUdeviceptr block)

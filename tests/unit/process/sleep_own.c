@@ -221,6 +221,22 @@ Test(sleep_own, a_number_that_the_driver_gives_anew_is_another, .timeout = 60)
     cr_assert(are_right());
 }
 
+/* The driver may not be asked by the program's number: that may be another handle's. */
+Test(sleep_own, properties_of_what_has_moved_are_known_here, .timeout = 60)
+{
+    CUmemAllocationProp told = {0};
+    struct gs_sleep_why why;
+    struct fixture f;
+
+    start(&f);
+    make(&f);
+    cr_assert(goes(&f, &why), "%s", why.text);
+    cr_assert(comes(&f, &why), "%s", why.text);
+    cr_assert(gs_own_properties(OWN(&f), handles[PLAIN], &told));
+    cr_assert_eq(memcmp(&told, &plain, sizeof told), 0);
+    cr_assert(are_right());
+}
+
 /* What others may have, and what is not understood, and why. */
 Test(sleep_own, what_is_not_the_programs_alone_stays, .timeout = 60)
 {
