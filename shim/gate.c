@@ -114,7 +114,7 @@ static void wake_all(void)
 
 static atomic_uint waiting;
 static atomic_bool one_may_pass;
-static bool (*still_holds)(void); /* set before the gate closes */
+static bool (*_Atomic still_holds)(void); /* set before the gate closes */
 
 /* By who waits and is marked already. */
 static bool may_pass(void)
@@ -154,7 +154,7 @@ bool gs_gate_wait(uint32_t call)
 
     while ((state = atomic_load_explicit(&gs_state, memory_order_acquire)) == GS_STATE_CLOSED &&
            !refused && !passes_once && gs_gate_mark.passing == 0) {
-        const bool held = still_holds();
+        const bool held = atomic_load(&still_holds)();
         int error = 0;
 
         gs_gate_mark.call = 0;
