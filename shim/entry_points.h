@@ -39,9 +39,7 @@ enum gs_does {
     GS_DOES_ALLOCATES_ROWS,
     GS_DOES_ALLOCATES_ASYNC,
     GS_DOES_ALLOCATES_FROM, /* a pool */
-    GS_DOES_FREES,
-    GS_DOES_FREES_ASYNC,
-    GS_DOES_EXPORTS, /* by CUDA IPC */
+    GS_DOES_EXPORTS,        /* by CUDA IPC */
     GS_DOES_OPENS,
     GS_DOES_MAPS,
     GS_DOES_BINDS,
@@ -78,7 +76,6 @@ enum gs_does {
     GS_DOES_NODE_ADDED,
     GS_DOES_NODE_CHANGED,
     GS_DOES_SUBMITS, /* other work */
-    GS_DOES_STALLS,  /* a stream, and touches no memory */
     GS_DOES_LAUNCHES,
     GS_DOES_LAUNCHES_EX, /* in the stream of its configuration; `how` says what 0 is there */
     GS_DOES_LAUNCHES_GRAPH,
@@ -91,6 +88,11 @@ enum gs_does {
     /* what else is noted */
     GS_DOES_CAPTURES,
     GS_DOES_CAPTURED, /* ends a capture */
+    /* what never fails for want of memory */
+    GS_DOES_NEVER_FULL,
+    GS_DOES_FREES = GS_DOES_NEVER_FULL,
+    GS_DOES_FREES_ASYNC,
+    GS_DOES_STALLS, /* a stream, and touches no memory */
     GS_DOES_ENDS_STREAM,
     GS_DOES_ENDS_CONTEXT,
     GS_DOES_LEAVES_CONTEXT,

@@ -77,7 +77,8 @@ uint64_t gs_gate_idle_ns(void)
     return atomic_load(&gs_state) == GS_STATE_WATCHED && now > used ? now - used : 0;
 }
 
-/* Whether a call may say that there is no memory: natively it can, and its hook asks (made.h). */
+/* Whether a call may say that there is no memory: natively it can, and its hook asks (made.h,
+ * GS_WITH_ROOM). */
 static bool may_refuse(uint32_t call)
 {
     static const bool rows[GS_DRIVER_ROWS] = {
@@ -87,9 +88,10 @@ static bool may_refuse(uint32_t call)
 #define THREAD  true
 #define STREAM  true
 #define PTSZ    true
-#define GS_ENTRY(symbol, since, what, gate, how, ...)             \
-    [GS_ROW_##symbol] = how && GS_DOES_##what != GS_DOES_FREES && \
-                        GS_DOES_##what != GS_DOES_FREES_ASYNC && GS_DOES_##what != GS_DOES_STALLS,
+#define GS_ENTRY(symbol, since, what, gate, how, ...) \
+    [GS_ROW_##symbol] =                               \
+        GS_DOES_##what < GS_DOES_NEVER_FULL &&        \
+        (how || GS_DOES_##what == GS_DOES_ROOM || GS_DOES_##what == GS_DOES_MAKES_CONTEXT),
         GS_ENTRIES(GS_ENTRY)
 #undef GS_ENTRY
     };

@@ -159,7 +159,7 @@ static bool may_add(const CUgraphNodeParams *params)
     CUgraphNodeParams copy;                            \
                                                        \
     params = in_a_context(params, &copy);              \
-    return may_add(params) ? GS_WITH_ROOM(-1, 0, real) : CUDA_ERROR_INVALID_VALUE;
+    return may_add(params) ? GS_MADE_WITH_ROOM(-1, real) : CUDA_ERROR_INVALID_VALUE;
 
 #define GS_MAKES_NODE_CHANGED GS_ALWAYS
 #define GS_MAKE_NODE_CHANGED(symbol, order, async, real) \

@@ -139,7 +139,7 @@ __attribute__((noinline)) static CUresult launch_special(__typeof__(&cuLaunchKer
         config = in_order(config, order, &copy, room, &marks);
     else
         gs_single_drain(gs_single, "a launch with more attributes than are known");
-    result = GS_WITH_ROOM(-1, 0, (*real)(config, f, kernelParams, extra));
+    result = GS_MADE_WITH_ROOM(-1, (*real)(config, f, kernelParams, extra));
     if (config == &copy && result == CUDA_SUCCESS)
         gs_single_in_order(gs_single, marks);
     return result;
@@ -179,11 +179,12 @@ GS_HOOK CUresult CUDAAPI cuGraphAddMemAllocNode(CUgraphNode *phGraphNode, CUgrap
                                                 CUDA_MEM_ALLOC_NODE_PARAMS *nodeParams)
 {
     GS_AT_GATE(cuGraphAddMemAllocNode);
+    if (gs_gate_refuses(gs_entered))
+        return CUDA_ERROR_OUT_OF_MEMORY;
     if (gs_state_enter() && nodeParams)
         gs_graph_node(nodeParams->bytesize);
-    return GS_WITH_ROOM(-1, 0,
-                        gs_real.cuGraphAddMemAllocNode(phGraphNode, hGraph, dependencies,
-                                                       numDependencies, nodeParams));
+    return GS_MADE_WITH_ROOM(-1, gs_real.cuGraphAddMemAllocNode(phGraphNode, hGraph, dependencies,
+                                                                numDependencies, nodeParams));
 }
 
 static CUresult graph_made(CUresult result)
@@ -203,7 +204,7 @@ static CUresult graph_launched(CUresult result)
 /* ---- Made from rows ------------------------------------------------------------------------- */
 
 #define GS_MAKES_ROOM                            GS_ALWAYS
-#define GS_MAKE_ROOM(symbol, order, async, real) return GS_WITH_ROOM(-1, 0, real);
+#define GS_MAKE_ROOM(symbol, order, async, real) return GS_MADE_WITH_ROOM(-1, real);
 
 /* The values of the settings are outputs too: a second call would take them for inputs. */
 #define GS_MAKES_LOADS GS_ALWAYS
@@ -212,12 +213,12 @@ static CUresult graph_launched(CUresult result)
 
 #define GS_MAKES_MAKES_CONTEXT GS_ALWAYS
 #define GS_MAKE_MAKES_CONTEXT(symbol, order, async, real) \
-    return context_made(GS_WITH_ROOM(device, 0, real), made);
+    return context_made(GS_MADE_WITH_ROOM(device, real), made);
 
 #define GS_MAKES_LAUNCHES GS_ALWAYS
 #define GS_MAKE_LAUNCHES(symbol, order, async, real) \
     gs_submits_if(gs_entered, order);                \
-    return GS_WITH_ROOM(-1, 0, real);
+    return GS_MADE_WITH_ROOM(-1, real);
 
 #define GS_MAKES_LAUNCHES_EX GS_ALWAYS
 #define GS_MAKE_LAUNCHES_EX(symbol, order, async, real) \
@@ -226,17 +227,17 @@ static CUresult graph_launched(CUresult result)
 #define GS_MAKES_MAKES_GRAPH GS_ALWAYS
 #define GS_MAKE_MAKES_GRAPH(symbol, order, async, real) \
     gs_graph_room();                                    \
-    return graph_made(GS_WITH_ROOM(-1, 0, real));
+    return graph_made(GS_MADE_WITH_ROOM(-1, real));
 
 #define GS_MAKES_UPLOADS_GRAPH GS_ALWAYS
 #define GS_MAKE_UPLOADS_GRAPH(symbol, order, async, real) \
     gs_graph_room();                                      \
-    return GS_WITH_ROOM(-1, 0, real);
+    return GS_MADE_WITH_ROOM(-1, real);
 
 #define GS_MAKES_LAUNCHES_GRAPH GS_ALWAYS
 #define GS_MAKE_LAUNCHES_GRAPH(symbol, order, async, real) \
     gs_submits_if(gs_entered, order);                      \
     gs_graph_room();                                       \
-    return graph_launched(GS_WITH_ROOM(-1, 0, real));
+    return graph_launched(GS_MADE_WITH_ROOM(-1, real));
 
 #include "made.h"

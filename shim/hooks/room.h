@@ -52,7 +52,11 @@ __attribute__((cold)) bool gs_room_is_bounded(gs_status status);
     })
 #define GS_WITH_ROOM_IF(may, device, bytes, call) \
     GS_WITH_ROOM_FROM(may, 0, device, bytes, bytes, call)
-#define GS_WITH_ROOM(device, bytes, call) GS_WITH_ROOM_IF(true, device, bytes, call)
+/* In a hook that was not refused at the gate; and in one, by hand, that may have been. */
+#define GS_MADE_WITH_ROOM(device, call) GS_WITH_ROOM_IF(true, device, 0, call)
+#define GS_WITH_ROOM(device, bytes, call)                   \
+    (gs_gate_refuses(gs_entered) ? CUDA_ERROR_OUT_OF_MEMORY \
+                                 : GS_WITH_ROOM_IF(true, device, bytes, call))
 
 /* The driver's answer to what core itself has answered with `status`, where it may be asked. */
 #define GS_UNLESS_BOUNDED(status, asked, call)                                               \

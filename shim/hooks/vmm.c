@@ -179,7 +179,8 @@ static bool may_bind(CUdeviceptr ptr, size_t size)
     const CUmemGenericAllocationHandle number = memory;  \
                                                          \
     memory = gs_own_real(own(), number);                 \
-    return GS_NOTED(GS_WITH_ROOM(-1, 0, real), if (own()) gs_own_used(own(), number, GS_OWN_BOUND));
+    return GS_NOTED(GS_MADE_WITH_ROOM(-1, real),         \
+                    if (own()) gs_own_used(own(), number, GS_OWN_BOUND));
 
 #include "made.h"
 

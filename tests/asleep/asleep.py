@@ -124,23 +124,33 @@ def use():
 def refused():
     """With sleep.wake = use, where it cannot be woken: calls that have no memory natively say so, a free waits. Once it
     can be, all is as it was."""
-    one = Sleeper(threads=2, GPUSHIM_SLEEP_WAKE='use', GPUSHIM_DEBUG_RECLAIM_FROM_PEERS='on')
-    block, freed = one.block(stamp=6), one.alloc(SIZE)
+    one = Sleeper(threads=9, GPUSHIM_SLEEP_WAKE='use', GPUSHIM_DEBUG_RECLAIM_FROM_PEERS='on')
+    block, graph_of = one.block(stamp=6), one.cuGraphCreate(OUT, 0)
+    for device in 0, 1:
+        one.cuDevicePrimaryCtxRetain(OUT, device)
+    contexts = [one.thread(number).cuCtxCreate(OUT, 0, 0) for number in (4, 5)]  # of who ends them
+    ends = [('cuMemFree', one.alloc(SIZE)), ('cuMemFreeAsync', one.alloc(SIZE), 0), ('cuStreamDestroy', one.stream()),
+            *(zip(('cuCtxDestroy', 'cuCtxDetach'), contexts)), ('cuDevicePrimaryCtxRelease', 0),
+            ('cuDevicePrimaryCtxReset', 1), ('cuStreamWaitEvent', 0, one.cuEventCreate(OUT, 0), 0)]
+    tasks = [thread.result('gettid') for thread in one.threads[1:]]
     one.must_sleep()
     one.pointer('softcuda_fail', 'cuMemMap', 0, 999)
-    task = one.thread(1).result('gettid')
-    one.thread(1).tell('cuMemFree', freed)
-    for _ in range(20):
-        for call in ('cuMemcpyDtoH', Out(4), block, 4), ('cuMemsetD32Async', block, 7, WORDS,
-                                                         0), ('cuMemAlloc', OUT, SIZE):
-            check(one.result(*call) == OUT_OF_MEMORY, f'{call[0]} is refused')
-    await_that(lambda: one.waits(task), 'the free waits')
+    for thread, end in zip(one.threads[1:], ends):
+        thread.tell(*end)
+    for call in (('cuMemcpyDtoH', Out(4), block, 4), ('cuMemsetD32Async', block, 7, WORDS, 0),
+                 ('cuMemAlloc', OUT, SIZE), ('cuMemCreate', OUT, PIECE, struct.pack('4i16x', 1, 0, 1, 0), 0),
+                 ('cuDevicePrimaryCtxRetain', OUT, 0), ('cuGreenCtxCreate', OUT, 0, 0, 0),
+                 ('cuGraphAddMemAllocNode', OUT, graph_of, 0, 0, bytes(128))) * 20:
+        check(one.result(*call) == OUT_OF_MEMORY, f'{call[0]} is refused')
+    for task, end in zip(tasks, ends):
+        await_that(lambda: one.waits(task), f'{end[0]} waits')
     one.cuMemGetInfo(OUT, OUT)
     error, state = one.state_of('gpushim_asleep')
     check(error == 0 and state.since_ns, 'it sleeps')
     one.pointer('softcuda_reset')
     one.must_be(block, 6)
-    check(one.thread(1).answer()[0] == 0, 'it is freed')
+    for thread, end in zip(one.threads[1:], ends):
+        check(thread.answer()[0] == 0, f'{end[0]} is done')
     one.cuMemsetD32(block, 8, WORDS)
     one.must_be(block, 8)
 
