@@ -230,6 +230,8 @@ enum look { LOOK_NONE, LOOK_MARKED, LOOK_GONE, LOOK_BLIND };
 
 static enum look look_at(const struct finder *finder, pid_t thread, struct gs_gate_mark *ret)
 {
+    /* By the process's number it is the main thread's memory, which is none once that has ended. */
+    const pid_t self = (pid_t)syscall(SYS_gettid);
     struct iovec to = {ret, sizeof *ret}, from = {.iov_len = sizeof *ret};
     uintptr_t list;
 
@@ -238,7 +240,7 @@ static enum look look_at(const struct finder *finder, pid_t thread, struct gs_ga
     if (list == 0) /* it has not begun, or is none of libc's */
         return LOOK_NONE;
     from.iov_base = (void *)(list + (uintptr_t)finder->from_list);
-    if (syscall(SYS_process_vm_readv, getpid(), &to, 1, &from, 1, 0) != (long)sizeof *ret)
+    if (syscall(SYS_process_vm_readv, self, &to, 1, &from, 1, 0) != (long)sizeof *ret)
         return errno == EFAULT ? LOOK_GONE : LOOK_BLIND;
     return ret->call != 0 || ret->passing != 0 ? LOOK_MARKED : LOOK_NONE;
 }

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -382,11 +383,14 @@ int gs_sleep_store_make(struct gs_sleep_store *store, size_t size, const char *d
 
 int gs_sleep_store_move(const struct gs_sleep_store *store, size_t offset, size_t size, bool out)
 {
+    /* The process's own number is the main thread's, which has no memory once it has ended. */
+    const pid_t self = (pid_t)syscall(SYS_gettid);
+
     for (size_t done = 0; done < size;) {
         struct iovec window = {store->window + done, size - done},
                      file = {store->base + offset + done, size - done};
-        const ssize_t moved = out ? process_vm_writev(getpid(), &window, 1, &file, 1, 0)
-                                  : process_vm_readv(getpid(), &window, 1, &file, 1, 0);
+        const ssize_t moved = out ? process_vm_writev(self, &window, 1, &file, 1, 0)
+                                  : process_vm_readv(self, &window, 1, &file, 1, 0);
 
         if (moved <= 0)
             return moved < 0 && errno != EFAULT ? errno : EIO;

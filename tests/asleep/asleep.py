@@ -5,6 +5,7 @@ the driver and the library.
 """
 import collections
 import os
+import pathlib
 import signal
 import struct
 import subprocess
@@ -506,6 +507,23 @@ def apart():
     error, state = one.try_sleep()
     check(error == ENOTSUP and b'PID namespace' in state.text, f'it does not sleep: {error}, {state.text}')
     one.must_be(block, 2)
+
+
+def main_ends():
+    """Other threads go on when the main one has ended: by its own number the process has no memory any more."""
+    one = Sleeper(threads=2)
+    block, thread = one.block(stamp=4), one.thread(1)
+    one.tell('pthread_exit', 0)
+    stat = pathlib.Path(f'/proc/{one.pid}/stat')
+    await_that(lambda: stat.read_text().rpartition(')')[2].split()[0] == 'Z', 'it ends')
+    for folder in 0, thread.pointer('place', b'/tmp\0', 5):
+        error, state = Sleeper.state_of(thread, 'gpushim_sleep', struct.pack('4Q', 32, LONG_NS, folder, 0))
+        check(error == 0, f'it sleeps: {error}, {state.text}')
+        error, state = Sleeper.state_of(thread, 'gpushim_wake', LONG_NS)
+        check(error == 0, f'it wakes: {error}, {state.text}')
+        check(thread.result('is_all', block, SIZE, 4) & 1, 'all is 4')
+    thread.tell('_exit', 0)
+    check(one.process.wait(PATIENT_S) == 0, 'it has ended')
 
 
 # ---- Ends -------------------------------------------------------------------------------------------
