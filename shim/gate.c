@@ -45,6 +45,16 @@ void gs_gate_unknown(const char *symbol)
         free(copy);
 }
 
+static bool knows_all(struct gs_sleep_why *ret_why)
+{
+    const char *call = atomic_load(&unknown);
+
+    return !call || gs_sleep_refuse(ret_why, ENOTSUP,
+                                    "the program uses %s, which is newer than this library: it "
+                                    "would not stop",
+                                    call);
+}
+
 /* ---- Who comes ------------------------------------------------------------------------------- */
 
 static int (*wake_by_use)(uint64_t until_ns);
@@ -337,7 +347,7 @@ bool gs_gate_await(uint64_t until_ns, struct gs_sleep_why *ret_why)
         case LOOK_NONE:
             ret_why->error = 0;
             ret_why->text[0] = 0;
-            return true;
+            return knows_all(ret_why); /* looked up since it closed: who did waits, or has passed */
         case LOOK_BLIND:
             return gs_sleep_refuse(
                 ret_why, ENOTSUP,
@@ -359,13 +369,9 @@ bool gs_gate_await(uint64_t until_ns, struct gs_sleep_why *ret_why)
 
 bool gs_gate_close(bool (*holds)(void), struct gs_sleep_why *ret_why)
 {
-    const char *call = atomic_load(&unknown);
-
-    if (call)
-        return gs_sleep_refuse(
-            ret_why, ENOTSUP,
-            "the program uses %s, which is newer than this library: it would not stop", call);
-    still_holds = holds;
+    if (!knows_all(ret_why))
+        return false;
+    atomic_store(&still_holds, holds);
     set_state(GS_STATE_CLOSED);
     if (fence_all())
         return true;

@@ -178,8 +178,8 @@ static inline void gs_gate_pass(bool passes)
     gs_gate_mark.passing += passes ? 1 : -1u;
 }
 
-/* A call that the library does not know was looked up: the gate cannot be whole, so it does not
- * close. */
+/* A call that the library does not know is looked up: the gate cannot be whole from then on, so
+ * nobody sleeps behind it. Who looked it up then waits where it is closed (gs_gate_look). */
 void gs_gate_unknown(const char *symbol);
 
 #endif

@@ -98,6 +98,7 @@ void *gs_newer_found(const char *symbol, int version, void *found, bool per_thre
             symbol, form, GS_KNOWN_CUDA / 1000, GS_KNOWN_CUDA % 1000 / 10);
     snprintf(why, sizeof why, "%s is newer than this library", symbol);
     gs_gate_unknown(symbol);
+    gs_gate_look(GS_GATE_OTHER); /* asleep nobody gets it */
     gs_single_drain(gs_single, why);
     return led ? led : found;
 }

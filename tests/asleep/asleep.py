@@ -484,6 +484,29 @@ def unknown():
     check(error == ENOTSUP and b'cuLaunchKernelNext' in state.text, f'it is named: {error}, {state.text}')
 
 
+def looked_up():
+    """Nor is it found while the process sleeps, either way; and who looks it up as the gate closes keeps it awake."""
+    for look_up in ('cuGetProcAddress_v2', 'cuLaunchKernelNext', OUT, 14000, 0, 0), ('dlsym', 0, 'cuLaunchKernelNext'):
+        one = Sleeper(threads=2)
+        one.alloc(SIZE)
+        one.must_sleep()
+        thread = one.tell_and_see_wait(*look_up)
+        one.must_wake()
+        thread.answer()
+        check(one.try_sleep()[0] == ENOTSUP, 'it is known afterwards')
+    one = Sleeper(threads=3)
+    block = one.block(stamp=3)
+    task = one.thread(1).result('gettid')
+    one.pointer('halt_listing', task)
+    one.tell('gpushim_sleep', struct.pack('4Q', 32, LONG_NS, 0, 0), 0)
+    await_that(lambda: one.thread(1).result('is_halted_at') == task, 'it lists the threads')
+    thread = one.tell_and_see_wait('cuGetProcAddress_v2', 'cuLaunchKernelNext', OUT, 14000, 0, 0)
+    one.thread(2).pointer('halt_listing', 0)
+    check(one.answer()[0] == ENOTSUP, 'it does not sleep')
+    check(thread.answer()[0] == 0, 'it is found')
+    one.must_be(block, 3)
+
+
 def forbidden():
     """Where threads cannot be looked at, or be told, no gate is closed for good."""
     one = Sleeper(threads=4)

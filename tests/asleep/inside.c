@@ -210,6 +210,21 @@ bool was_hidden(void)
     return atomic_load(&begun) != 0;
 }
 
+static _Atomic pid_t halts_at, halted_at;
+
+/* Who comes to list that thread stands there until it is 0 again. */
+void halt_listing(pid_t thread);
+void halt_listing(pid_t thread)
+{
+    atomic_store(&halts_at, thread);
+}
+
+pid_t is_halted_at(void);
+pid_t is_halted_at(void)
+{
+    return atomic_load(&halted_at);
+}
+
 /* Before that of libc. */
 struct dirent64 *readdir64(DIR *folder)
 {
@@ -220,6 +235,10 @@ struct dirent64 *readdir64(DIR *folder)
     pid_t thread = entry ? (pid_t)atoi(entry->d_name) : 0;
     pthread_t other;
 
+    while (thread && atomic_load(&halts_at) == thread) {
+        atomic_store(&halted_at, thread);
+        usleep(100);
+    }
     if (!thread || !atomic_compare_exchange_strong(&hidden, &thread, 0))
         return entry;
     atomic_store(&goes, true);
