@@ -156,6 +156,10 @@ bool gs_cluster_import_open(struct gs_share *share, struct gs_client *client,
 void gs_cluster_import_grant_came(struct gs_share *share, const struct gs_wire_grant *grant);
 void gs_cluster_import_refused_came(struct gs_share *share, const struct gs_wire_refuse *message);
 void gs_cluster_import_recall_came(struct gs_share *share, const struct gs_wire_close *recall);
+/* Of what is here the client may hold its first, where the agent hears of it at once: else that
+ * could be lost with this broker, and be used again under it. 0: it may. */
+enum gs_wire_reason gs_cluster_import_refusal(const struct gs_share *share,
+                                              const struct gs_client *client);
 /* The client came to hold it: the agent is told; and is gone. */
 void gs_cluster_import_held(struct gs_share *share, struct gs_client *client,
                             const struct gs_export *export);

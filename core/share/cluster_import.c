@@ -17,7 +17,8 @@ static void tell_holder(struct gs_share *share, struct gs_client *client, bool g
 {
     union gs_wire_message message;
 
-    if ((client->said.told_agent == share->store.cluster.agent) != gone)
+    if (!share->store.cluster.agent ||
+        (client->said.told_agent == share->store.cluster.agent) != gone)
         return;
     client->said.told_agent = share->store.cluster.agent;
     gs_wire_start(&message, GS_WIRE_HELLO, 0);
@@ -26,6 +27,16 @@ static void tell_holder(struct gs_share *share, struct gs_client *client, bool g
     message.hello.holds = !gone;
     gs_agent_tell(share, &message,
                   !gone && gs_fd_is_there(&client->kept_pidfd) ? client->pidfd : -1);
+}
+
+enum gs_wire_reason gs_cluster_import_refusal(const struct gs_share *share,
+                                              const struct gs_client *client)
+{
+    if (client->said.told_agent) /* also one that has ended: it is in the file */
+        return 0;
+    if (!share->store.cluster.agent)
+        return GS_REFUSED_ALONE;
+    return share->store.cluster.line ? GS_REFUSED_EARLY : 0; /* it comes again */
 }
 
 /* ---- Asking ---------------------------------------------------------------------------------- */
@@ -85,7 +96,6 @@ static bool ask(struct gs_share *share, struct gs_client *client, struct gs_asks
     if (!gs_random(&asks->lease, sizeof asks->lease) || !asks->lease)
         return false;
     asks->number = ++share->store.cluster.last_request;
-    tell_holder(share, client, false);
     gs_wire_start(&message, GS_WIRE_OPEN, asks->number);
     memcpy(message.open.ipc_handle, asks->ipc_handle, GS_IPC_HANDLE_SIZE);
     message.open.uid = (uint32_t)client->uid;
@@ -106,6 +116,7 @@ bool gs_cluster_import_open(struct gs_share *share, struct gs_client *client,
     if (!share->store.cluster.agent)
         return gs_client_refuse(share, client, open->head.request, GS_REFUSED_ALONE, 0);
     memcpy(asks.ipc_handle, open->ipc_handle, GS_IPC_HANDLE_SIZE);
+    tell_holder(share, client, false);
     if (!same && !ask(share, client, &asks))
         return gs_client_refuse(share, client, open->head.request, GS_REFUSED_MEMORY, 0);
     asks.request = open->head.request;

@@ -13,8 +13,12 @@ void gs_cluster_prepare(struct gs_share *share, struct gs_export *export)
     if (!share->options.cluster || export->far || gs_export_is_strip(export))
         return;
     far = calloc(1, sizeof *far);
-    if (!far)
+    if (!far) {
+        gs_log_line(&share->log, GS_LOG_WARNING,
+                    "no host memory is left to share block %llu with other machines",
+                    (unsigned long long)export->key.id);
         return;
+    }
     result = gs_device_fabric(share->driver, export->source.handle, far->fabric);
     if (result != CUDA_SUCCESS) { /* memory of a device that makes none: it was said */
         gs_log_line(&share->log, GS_LOG_DEBUG, "block %llu has no fabric handle: driver error %d",

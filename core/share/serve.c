@@ -146,10 +146,15 @@ static enum gs_wire_reason refusal_of(struct gs_share *share, const struct gs_cl
                                       const struct gs_wire_open *open,
                                       const struct gs_export *export)
 {
+    const enum gs_wire_reason unheard =
+        export && gs_export_is_imported(export) ? gs_cluster_import_refusal(share, client) : 0;
+
     if (!export)
         return GS_REFUSED_HANDLE;
     if (gs_export_is_imported(export) && (!open->cluster || !gs_user_is_own(client->uid)))
         return GS_REFUSED_USER;
+    if (unheard)
+        return unheard;
     if (export->owner) /* it serves itself; the importer comes again if it has just ended */
         return GS_REFUSED_EARLY;
     if (export->publisher && !gs_publisher_lets(export->publisher, client->uid, client->gid))

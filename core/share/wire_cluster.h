@@ -23,6 +23,7 @@
  *                                                  <----   OPEN with `cluster`
  *                  <-------      HELLO of an importer        once for each, first: its number, which no other has, in
  *                                                          `holder`, its pid, `holds` 1 (+ its pidfd, if it is known)
+ *                                                          Without an agent that hears so nobody new comes to hold anything
  *                  <-------      OPEN                      its handle, and the lease that it is to become
  *   GRANT          ------->      GRANT             ---->   or REFUSE, and that to it
  *   RECALL         ------->      RECALL            ---->

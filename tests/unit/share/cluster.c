@@ -221,6 +221,84 @@ Test(share_cluster, an_agents_refusal_and_its_end_reach_who_waits)
     close(importer);
 }
 
+static void grant(int near, const union gs_wire_message *question)
+{
+    agent_say(near,
+              MESSAGE(GRANT, question->head.request, .grant = {.chunk_size = 2 * MIB, .far = 1}));
+}
+
+/* What it held would be let go where its broker ended before the next agent has heard of it. */
+Test(share_cluster, what_is_here_goes_to_nobody_of_whom_the_agent_does_not_hear)
+{
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
+    union gs_wire_message message;
+    int near = near_agent(), first, second;
+
+    other_export(&other, 0, 512, 71, ipc_handle);
+    first = ask_to_open(ipc_handle);
+    agent_awaits(near, GS_WIRE_OPEN, &message);
+    grant(near, &message);
+    agent_hears(first, GS_WIRE_GRANT, &message);
+    close(near);
+    cr_assert(SIDE_WAIT(!told_at(dir).has_agent));
+    second = ask_to_open(ipc_handle);
+    agent_hears(second, GS_WIRE_REFUSE, &message);
+    cr_assert_eq(message.refuse.reason, GS_REFUSED_ALONE);
+    message = message_open(ipc_handle, 2, GS_OPEN_HAS_IT);
+    message.open.cluster = 1;
+    for (int again = 0; again < 2; again++) {
+        agent_say(first, message);
+        agent_hears(first, GS_WIRE_GRANT, &(union gs_wire_message){0});
+    }
+    near = agent_dial(dir);
+    agent_awaits(near, GS_WIRE_RESUME, &(union gs_wire_message){0});
+    agent_hears(near, GS_WIRE_HELLO, &(union gs_wire_message){0});
+    agent_say(second, message);
+    agent_hears(second, GS_WIRE_GRANT, &message);
+    agent_hears(near, GS_WIRE_HELLO, &message);
+    cr_assert_eq(message.hello.holds, 1);
+    close(first);
+    close(second);
+    close(near);
+}
+
+/* What it is to be told waits for it to read. */
+Test(share_cluster, what_is_here_goes_to_nobody_of_whom_the_agent_hears_late)
+{
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
+    union gs_wire_message message, open;
+    int near = near_agent(), first, second;
+
+    other_export(&other, 0, 512, 71, ipc_handle);
+    open = message_open(ipc_handle, 2, GS_OPEN_HAS_IT);
+    open.open.cluster = 1;
+    first = ask_to_open(ipc_handle);
+    agent_awaits(near, GS_WIRE_OPEN, &message);
+    grant(near, &message);
+    agent_hears(first, GS_WIRE_GRANT, &message);
+    second = greet_broker(ipc_handle + offsetof(struct gs_ipc_handle, instance), -1);
+    for (int i = 0; i < 2000; i++) { /* more than a socket takes */
+        const union gs_wire_message query = MESSAGE(QUERY, 2, .query = {.about = GS_ABOUT_MACHINE});
+
+        while (say_with(second, query, -1) != 0)
+            cr_assert_eq(poll(&(struct pollfd){.fd = second, .events = POLLOUT}, 1,
+                              SIDE_PATIENCE_MS),
+                         1);
+    }
+    agent_say(second, open);
+    agent_hears(second, GS_WIRE_REFUSE, &message);
+    cr_assert_eq(message.refuse.reason, GS_REFUSED_EARLY);
+    agent_say(first, open);
+    agent_hears(first, GS_WIRE_GRANT, &message);
+    for (int i = 0; i < 2000; i++)
+        agent_awaits(near, GS_WIRE_QUERY, &message);
+    agent_say(second, open);
+    agent_hears(second, GS_WIRE_GRANT, &message);
+    close(first);
+    close(second);
+    close(near);
+}
+
 Test(share_cluster, what_makes_no_sense_is_given_back)
 {
     unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
@@ -265,6 +343,8 @@ Test(share_cluster, what_nobody_waits_for_any_more_the_agent_need_not_answer)
     close(importers[1]);
     agent_awaits(near, GS_WIRE_CLOSE, &message);
     cr_assert_eq(message.close.lease, question.open.lease);
+    agent_hears(near, GS_WIRE_HELLO, &message);
+    cr_assert_eq(message.hello.holds, 0);
     /* Which has crossed that: */
     agent_say(near,
               MESSAGE(GRANT, question.head.request, .grant = {.chunk_size = 2 * MIB, .far = 1}));
