@@ -164,6 +164,8 @@ static json_t *ask_all(struct directory *directory, const char *path, const json
     json_t *answer = NULL;
 
     *ret_status = 0;
+    if (!text)
+        strcpy(directory->curl_error, "no memory is left for what is asked");
     do {
         json_decref(answer);
         answer = text ? send_to(directory, at, path, text, limit_s, ret_status) : NULL;
@@ -309,43 +311,43 @@ static bool keep(struct directory *directory, bool *ret_anew)
     return directory->lease != 0;
 }
 
-/* The request that makes those changes which put values, or take keys away; NULL: there are
- * none. */
-static json_t *changes_of(const struct directory *directory, const struct directory_change *changes,
-                          unsigned count, bool puts)
+/* One that puts a value, or takes a key away. */
+static json_t *change_of(const struct directory *directory, const struct directory_change *change)
 {
-    json_t *all = NULL;
+    json_t *key = key_of(directory, &change->key);
 
-    for (unsigned i = 0; i < count; i++) {
-        json_t *key;
-
-        if (puts != (changes[i].value != NULL))
-            continue;
-        key = key_of(directory, &changes[i].key);
-        all = all ? all : json_array();
-        if (puts)
-            json_array_append_new(all, json_pack("{s:{s:o, s:o, s:I}}", "requestPut", "key", key,
-                                                 "value", bytes(changes[i].value, changes[i].size),
-                                                 "lease", (json_int_t)directory->lease));
-        else
-            json_array_append_new(all, json_pack("{s:{s:o}}", "requestDeleteRange", "key", key));
-    }
-    return all ? json_pack("{s:o}", "success", all) : NULL;
+    return change->value ? json_pack("{s:{s:o, s:o, s:I}}", "requestPut", "key", key, "value",
+                                     bytes(change->value, change->size), "lease",
+                                     (json_int_t)directory->lease)
+                         : json_pack("{s:{s:o}}", "requestDeleteRange", "key", key);
 }
 
 /* Keys go first, which is what makes room where there is none for values. */
 static bool write_changes(struct directory *directory, const struct directory_change *changes,
                           unsigned count)
 {
-    for (int puts = 0; puts < 2; puts++) {
-        json_t *request = changes_of(directory, changes, count, puts);
-        json_t *answer = request ? ask(directory, "kv/txn", request) : NULL;
+    bool good = true;
 
+    for (int puts = 0; good && puts < 2; puts++) {
+        json_t *all = json_array(), *answer = NULL;
+        unsigned wanted = 0;
+
+        for (unsigned i = 0; i < count; i++) {
+            if (puts != (changes[i].value != NULL))
+                continue;
+            wanted++;
+            json_array_append_new(all, change_of(directory, &changes[i]));
+        }
+        if (wanted > 0) { /* what there was no memory for is no request, and fails */
+            answer =
+                ask(directory, "kv/txn",
+                    json_array_size(all) == wanted ? json_pack("{s:O}", "success", all) : NULL);
+            good = answer != NULL;
+        }
+        json_decref(all);
         json_decref(answer);
-        if (request && !answer)
-            return false;
     }
-    return true;
+    return good;
 }
 
 static enum directory_found get(struct directory *directory, const struct directory_key *key,

@@ -4,6 +4,7 @@
 
 #include <criterion/criterion.h>
 #include <arpa/inet.h>
+#include <jansson.h>
 
 #include "core/base/clock.h"
 #include "shim/agent/seal.h"
@@ -220,6 +221,49 @@ Test(agent_directory, etcd_what_nobody_keeps_goes_and_is_told)
     cr_assert_eq(get(b, "exports/x", value), DIRECTORY_NONE);
     write_one(a, "exports/x", "again");
     cr_assert_eq(get(b, "exports/x", value), DIRECTORY_FOUND);
+}
+
+static unsigned fails_jansson; /* the n-th allocation from now on */
+
+static void *failing_malloc(size_t size)
+{
+    return fails_jansson > 0 && --fails_jansson == 0 ? NULL : malloc(size);
+}
+
+/* Whichever allocation of its JSON fails: what is not there was not written. */
+Test(agent_directory, etcd_what_no_memory_is_left_for_is_not_told_as_written)
+{
+    struct directory_options one = options_of("one");
+    struct directory_change changes[3] = {{.size = 0}};
+    struct directory *a;
+    char value[DIRECTORY_VALUE + 1];
+    bool good = false, is_over = false;
+    unsigned failed = 0, there;
+
+    set_up("etcd");
+    a = open_one(&one);
+    keep(a);
+    json_set_alloc_funcs(failing_malloc, free);
+    for (unsigned n = 1; !is_over; n++) {
+        for (unsigned i = 0; i < 3; i++) /* one goes */
+            changes[i] = (struct directory_change){.key = {.kind = DIRECTORY_EXPORTS,
+                                                           .id = {i, (unsigned char)n, n >> 8}},
+                                                   .value = i ? "value" : NULL,
+                                                   .size = i ? 5 : 0};
+        fails_jansson = n;
+        good = DO(a, write, changes, 3);
+        is_over = fails_jansson > 0; /* it has made fewer */
+        fails_jansson = 0;
+        there = 0;
+        for (unsigned i = 1; i < 3; i++) {
+            size_t size;
+
+            there += DO(a, get, &changes[i].key, value, &size) == DIRECTORY_FOUND;
+        }
+        cr_assert(!good || there == 2, "allocation %u: %u of 2", n, there);
+        failed += !good;
+    }
+    cr_assert(good && failed > 0);
 }
 
 /* Of a key, or of another file. */
