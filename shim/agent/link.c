@@ -293,8 +293,11 @@ static void take_messages(struct link *link)
             ERR_clear_error();
             got = SSL_read(link->ssl, (unsigned char *)&link->in + link->in_size,
                            (int)(size - link->in_size));
-            if (got <= 0 && SSL_get_error(link->ssl, got) == SSL_ERROR_WANT_READ)
+            if (got <= 0 && SSL_get_error(link->ssl, got) == SSL_ERROR_WANT_READ) {
+                if (SSL_in_init(link->ssl)) /* and nothing could be sent until the other half */
+                    link_fail(link, "it says half of what TLS says itself");
                 break;
+            }
             if (got <= 0)
                 fail_by_tls(link);
             else
@@ -309,6 +312,16 @@ void link_release(struct link *link)
     take_turn(link);
 }
 
+/* Each new key costs many times what its bytes do, and agents ask for none. */
+static void on_tls_message(int is_sent, int version, int type, const void *bytes, size_t size,
+                           SSL *ssl, void *arg)
+{
+    struct link *link = arg;
+
+    if (!is_sent && type == SSL3_RT_HANDSHAKE && link->is_up && ++link->keys > LINK_KEYS)
+        link->doom = "it changes its keys again and again";
+}
+
 /* A link that was just made costs no more than its place until there is something to do for it. */
 static bool begin_tls(struct link *link)
 {
@@ -321,6 +334,8 @@ static bool begin_tls(struct link *link)
         return false;
     }
     SSL_set_bio(link->ssl, in, out);
+    SSL_set_msg_callback(link->ssl, on_tls_message);
+    SSL_set_msg_callback_arg(link->ssl, link);
     if (link->is_out)
         SSL_set_connect_state(link->ssl);
     else

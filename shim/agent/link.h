@@ -30,6 +30,7 @@
 #define LINK_UNSENT      (6u << 20)  /* who reads so little is hung up on */
 #define LINK_ANSWERS     (64u << 10) /* unsent to a caller: it is not read from */
 #define LINK_TURN        (16u << 10)
+#define LINK_KEYS        16          /* that it changes to */
 #define LINK_UNKNOWN     (16u << 10) /* bytes of an unnamed caller, then it is hung up on */
 
 struct x509_st;
@@ -60,7 +61,8 @@ struct link {
     struct links *links;
     struct link *prev, *next;
     struct ssl_st *ssl;
-    size_t heard; /* bytes, until it was known who it is */
+    size_t heard;  /* bytes, until it was known who it is */
+    unsigned keys; /* that it changed to */
     size_t in_size;
     union talk in;
 };

@@ -459,6 +459,49 @@ Test(agent_link, what_comes_byte_by_byte_is_heard)
     close(fd);
 }
 
+static int make_it_large(SSL *ssl, void *bytes)
+{
+    return SSL_SESSION_set1_ticket_appdata(SSL_get0_session(ssl), bytes, 40000);
+}
+
+static SSL_TICKET_RETURN take_none(SSL *ssl, SSL_SESSION *session, const unsigned char *name,
+                                   size_t size, SSL_TICKET_STATUS status, void *arg)
+{
+    return SSL_TICKET_RETURN_IGNORE;
+}
+
+/* A message of TLS's own, of which the rest never comes: nothing could be sent meanwhile. */
+Test(agent_link, who_says_half_of_what_tls_says_is_hung_up_on)
+{
+    static unsigned char bytes[40000];
+
+    set_up();
+    SSL_CTX_set_session_ticket_cb(ours.tls, make_it_large, take_none, bytes);
+    be_up();
+    cr_assert_eq(SSL_new_session_ticket(called->ssl), 1);
+    cr_assert_eq(SSL_do_handshake(called->ssl), 1);
+    cr_assert_eq(BIO_read(SSL_get_wbio(called->ssl), bytes, 20000), 20000);
+    BIO_reset(SSL_get_wbio(called->ssl));
+    cr_assert_eq(write(called->source.fd, bytes, 20000), 20000);
+    until(&downs, 1);
+    cr_assert(strstr(why_down, "says half"), "%s", why_down);
+}
+
+Test(agent_link, who_changes_its_keys_again_and_again_is_hung_up_on)
+{
+    struct link *link;
+
+    set_up();
+    link = be_up();
+    for (int i = 0; i < 100; i++) {
+        cr_assert_eq(SSL_key_update(link->ssl, SSL_KEY_UPDATE_NOT_REQUESTED), 1);
+        cr_assert_eq(SSL_do_handshake(link->ssl), 1);
+    }
+    say(link, 7, 1);
+    until(&downs, 1);
+    cr_assert(strstr(why_down, "changes its keys"), "%s", why_down);
+}
+
 Test(agent_link, a_stranger_is_heard_so_far_and_no_farther)
 {
     static const unsigned char begins[] = {22, 3, 1,   0x40, 0,
