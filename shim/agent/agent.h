@@ -49,7 +49,8 @@ struct say {
 
 struct agent_log {
     struct gs_log to;
-    struct say strangers, directory; /* of those that call; and of what the directory answers */
+    /* Of those that call, of what the directory answers, of this machine's broker and the file. */
+    struct say strangers, directory, here;
 };
 
 struct peer { /* another machine */
@@ -117,6 +118,7 @@ struct agent {
     struct jobs *jobs;
     struct links links;
     struct leases leases;
+    bool lacks_file; /* and that was said */
     struct source wake, listener;
     char trouble[DIRECTORY_REASON]; /* what is wrong with the directory; "": nothing */
     struct peer *peers;

@@ -112,97 +112,6 @@ bool leases_has_room(const struct leases *leases, const unsigned char machine[GS
     return leases->owed < leases->most && (side ? side->owed : 0) < leases->most - leases->owed;
 }
 
-/* ---- Leases --------------------------------------------------------------------------------- */
-
-static struct lease *add(struct leases *leases, const struct lease *model)
-{
-    const bool ours = lease_is_ours(model);
-    struct lease *lease = malloc(sizeof *lease);
-    struct lease_group *group = group_of(leases, &model->block);
-    struct lease_side *side = ours ? NULL : side_for(leases, model->key.machine);
-
-    if (!group && (group = calloc(1, sizeof *group))) {
-        group->block = model->block;
-        HASH_ADD(hh, leases->groups, block, sizeof group->block, group);
-    }
-    if (!lease || !group || (!ours && !side)) { /* what is empty is in nobody's way */
-        free(lease);
-        return NULL;
-    }
-    *lease = *model;
-    lease->since_ns = gs_now_ns();
-    HASH_ADD(hh, leases->all, key, sizeof lease->key, lease);
-    DL_APPEND(group->leases, lease);
-    if (ours)
-        return lease;
-    DL_APPEND2(side->theirs, lease, prev_there, next_there);
-    side->owed++;
-    leases->owed++;
-    return lease;
-}
-
-static void end(struct leases *leases, struct lease *lease)
-{
-    struct lease_group *group = group_of(leases, &lease->block);
-    struct lease_side *side = leases_side(leases, lease->key.machine); /* of ours: NULL */
-
-    DL_DELETE(group->leases, lease);
-    if (!group->leases) {
-        HASH_DEL(leases->groups, group);
-        free(group);
-    }
-    if (side) {
-        DL_DELETE2(side->theirs, lease, prev_there, next_there);
-        side->owed--;
-        leases->owed--;
-    }
-    if (side && !side->theirs) {
-        HASH_DEL(leases->sides, side);
-        free(side);
-    }
-    HASH_DEL(leases->all, lease);
-    free(lease);
-}
-
-static struct leases_note *note_of(const struct leases *leases, enum leases_mark mark,
-                                   const unsigned char machine[GS_MACHINE_SIZE])
-{
-    struct leases_note key = {.key.mark = mark}, *found;
-
-    memcpy(key.key.machine, machine, GS_MACHINE_SIZE);
-    HASH_FIND(hh, leases->notes, &key.key, sizeof key.key, found);
-    return found;
-}
-
-static bool take_note(struct leases *leases, enum leases_mark mark,
-                      const unsigned char machine[GS_MACHINE_SIZE], const void *value)
-{
-    struct leases_note *note = note_of(leases, mark, machine);
-
-    if (note && memcmp(note->value, value, sizeof note->value) == 0)
-        return false;
-    if (!note && (note = calloc(1, sizeof *note))) {
-        note->key.mark = mark;
-        memcpy(note->key.machine, machine, GS_MACHINE_SIZE);
-        HASH_ADD(hh, leases->notes, key, sizeof note->key, note);
-    }
-    if (note)
-        memcpy(note->value, value, sizeof note->value);
-    return note != NULL;
-}
-
-static bool drop_note(struct leases *leases, enum leases_mark mark,
-                      const unsigned char machine[GS_MACHINE_SIZE])
-{
-    struct leases_note *note = note_of(leases, mark, machine);
-
-    if (!note)
-        return false;
-    HASH_DEL(leases->notes, note);
-    free(note);
-    return true;
-}
-
 /* ---- The file ------------------------------------------------------------------------------- */
 
 static bool write_record(struct leases *leases, int file, struct record record)
@@ -210,6 +119,7 @@ static bool write_record(struct leases *leases, int file, struct record record)
     record.magic = MAGIC;
     memcpy(record.boot, leases->boot, sizeof record.boot);
     leases->records++;
+    errno = ENOSPC; /* where only a part of it is written */
     return write(file, &record, sizeof record) == (ssize_t)sizeof record;
 }
 
@@ -256,43 +166,187 @@ static bool write_anew(struct leases *leases)
     return true;
 }
 
+/* Of a file that lacks something the next agent would believe that there is no more: there is none
+ * rather, until leases_look writes one. */
 static void append(struct leases *leases, struct record record)
 {
-    const uint64_t live = HASH_COUNT(leases->all) + HASH_COUNT(leases->notes);
-
-    if (leases->lacks || leases->records > 2 * live + PAST_MOST)
-        leases->lacks = !write_anew(leases); /* with what is added */
-    else
-        leases->lacks = !write_record(leases, leases->file, record);
+    if (leases->lacks || write_record(leases, leases->file, record))
+        return;
+    leases->lacks = true;
+    unlinkat(leases->folder, NAME, 0);
+    gs_fd_drop(leases->file);
+    leases->file = -1;
 }
 
-static void take_record(struct leases *leases, const struct record *record)
+bool leases_look(struct leases *leases)
+{
+    const uint64_t live = HASH_COUNT(leases->all) + HASH_COUNT(leases->notes);
+    struct stat info;
+
+    leases->lacks |= fstat(leases->file, &info) != 0 || info.st_nlink == 0;
+    if ((leases->lacks || leases->records > 2 * live + PAST_MOST) && write_anew(leases))
+        leases->lacks = false;
+    return !leases->lacks;
+}
+
+/* ---- Leases --------------------------------------------------------------------------------- */
+
+struct lease *leases_add(struct leases *leases, const struct lease *model)
+{
+    const bool ours = lease_is_ours(model);
+    struct lease *lease = malloc(sizeof *lease);
+    struct lease_group *group = group_of(leases, &model->block);
+    struct lease_side *side = ours ? NULL : side_for(leases, model->key.machine);
+
+    if (!group && (group = calloc(1, sizeof *group))) {
+        group->block = model->block;
+        HASH_ADD(hh, leases->groups, block, sizeof group->block, group);
+    }
+    if (!lease || !group || (!ours && !side)) { /* what is empty is in nobody's way */
+        free(lease);
+        return NULL;
+    }
+    *lease = *model;
+    lease->since_ns = gs_now_ns();
+    HASH_ADD(hh, leases->all, key, sizeof lease->key, lease);
+    DL_APPEND(group->leases, lease);
+    if (!ours) {
+        DL_APPEND2(side->theirs, lease, prev_there, next_there);
+        side->owed++;
+        leases->owed++;
+    }
+    append(leases, record_of(lease, ADDED));
+    return lease;
+}
+
+void leases_end(struct leases *leases, struct lease *lease)
+{
+    struct lease_group *group = group_of(leases, &lease->block);
+    struct lease_side *side = leases_side(leases, lease->key.machine); /* of ours: NULL */
+
+    DL_DELETE(group->leases, lease);
+    if (!group->leases) {
+        HASH_DEL(leases->groups, group);
+        free(group);
+    }
+    if (side) {
+        DL_DELETE2(side->theirs, lease, prev_there, next_there);
+        side->owed--;
+        leases->owed--;
+    }
+    if (side && !side->theirs) {
+        HASH_DEL(leases->sides, side);
+        free(side);
+    }
+    HASH_DEL(leases->all, lease);
+    append(leases, record_of(lease, ENDED));
+    free(lease);
+}
+
+/* ---- Notes ---------------------------------------------------------------------------------- */
+
+static struct leases_note *note_of(const struct leases *leases, enum leases_mark mark,
+                                   const unsigned char machine[GS_MACHINE_SIZE])
+{
+    struct leases_note key = {.key.mark = mark}, *found;
+
+    memcpy(key.key.machine, machine, GS_MACHINE_SIZE);
+    HASH_FIND(hh, leases->notes, &key.key, sizeof key.key, found);
+    return found;
+}
+
+bool leases_note(struct leases *leases, enum leases_mark mark,
+                 const unsigned char machine[GS_MACHINE_SIZE], const void *value)
+{
+    struct leases_note *note = note_of(leases, mark, machine);
+
+    if (note && memcmp(note->value, value, sizeof note->value) == 0)
+        return true;
+    if (!note && (note = calloc(1, sizeof *note))) {
+        note->key.mark = mark;
+        memcpy(note->key.machine, machine, GS_MACHINE_SIZE);
+        HASH_ADD(hh, leases->notes, key, sizeof note->key, note);
+    }
+    if (!note)
+        return false;
+    memcpy(note->value, value, sizeof note->value);
+    append(leases, record_of_note(note));
+    return true;
+}
+
+void leases_unnote(struct leases *leases, enum leases_mark mark,
+                   const unsigned char machine[GS_MACHINE_SIZE])
+{
+    struct leases_note *note = note_of(leases, mark, machine);
+    struct record record = {.kind = UNNOTED, .key.lease = mark};
+
+    if (!note)
+        return;
+    memcpy(record.key.machine, machine, GS_MACHINE_SIZE);
+    HASH_DEL(leases->notes, note);
+    free(note);
+    append(leases, record);
+}
+
+bool leases_noted(const struct leases *leases, enum leases_mark mark,
+                  const unsigned char machine[GS_MACHINE_SIZE], void *ret_value)
+{
+    const struct leases_note *note = note_of(leases, mark, machine);
+
+    if (note && ret_value)
+        memcpy(ret_value, note->value, sizeof note->value);
+    return note != NULL;
+}
+
+/* ---- Reading the file ------------------------------------------------------------------------ */
+
+/* False: no memory. */
+static bool take_record(struct leases *leases, const struct record *record)
 {
     const bool same = memcmp(record->boot, leases->boot, sizeof record->boot) == 0;
     struct lease lease = {.key = record->key, .block = record->block, .broker = record->process};
     struct lease *there = leases_find(leases, record->key.machine, record->key.lease);
 
     if (record->kind == LEASES_ASKED || (same && record->kind < ADDED))
-        take_note(leases, record->kind, record->key.machine, record->exporter);
+        return leases_note(leases, record->kind, record->key.machine, record->exporter);
     if (same && record->kind == UNNOTED)
-        drop_note(leases, (enum leases_mark)record->key.lease, record->key.machine);
+        leases_unnote(leases, (enum leases_mark)record->key.lease, record->key.machine);
     if (!same || (record->kind != ADDED && record->kind != ENDED))
-        return;
+        return true;
     if (there)
-        end(leases, there);
+        leases_end(leases, there);
     memcpy(lease.exporter, record->exporter, sizeof lease.exporter);
-    if (record->kind == ADDED)
-        add(leases, &lease);
+    return record->kind == ENDED || leases_add(leases, &lease);
+}
+
+/* False: not to its end, or not as it was written. */
+static bool read_all(struct leases *leases, int file)
+{
+    struct record record;
+    ssize_t got;
+
+    while ((got = read(file, &record, sizeof record)) == (ssize_t)sizeof record) {
+        if (record.magic != MAGIC || !take_record(leases, &record))
+            return false;
+    }
+    return got == 0;
+}
+
+static void forget_all(struct leases *leases)
+{
+    while (leases->all)
+        leases_end(leases, leases->all);
+    while (leases->notes)
+        leases_unnote(leases, leases->notes->key.mark, leases->notes->key.machine);
 }
 
 bool leases_open(struct leases *leases, int folder, const unsigned char boot[GS_BOOT_BYTES],
                  char ret_reason[LEASES_REASON])
 {
-    struct record record;
     struct stat info;
     int file, locked;
 
-    *leases = (struct leases){.folder = folder, .file = -1, .most = LEASES_MAX};
+    *leases = (struct leases){.folder = folder, .file = -1, .lacks = true, .most = LEASES_MAX};
     memcpy(leases->boot, boot, sizeof leases->boot);
     /* To the end. */
     locked = openat(folder, NAME ".lock", O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
@@ -305,64 +359,18 @@ bool leases_open(struct leases *leases, int folder, const unsigned char boot[GS_
         return false;
     }
     file = gs_regular_open(folder, NAME, O_NOFOLLOW, &info);
-    while (file >= 0 && read(file, &record, sizeof record) == (ssize_t)sizeof record) {
-        if (record.magic == MAGIC)
-            take_record(leases, &record);
-    }
+    if (file >= 0 && !read_all(leases, file)) /* what it does not say may be of the same blocks */
+        forget_all(leases);
     gs_fd_drop(file);
     if (!leases_noted(leases, LEASES_ID, agent_nobody, leases->id) &&
         gs_random(leases->id, sizeof leases->id))
-        take_note(leases, LEASES_ID, agent_nobody, leases->id);
-    if (!write_anew(leases)) {
+        leases_note(leases, LEASES_ID, agent_nobody, leases->id);
+    if (!leases_look(leases)) {
         snprintf(ret_reason, LEASES_REASON, "%s cannot be written: %s", NAME, strerror(errno));
         close(locked);
         return false;
     }
     return true;
-}
-
-struct lease *leases_add(struct leases *leases, const struct lease *model)
-{
-    struct lease *lease = add(leases, model);
-
-    if (lease)
-        append(leases, record_of(lease, ADDED));
-    return lease;
-}
-
-void leases_end(struct leases *leases, struct lease *lease)
-{
-    const struct record record = record_of(lease, ENDED);
-
-    end(leases, lease);
-    append(leases, record);
-}
-
-void leases_note(struct leases *leases, enum leases_mark mark,
-                 const unsigned char machine[GS_MACHINE_SIZE], const void *value)
-{
-    if (take_note(leases, mark, machine, value))
-        append(leases, record_of_note(note_of(leases, mark, machine)));
-}
-
-void leases_unnote(struct leases *leases, enum leases_mark mark,
-                   const unsigned char machine[GS_MACHINE_SIZE])
-{
-    struct record record = {.kind = UNNOTED, .key.lease = mark};
-
-    memcpy(record.key.machine, machine, GS_MACHINE_SIZE);
-    if (drop_note(leases, mark, machine))
-        append(leases, record);
-}
-
-bool leases_noted(const struct leases *leases, enum leases_mark mark,
-                  const unsigned char machine[GS_MACHINE_SIZE], void *ret_value)
-{
-    const struct leases_note *note = note_of(leases, mark, machine);
-
-    if (note && ret_value)
-        memcpy(ret_value, note->value, sizeof note->value);
-    return note != NULL;
 }
 
 /* ---- Processes ------------------------------------------------------------------------------ */

@@ -99,16 +99,20 @@ struct leases {
     int folder, file;
     unsigned char boot[GS_BOOT_BYTES];
     uint64_t records; /* in the file */
-    bool lacks;       /* it does not have all: it could not be written */
+    bool lacks;       /* it is not written yet, or could not be, and there is none */
     unsigned char
         id[LEASES_FILE]; /* of the file: that of another is another, also where it was lost */
     struct leases_note *notes;
 };
 
-/* Reads the file in this folder, and writes it anew. False, and the reason: another agent has it,
- * or it cannot be written. */
+/* Reads the file in this folder, and writes it anew. One that cannot be read whole is as one that
+ * was lost: this is another. False, and the reason: another agent has it, or it cannot be
+ * written. */
 bool leases_open(struct leases *leases, int folder, const unsigned char boot[GS_BOOT_BYTES],
                  char ret_reason[LEASES_REASON]);
+/* Now and then: writes it anew where that is due, or it was taken away. False, and errno: there is
+ * none, and none can be written. */
+bool leases_look(struct leases *leases);
 /* NULL: no memory. One of that key is not there yet. */
 struct lease *leases_add(struct leases *leases, const struct lease *lease);
 void leases_end(struct leases *leases, struct lease *lease);
@@ -128,8 +132,8 @@ struct lease_side *leases_side(const struct leases *leases,
  * something always is. */
 bool leases_has_room(const struct leases *leases, const unsigned char machine[GS_MACHINE_SIZE]);
 
-/* A value of 16 bytes for each mark and machine (of the file: zeros). */
-void leases_note(struct leases *leases, enum leases_mark mark,
+/* A value of 16 bytes for each mark and machine (of the file: zeros). False: no memory. */
+bool leases_note(struct leases *leases, enum leases_mark mark,
                  const unsigned char machine[GS_MACHINE_SIZE], const void *value);
 void leases_unnote(struct leases *leases, enum leases_mark mark,
                    const unsigned char machine[GS_MACHINE_SIZE]);

@@ -88,6 +88,18 @@ static void on_wake(struct source *source, uint32_t events)
     }
 }
 
+static void look_at_file(struct agent *agent)
+{
+    const bool lacks = !leases_look(&agent->leases);
+
+    if (lacks && !agent->lacks_file)
+        say_line(agent, &agent->log.here, GS_LOG_WARNING,
+                 "agent.leases cannot be written (%s): make room in its folder; if this agent ends "
+                 "before, nobody knows who has what, and all of it stays",
+                 strerror(errno));
+    agent->lacks_file = lacks;
+}
+
 static void run(struct agent *agent)
 {
     bool soon = false;
@@ -110,6 +122,7 @@ static void run(struct agent *agent)
         soon = importer_look(agent, now);
         exporter_look(agent, now);
         holders_look(agent, now);
+        look_at_file(agent);
     }
 }
 

@@ -3,6 +3,7 @@
 
 #include <criterion/criterion.h>
 
+#include "failing.h"
 #include "tests/children.h"
 #include "tests/folder.h"
 #include "tests/system.h"
@@ -62,13 +63,14 @@ static void fill(struct leases *leases)
             _exit(2);
         if (i > 10)
             leases_end(leases, leases_find(leases, model.key.machine, i));
+        if (!leases_look(leases))
+            _exit(3);
     }
     for (unsigned char i = 1; i < 3; i++)
         leases_note(leases, LEASES_HOLDER, (unsigned char[GS_MACHINE_SIZE]){i}, &self);
     leases_unnote(leases, LEASES_HOLDER, (unsigned char[GS_MACHINE_SIZE]){2});
     leases_note(leases, LEASES_ASKED, other, here);
     memcpy(ids, leases->id, sizeof leases->id);
-    leases_note(leases, LEASES_KNOWN, here, &self);
 }
 
 Test(agent_leases, they_outlive_the_agent)
@@ -82,7 +84,6 @@ Test(agent_leases, they_outlive_the_agent)
     set_up();
     in_process(fill);
     cr_assert(leases_open(&leases, folder, boot, reason), "%s", reason);
-    cr_assert(leases_noted(&leases, LEASES_KNOWN, here, NULL));
     cr_assert_eq(memcmp(leases.id, ids, sizeof leases.id), 0, "it is the same file");
     cr_assert_eq(HASH_COUNT(leases.all), 10);
     for (uint64_t i = 1; i <= 10; i++)
@@ -114,6 +115,7 @@ Test(agent_leases, what_is_noted_does_not_have_the_file_written_again_and_again)
 
         cr_assert_eq(fstatat(folder, "agent.leases", &before, 0), 0);
         leases_note(&leases, LEASES_HOLDER, holder, boot);
+        cr_assert(leases_look(&leases));
         cr_assert_eq(fstatat(folder, "agent.leases", &after, 0), 0);
         written += before.st_ino != after.st_ino;
     }
@@ -146,23 +148,6 @@ Test(agent_leases, no_machine_has_all_the_room)
     cr_assert(leases_has_room(&leases, other));
 }
 
-static void fill_and_forget(struct leases *leases)
-{
-    fill(leases);
-    leases_unnote(leases, LEASES_KNOWN, here);
-}
-
-Test(agent_leases, what_was_known_once_may_be_no_more)
-{
-    static struct leases leases;
-    char reason[LEASES_REASON];
-
-    set_up();
-    in_process(fill_and_forget);
-    cr_assert(leases_open(&leases, folder, boot, reason), "%s", reason);
-    cr_assert_not(leases_noted(&leases, LEASES_KNOWN, here, NULL));
-}
-
 Test(agent_leases, another_boot_ends_them_but_not_whom_was_asked)
 {
     const unsigned char next[GS_BOOT_BYTES] = {10};
@@ -174,26 +159,104 @@ Test(agent_leases, another_boot_ends_them_but_not_whom_was_asked)
     in_process(fill);
     cr_assert(leases_open(&leases, folder, next, reason), "%s", reason);
     cr_assert_eq(HASH_COUNT(leases.all), 0);
-    cr_assert_not(leases_noted(&leases, LEASES_KNOWN, here, NULL));
     cr_assert_neq(memcmp(leases.id, ids, sizeof leases.id), 0,
                   "nobody has anything by this one yet");
     cr_assert(leases_noted(&leases, LEASES_ASKED, other, value));
 }
 
-Test(agent_leases, what_is_no_record_of_ours_is_passed_over)
+static void fill_some(struct leases *leases)
 {
-    static struct leases leases;
-    char reason[LEASES_REASON], junk[1000];
+    for (uint64_t i = 1; i <= 10; i++) {
+        const struct lease model = lease_of(i % 2 ? here : other, i);
+
+        if (!leases_add(leases, &model))
+            _exit(2);
+    }
+    memcpy(ids, leases->id, sizeof leases->id);
+}
+
+static void is_lost(struct leases *leases)
+{
+    if (HASH_COUNT(leases->all) > 0 || HASH_COUNT(leases->notes) != 1 ||
+        memcmp(leases->id, ids, sizeof leases->id) == 0)
+        _exit(4);
+}
+
+static void is_whole(struct leases *leases)
+{
+    if (HASH_COUNT(leases->all) != 10 || memcmp(leases->id, ids, sizeof leases->id) != 0)
+        _exit(5);
+}
+
+/* What is not there may be of the same block as what is. */
+static void is_lost_where(const char *what, off_t place, size_t size, off_t length)
+{
+    static const char junk[1000];
     int file;
 
-    set_up();
-    in_process(fill);
-    file = openat(folder, "agent.leases", O_WRONLY | O_APPEND | O_CLOEXEC);
-    memset(junk, 0x5a, sizeof junk);
-    cr_assert(file >= 0 && write(file, junk, sizeof junk) == sizeof junk);
+    in_process(fill_some);
+    in_process(is_whole);
+    file = openat(folder, "agent.leases", O_WRONLY | O_CLOEXEC);
+    cr_assert(file >= 0 && pwrite(file, junk, size, place) == (ssize_t)size);
+    cr_assert(length == 0 || ftruncate(file, length) == 0);
     close(file);
-    cr_assert(leases_open(&leases, folder, boot, reason), "%s", reason);
-    cr_assert_eq(HASH_COUNT(leases.all), 10);
+    in_process(is_lost);
+    cr_assert_eq(unlinkat(folder, "agent.leases", 0), 0);
+    puts(what);
+}
+
+Test(agent_leases, what_cannot_be_read_whole_is_as_lost)
+{
+    struct stat info;
+
+    set_up();
+    in_process(fill_some);
+    cr_assert_eq(fstatat(folder, "agent.leases", &info, 0), 0);
+    is_lost_where("zeros within", 300, 50, 0);
+    is_lost_where("anything behind it", info.st_size, 1000, 0);
+    is_lost_where("a last one that is cut", 0, 0, info.st_size - 1);
+    for (int i = 0; i < 3; i++) {
+        in_process(fill_some);
+        fails_read = i == 0 ? 5 : 0;
+        fails_size = i == 1 ? sizeof(struct lease) : i == 2 ? sizeof(struct leases_note) : 0;
+        in_process(is_lost);
+        fails_read = 0;
+        fails_size = 0;
+    }
+}
+
+static bool has_room_again, is_taken_away;
+
+static void run_out_of_room(struct leases *leases)
+{
+    struct lease model = lease_of(here, 11);
+
+    fill_some(leases);
+    if (is_taken_away && unlinkat(folder, "agent.leases", 0) != 0)
+        _exit(6);
+    disk_is_full = true;
+    if (!is_taken_away && !leases_add(leases, &model))
+        _exit(2);
+    if (leases_look(leases) || faccessat(folder, "agent.leases", F_OK, 0) == 0)
+        _exit(7);
+    if (leases_find(leases, here, 11))
+        leases_end(leases, leases_find(leases, here, 11)); /* nothing brings it back but this: */
+    disk_is_full = !has_room_again;
+    if (leases_look(leases) != has_room_again)
+        _exit(8);
+}
+
+/* Also where somebody took it away: what would be said in it next is nowhere. */
+Test(agent_leases, a_file_that_lacks_one_is_none_until_it_is_written_anew)
+{
+    set_up();
+    for (int i = 0; i < 4; i++) {
+        has_room_again = i & 1;
+        is_taken_away = i & 2;
+        in_process(run_out_of_room);
+        in_process(has_room_again ? is_whole : is_lost);
+        cr_assert_eq(unlinkat(folder, "agent.leases", 0), 0);
+    }
 }
 
 Test(agent_leases, a_folder_has_one_agent)
