@@ -78,6 +78,9 @@ struct export
     struct gs_ipc_handle handle;
     struct sealed sealed;
     unsigned char id[SEAL_ID];
+    /* Else it was, or leases of it have ended: if it is held next, and no lease is of it, that is
+     * nobody's. */
+    bool is_there;
     UT_hash_handle hh, by_id;
 };
 
@@ -125,9 +128,6 @@ struct agent {
     /* The broker. */
     struct source broker; /* fd -1: none */
     uint64_t broker_retry_ns;
-    /* When all that leases may be of has come to a broker: then all are in the file; 0: it was
-     * noted. */
-    uint64_t know_ns;
     bool is_synced; /* the broker has said what its processes have */
     struct unsent *unsent;
     unsigned unsent_count;
@@ -186,9 +186,8 @@ void importer_broker_gone(struct agent *agent);
 /* exporter.c */
 void exporter_share(struct agent *agent, const struct gs_wire_share *shared);
 void exporter_unshare(struct agent *agent, const struct gs_wire_close *unshared);
-/* NULL: it is not shared here. */
+/* NULL: it is not shared here, nor was it. */
 struct export *exporter_find(const struct agent *agent, const struct lease_block *block);
-void exporter_look(struct agent *agent, uint64_t now_ns);
 void exporter_write_all(struct agent *agent);
 void exporter_answer(struct agent *agent, const union gs_wire_message *answer);
 void exporter_recall(struct agent *agent, const struct gs_wire_close *recall);

@@ -14,9 +14,7 @@
 #define RETRY_NS   (GS_NS_PER_S / 4)
 #define CONNECT_NS (GS_NS_PER_S / 10)
 #define UNSENT_MAX 200000 /* messages; who reads so little is hung up on */
-#define KNOW_NS \
-    (120 * GS_NS_PER_S) /* by then processes have left with the broker what they hold for others */
-#define BUFFER (1 << 20)
+#define BUFFER     (1 << 20)
 
 static void hang_up(struct agent *agent, const char *why)
 {
@@ -26,19 +24,19 @@ static void hang_up(struct agent *agent, const char *why)
         return;
     close(agent->broker.fd);
     agent->broker.fd = -1;
-    agent->is_synced = false;
     DL_FOREACH_SAFE(agent->unsent, unsent, next) {
         DL_DELETE(agent->unsent, unsent);
         free(unsent);
     }
     agent->unsent_count = 0;
-    AGENT_LOG(agent, GS_LOG_WARNING,
-              "the broker of this machine: %s; what is open stays, and another one "
-              "is looked for",
-              why);
+    say_line(agent, &agent->log.here, GS_LOG_WARNING,
+             "the broker of this machine: %s; what is open stays, and another one is looked for",
+             why);
     holders_orphan(agent);
     importer_broker_gone(agent);
-    exporter_broker_gone(agent);
+    if (agent->is_synced) /* else it has not said what there is */
+        exporter_broker_gone(agent);
+    agent->is_synced = false;
 }
 
 /* ---- Sending -------------------------------------------------------------------------------- */
@@ -102,8 +100,8 @@ static void on_listed(struct agent *agent)
             importer_end(agent, lease);
     }
     agent->is_synced = true;
-    if (!leases_noted(&agent->leases, LEASES_KNOWN, agent_nobody, NULL) && !agent->know_ns)
-        agent->know_ns = gs_now_ns() + KNOW_NS;
+    say_line(agent, &agent->log.here, GS_LOG_INFO, "joined the broker of this machine (pid %d)",
+             broker.pid);
 }
 
 static void on_message(struct agent *agent, const union gs_wire_message *message, int *pidfd)
@@ -136,7 +134,10 @@ static void on_message(struct agent *agent, const union gs_wire_message *message
         break;
     case GS_WIRE_GRANT:
     case GS_WIRE_REFUSE:
-        exporter_answer(agent, message);
+        if (message->head.request || message->head.type == GS_WIRE_GRANT)
+            exporter_answer(agent, message);
+        else
+            hang_up(agent, gs_wire_reason_text(message->refuse.reason));
         break;
     case GS_WIRE_OPEN:
         importer_ask(agent, &message->open);
@@ -162,7 +163,7 @@ static void on_ready(struct source *source, uint32_t events)
         if (error == -EPROTONOSUPPORT)
             hang_up(agent, "it is of another version; start broker and agent of one");
         else if (error)
-            hang_up(agent, error == -ENOTCONN ? "it has ended" : strerror(-error));
+            hang_up(agent, error == -ENOTCONN ? "it has hung up" : strerror(-error));
         else
             on_message(agent, &message, &pidfd);
         if (pidfd >= 0)
@@ -205,8 +206,6 @@ void broker_look(struct agent *agent, uint64_t now_ns)
         agent->broker.fd = -1;
         return;
     }
-    AGENT_LOG(agent, GS_LOG_INFO, "joined the broker of this machine (pid %d)",
-              broker_process(agent).pid);
     gs_wire_start(&hello, GS_WIRE_HELLO, 0);
     hello.hello.pid = (uint64_t)getpid();
     strcpy(hello.hello.name, "gpushim-agent");

@@ -10,6 +10,8 @@
 #include <sodium.h>
 #include <utlist.h>
 
+#include "core/share/conn.h"
+
 #define TAKES_MAX 256 /* of one machine, that the broker has not answered: more come again */
 
 /* ---- Exports -------------------------------------------------------------------------------- */
@@ -19,6 +21,18 @@ struct export *exporter_find(const struct agent *agent, const struct lease_block
     struct export *export;
 
     HASH_FIND(hh, agent->exports, block, sizeof *block, export);
+    return export;
+}
+
+/* NULL: no memory. */
+static struct export *find_or_make(struct agent *agent, const struct lease_block *block)
+{
+    struct export *export = exporter_find(agent, block);
+
+    if (!export && (export = calloc(1, sizeof *export))) {
+        export->block = *block;
+        HASH_ADD(hh, agent->exports, block, sizeof export->block, export);
+    }
     return export;
 }
 
@@ -43,6 +57,7 @@ static void end_lease(struct agent *agent, struct lease *lease)
     if (lease->request) /* it ends when the broker has answered */
         return;
     leases_end(&agent->leases, lease);
+    find_or_make(agent, &block);
     let_go(agent, &block);
 }
 
@@ -59,36 +74,32 @@ void exporter_write_all(struct agent *agent)
 {
     struct export *export, *next;
 
-    HASH_ITER(hh, agent->exports, export, next)
+    HASH_ITER(by_id, agent->exports_by_id, export, next)
         write_export(agent, export);
 }
 
-/* It is held, and nobody is known to have it. The last one has ended while there was no broker, or
- * agent; or the file of leases was lost, and it stays until people say that it is over. */
-static void on_held(struct agent *agent, const struct lease_block *block)
+/* It is held, and nobody is known to have it. The last one has ended while there was no broker; or
+ * the file of leases was lost, and it stays until people say that it is over. False: no memory. */
+static bool on_held(struct agent *agent, const struct lease_block *block)
 {
     struct lease model = {.block = *block, .named = true};
 
     if (leases_of_block(&agent->leases, block))
-        return;
-    if (leases_noted(&agent->leases, LEASES_KNOWN, agent_nobody, NULL)) {
+        return true;
+    if (exporter_find(agent, block)) {
         let_go(agent, block);
-        return;
+        return true;
     }
     memcpy(model.key.machine, agent_unknown, GS_MACHINE_SIZE);
     randombytes_buf(&model.key.lease, sizeof model.key.lease);
-    leases_add(&agent->leases, &model);
+    return leases_add(&agent->leases, &model) != NULL;
 }
 
-static void add(struct agent *agent, const struct gs_wire_share *shared,
+static void add(struct agent *agent, struct export *export, const struct gs_wire_share *shared,
                 const struct gs_ipc_handle *handle)
 {
-    struct export *export = calloc(1, sizeof *export);
-
-    if (!export)
-        return;
+    export->is_there = true;
     export->handle = *handle;
-    export->block = lease_block_of(handle->instance, handle->block_id);
     export->sealed = (struct sealed){.size = handle->size,
                                      .offset = shared->offset,
                                      .chunk_size = shared->chunk_size,
@@ -96,7 +107,6 @@ static void add(struct agent *agent, const struct gs_wire_share *shared,
     memcpy(export->sealed.uuid, shared->uuid, sizeof shared->uuid);
     memcpy(export->sealed.fabric, shared->fabric, GS_FABRIC_SIZE);
     seal_id(handle, export->id);
-    HASH_ADD(hh, agent->exports, block, sizeof export->block, export);
     HASH_ADD(by_id, agent->exports_by_id, id, SEAL_ID, export);
     write_export(agent, export);
 }
@@ -105,22 +115,30 @@ void exporter_share(struct agent *agent, const struct gs_wire_share *shared)
 {
     struct gs_ipc_handle handle;
     struct lease_block block;
+    struct export *export;
 
     if (gs_ipc_handle_read(shared->ipc_handle, &handle) != GS_OK)
         return;
     block = lease_block_of(handle.instance, handle.block_id);
-    if (shared->held)
-        on_held(agent, &block);
-    if (!exporter_find(agent, &block))
-        add(agent, shared, &handle);
+    export = !shared->held || on_held(agent, &block) ? find_or_make(agent, &block) : NULL;
+    if (!export)
+        gs_conn_shut(agent->broker.fd); /* it says all anew */
+    else if (!export->is_there)
+        add(agent, export, shared, &handle);
 }
 
-static void take_back(struct agent *agent, struct export *export)
+static void take_back(struct agent *agent, struct export *export, bool goes)
 {
-    jobs_write(agent->jobs, DIRECTORY_EXPORTS, export->id, NULL, 0);
+    if (export->is_there) {
+        jobs_write(agent->jobs, DIRECTORY_EXPORTS, export->id, NULL, 0);
+        HASH_DELETE(by_id, agent->exports_by_id, export);
+        sodium_memzero(&export->handle, sizeof export->handle);
+        sodium_memzero(&export->sealed, sizeof export->sealed);
+    }
+    export->is_there = false;
+    if (!goes)
+        return;
     HASH_DEL(agent->exports, export);
-    HASH_DELETE(by_id, agent->exports_by_id, export);
-    sodium_memzero(export, sizeof *export);
     free(export);
 }
 
@@ -130,15 +148,7 @@ void exporter_unshare(struct agent *agent, const struct gs_wire_close *unshared)
     struct export *export = exporter_find(agent, &block);
 
     if (export)
-        take_back(agent, export);
-}
-
-void exporter_look(struct agent *agent, uint64_t now_ns)
-{
-    if (!agent->know_ns || now_ns < agent->know_ns)
-        return;
-    agent->know_ns = 0;
-    leases_note(&agent->leases, LEASES_KNOWN, agent_nobody, agent_unknown);
+        take_back(agent, export, true);
 }
 
 /* ---- Being asked ---------------------------------------------------------------------------- */
@@ -403,6 +413,7 @@ void exporter_broker_gone(struct agent *agent)
 
     HASH_ITER(by_request, agent->takes, lease, next)
         answer(agent, lease, NULL, GS_REFUSED_MACHINE, 0);
+    /* The next broker says anew what there is; what this one did not is forgotten. */
     HASH_ITER(hh, agent->exports, export, next_export)
-        take_back(agent, export); /* the next broker says anew what there is */
+        take_back(agent, export, !export->is_there);
 }

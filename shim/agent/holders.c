@@ -13,6 +13,7 @@
 #include <utlist.h>
 
 #include "core/share/alive.h"
+#include "core/share/conn.h"
 
 static bool is_same(const struct process *process, const struct process *other)
 {
@@ -64,8 +65,10 @@ static void on_new(struct agent *agent, uint64_t number, int pidfd)
     struct holder *holder = add(agent, pidfd, process, broker), *old;
     unsigned char key[GS_MACHINE_SIZE];
 
-    if (!holder)
+    if (!holder) {
+        gs_conn_shut(agent->broker.fd); /* it says all anew */
         return;
+    }
     DL_FOREACH(agent->holders, old) { /* as the file has it */
         if (process.pid && old != holder && is_same(&old->process, &process) &&
             is_same(&old->broker, &broker)) {
@@ -75,7 +78,10 @@ static void on_new(struct agent *agent, uint64_t number, int pidfd)
     }
     holder->number = number;
     key_of(holder, key);
-    leases_note(&agent->leases, LEASES_HOLDER, key, &broker);
+    if (leases_note(&agent->leases, LEASES_HOLDER, key, &broker))
+        return;
+    end(agent, holder);
+    gs_conn_shut(agent->broker.fd);
 }
 
 void holders_note(struct agent *agent, const struct gs_wire_hello *told, int *pidfd)

@@ -34,29 +34,17 @@ struct jobs {
     struct jobs_event *events;
     uint64_t good_until_ns;
     bool ending, was_good, said;
+    unsigned news;
+    char trouble[DIRECTORY_REASON];
     bool takes_nothing; /* the thread's own: the last write failed, though the lease is kept */
 };
 
 /* ---- What comes of it ----------------------------------------------------------------------- */
 
-static struct jobs_event *new_event(enum jobs_kind kind)
-{
-    struct jobs_event *event = calloc(1, sizeof *event);
-
-    if (event)
-        event->kind = kind;
-    return event;
-}
-
-static void post(struct jobs *jobs, struct jobs_event *event)
+static void wake(struct jobs *jobs)
 {
     const uint64_t one = 1;
 
-    if (!event)
-        return;
-    pthread_mutex_lock(&jobs->lock);
-    DL_APPEND(jobs->events, event);
-    pthread_mutex_unlock(&jobs->lock);
     if (write(jobs->wake, &one, sizeof one) < 0)
         return; /* it is full: it wakes */
 }
@@ -73,22 +61,35 @@ struct jobs_event *jobs_take(struct jobs *jobs)
     return event;
 }
 
+unsigned jobs_news(struct jobs *jobs, char ret_trouble[DIRECTORY_REASON])
+{
+    unsigned news;
+
+    pthread_mutex_lock(&jobs->lock);
+    news = jobs->news;
+    jobs->news = 0;
+    if (news & JOBS_STATE)
+        strcpy(ret_trouble, jobs->trouble);
+    pthread_mutex_unlock(&jobs->lock);
+    return news;
+}
+
 /* Told when it changes, and the first time: it answers, and takes what is written (etcd without
  * room does not). */
 static void tell_state(struct jobs *jobs)
 {
     const char *reason = directory_head(jobs->directory)->reason;
     const bool good = jobs_is_good(jobs) && !jobs->takes_nothing;
-    struct jobs_event *event;
 
     if (jobs->said && jobs->was_good == good)
         return;
     jobs->said = true;
     jobs->was_good = good;
-    event = new_event(JOBS_STATE);
-    if (event && !good)
-        strcpy((char *)event->value, reason[0] ? reason : "what it answers comes too late");
-    post(jobs, event);
+    pthread_mutex_lock(&jobs->lock);
+    strcpy(jobs->trouble, good ? "" : reason[0] ? reason : "what it answers comes too late");
+    jobs->news |= JOBS_STATE;
+    pthread_mutex_unlock(&jobs->lock);
+    wake(jobs);
 }
 
 /* ---- The thread ----------------------------------------------------------------------------- */
@@ -98,18 +99,17 @@ static void keep_lease(struct jobs *jobs)
     const uint64_t began = gs_now_ns();
     bool anew, good = directory_head(jobs->directory)->ops->keep(jobs->directory, &anew);
 
-    if (good && anew)
-        post(jobs, new_event(JOBS_ANEW));
     pthread_mutex_lock(&jobs->lock);
     if (good)
         jobs->good_until_ns = began + jobs->options->lease_s * GS_NS_PER_S;
+    jobs->news |= good && anew ? JOBS_WANT_ALL : 0; /* it is looked at ten times a second */
     pthread_mutex_unlock(&jobs->lock);
     tell_state(jobs);
 }
 
 static void answer(struct jobs *jobs, const struct directory_key *key)
 {
-    struct jobs_event *event = new_event(JOBS_GOT);
+    struct jobs_event *event = calloc(1, sizeof *event);
 
     if (!event)
         return;
@@ -118,7 +118,10 @@ static void answer(struct jobs *jobs, const struct directory_key *key)
         directory_head(jobs->directory)->ops->get(jobs->directory, key, event->value, &event->size);
     if (event->found == DIRECTORY_FAILED)
         strcpy((char *)event->value, directory_head(jobs->directory)->reason);
-    post(jobs, event);
+    pthread_mutex_lock(&jobs->lock);
+    DL_APPEND(jobs->events, event);
+    pthread_mutex_unlock(&jobs->lock);
+    wake(jobs);
 }
 
 /* Some of what is to be written. What could not be is to be again, unless there is a newer
@@ -208,13 +211,16 @@ static void put(struct jobs *jobs, struct job **list, enum directory_kind kind,
 {
     struct job *job = calloc(1, sizeof *job + size), *old;
 
-    if (!job)
+    pthread_mutex_lock(&jobs->lock);
+    jobs->news |= job ? 0 : JOBS_WANT_ALL;
+    if (!job) {
+        pthread_mutex_unlock(&jobs->lock);
         return;
+    }
     job->change = (struct directory_change){.key.kind = kind,
                                             .value = value ? memcpy(job->value, value, size) : NULL,
                                             .size = size};
     memcpy(job->change.key.id, id, sizeof job->change.key.id);
-    pthread_mutex_lock(&jobs->lock);
     HASH_FIND(hh, *list, &job->change.key, sizeof job->change.key, old);
     if (old) {
         HASH_DEL(*list, old);

@@ -13,15 +13,8 @@
 
 struct jobs;
 
-enum jobs_kind {
-    JOBS_GOT,   /* what `key` has: found, size and value */
-    JOBS_ANEW,  /* there is a new lease: all is to be written again */
-    JOBS_STATE, /* it answers, and takes what is written: the value is ""; or does no more: why */
-};
-
-struct jobs_event {
+struct jobs_event { /* an answer: what `key` has */
     struct jobs_event *prev, *next;
-    enum jobs_kind kind;
     enum directory_found found; /* FAILED: why is the value, as text */
     size_t size;
     struct directory_key key;
@@ -37,8 +30,13 @@ void jobs_end(struct jobs *jobs);
 /* The key is to have this value; NULL: to go. */
 void jobs_write(struct jobs *jobs, enum directory_kind kind, const unsigned char id[16],
                 const void *value, size_t size);
-/* Answered by JOBS_GOT, once for all that ask before that. */
+/* Answered by one event for all that ask before that. */
 void jobs_ask(struct jobs *jobs, enum directory_kind kind, const unsigned char id[16]);
+/* What is new, as bits, once. All is to be written again: there is a new lease, or no memory was
+ * left for some of it. It answers, and takes what is written: there is no trouble, ""; or does no
+ * more: why. */
+enum { JOBS_WANT_ALL = 1, JOBS_STATE = 2 };
+unsigned jobs_news(struct jobs *jobs, char ret_trouble[DIRECTORY_REASON]);
 /* What has come, for the caller to free; NULL: nothing more. */
 struct jobs_event *jobs_take(struct jobs *jobs);
 /* For how long the lease lives still, by this machine's steady clock: it was kept alive so lately

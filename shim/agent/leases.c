@@ -332,14 +332,6 @@ static bool read_all(struct leases *leases, int file)
     return got == 0;
 }
 
-static void forget_all(struct leases *leases)
-{
-    while (leases->all)
-        leases_end(leases, leases->all);
-    while (leases->notes)
-        leases_unnote(leases, leases->notes->key.mark, leases->notes->key.machine);
-}
-
 bool leases_open(struct leases *leases, int folder, const unsigned char boot[GS_BOOT_BYTES],
                  char ret_reason[LEASES_REASON])
 {
@@ -359,8 +351,12 @@ bool leases_open(struct leases *leases, int folder, const unsigned char boot[GS_
         return false;
     }
     file = gs_regular_open(folder, NAME, O_NOFOLLOW, &info);
-    if (file >= 0 && !read_all(leases, file)) /* what it does not say may be of the same blocks */
-        forget_all(leases);
+    if (file >= 0 && !read_all(leases, file)) { /* what it does not say may be of the same blocks */
+        while (leases->all)
+            leases_end(leases, leases->all);
+        while (leases->notes)
+            leases_unnote(leases, leases->notes->key.mark, leases->notes->key.machine);
+    }
     gs_fd_drop(file);
     if (!leases_noted(leases, LEASES_ID, agent_nobody, leases->id) &&
         gs_random(leases->id, sizeof leases->id))

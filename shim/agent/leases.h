@@ -75,8 +75,7 @@ struct lease_group {
 /* What the file has besides. */
 enum leases_mark {
     LEASES_ASKED = 1, /* a machine was asked for memory: it may have leases of ours */
-    LEASES_KNOWN,     /* all leases since the kernel's start are in this file */
-    LEASES_BOOT,      /* of a machine that has leases here */
+    LEASES_BOOT = 3,  /* of a machine that has leases here */
     LEASES_ID,        /* of this file */
     /* In a machine's place, holders.c: a process that has leases by a broker, the value. */
     LEASES_HOLDER,

@@ -47,33 +47,6 @@ static void log_line(enum gs_log_level level, const void *place, const char *tex
 
 /* ---- What comes ----------------------------------------------------------------------------- */
 
-static void on_event(struct agent *agent, const struct jobs_event *event)
-{
-    switch (event->kind) {
-    case JOBS_GOT:
-        if (event->key.kind == DIRECTORY_AGENTS)
-            peers_got(agent, event);
-        else
-            importer_found(agent, event);
-        break;
-    case JOBS_ANEW:
-        peers_write_own(agent);
-        exporter_write_all(agent);
-        break;
-    case JOBS_STATE:
-        snprintf(agent->trouble, sizeof agent->trouble, "%.383s", (const char *)event->value);
-        if (!agent->trouble[0])
-            AGENT_LOG(agent, GS_LOG_INFO, "the directory answers");
-        else
-            AGENT_LOG(
-                agent, GS_LOG_ERROR,
-                "nothing is opened from other machines or handed out to them, or what is shared "
-                "here is not found, until the directory is well; what is open stays. %s",
-                agent->trouble);
-        break;
-    }
-}
-
 static void on_wake(struct source *source, uint32_t events)
 {
     struct agent *agent = (struct agent *)((char *)source - offsetof(struct agent, wake));
@@ -83,9 +56,29 @@ static void on_wake(struct source *source, uint32_t events)
     if (read(source->fd, &count, sizeof count) < 0)
         return;
     while ((event = jobs_take(agent->jobs))) {
-        on_event(agent, event);
+        if (event->key.kind == DIRECTORY_AGENTS)
+            peers_got(agent, event);
+        else
+            importer_found(agent, event);
         free(event);
     }
+}
+
+static void look_at_directory(struct agent *agent)
+{
+    const unsigned news = jobs_news(agent->jobs, agent->trouble);
+
+    if (news & JOBS_WANT_ALL) {
+        peers_write_own(agent);
+        exporter_write_all(agent);
+    }
+    if (news & JOBS_STATE && agent->trouble[0])
+        AGENT_LOG(agent, GS_LOG_ERROR,
+                  "nothing is opened from other machines or handed out to them, or what is shared "
+                  "here is not found, until the directory is well; what is open stays. %s",
+                  agent->trouble);
+    else if (news & JOBS_STATE)
+        AGENT_LOG(agent, GS_LOG_INFO, "the directory answers");
 }
 
 static void look_at_file(struct agent *agent)
@@ -115,12 +108,12 @@ static void run(struct agent *agent)
             if (source->fd >= 0)
                 source->ready(source, events[i].events);
         }
+        look_at_directory(agent);
         now = gs_now_ns(); /* behind all that has just come */
         links_look(&agent->links, now);
         broker_look(agent, now);
         peers_look(agent, now);
         soon = importer_look(agent, now);
-        exporter_look(agent, now);
         holders_look(agent, now);
         look_at_file(agent);
     }

@@ -48,6 +48,7 @@ struct peer *peers_find(struct agent *agent, const unsigned char machine[GS_MACH
         return NULL;
     memcpy(peer->machine, machine, GS_MACHINE_SIZE);
     peer->wait_ns = RETRY_NS;
+    peer->asked = leases_noted(&agent->leases, LEASES_ASKED, machine, NULL);
     peer->knows_boot = leases_noted(&agent->leases, LEASES_BOOT, machine, peer->boot);
     HASH_ADD(hh, agent->peers, machine, GS_MACHINE_SIZE, peer);
     return peer;
@@ -119,19 +120,23 @@ static void learn(struct agent *agent, const struct jobs_event *event)
         take_boot(agent, peer, known.boot);
 }
 
-/* Nothing here is of it: machines come and go. */
-static bool is_idle(const struct agent *agent, const struct peer *peer)
+/* Without a link: it waits for one. */
+static bool has_open(const struct agent *agent, const struct peer *peer)
 {
     struct open *open, *next;
 
-    if (peer->out || peer->in || peer->asked || peer->takes ||
-        leases_side(&agent->leases, peer->machine))
-        return false;
     HASH_ITER(hh, agent->opens, open, next) {
         if (open->peer == peer)
-            return false;
+            return true;
     }
-    return true;
+    return false;
+}
+
+/* Nothing here is of it: machines come and go. */
+static bool is_idle(const struct agent *agent, const struct peer *peer)
+{
+    return !peer->out && !peer->in && !peer->asked && !peer->takes &&
+           !leases_side(&agent->leases, peer->machine) && !has_open(agent, peer);
 }
 
 /* ---- Proving who it is ---------------------------------------------------------------------- */
@@ -195,20 +200,9 @@ static void out_message(struct link *link, const union talk *message)
     importer_link_up(agent, peer);
 }
 
-static bool has_open_waiting(const struct agent *agent, const struct peer *peer)
-{
-    struct open *open, *next;
-
-    HASH_ITER(hh, agent->opens, open, next) {
-        if (open->state == OPEN_CONNECTS && open->peer == peer)
-            return true;
-    }
-    return false;
-}
-
 static void defer(const struct agent *agent, struct peer *peer)
 {
-    const uint64_t most = has_open_waiting(agent, peer) ? OPEN_WAITS_NS : RETRY_MAX_NS;
+    const uint64_t most = has_open(agent, peer) ? OPEN_WAITS_NS : RETRY_MAX_NS;
 
     peer->retry_ns = gs_now_ns() + peer->wait_ns;
     peer->wait_ns = peer->wait_ns * 2 < most ? peer->wait_ns * 2 : most;
@@ -255,12 +249,8 @@ void peers_start(struct agent *agent)
     struct leases_note *note, *next;
 
     HASH_ITER(hh, agent->leases.notes, note, next) {
-        struct peer *peer = note->key.mark == LEASES_ASKED || note->key.mark == LEASES_BOOT
-                                ? peers_find(agent, note->key.machine, true)
-                                : NULL;
-
-        if (peer)
-            peer->asked |= note->key.mark == LEASES_ASKED;
+        if (note->key.mark == LEASES_ASKED || note->key.mark == LEASES_BOOT)
+            peers_find(agent, note->key.machine, true);
     }
 }
 
@@ -371,8 +361,7 @@ void peers_look(struct agent *agent, uint64_t now_ns)
     if (forgets)
         agent->forget_ns = now_ns + FORGET_NS;
     HASH_ITER(hh, agent->peers, peer, next) {
-        if (!peer->out && now_ns >= peer->retry_ns &&
-            (peer->asked || has_open_waiting(agent, peer)))
+        if (!peer->out && now_ns >= peer->retry_ns && (peer->asked || has_open(agent, peer)))
             connect_to(agent, peer);
         /* Only the directory says that a machine was started anew and has nothing here to say. */
         if (asks && now_ns >= peer->ask_ns && !peer->in &&

@@ -4,6 +4,7 @@
 #include <criterion/criterion.h>
 #include <sys/eventfd.h>
 
+#include "failing.h"
 #include "tests/folder.h"
 #include "tests/system.h"
 
@@ -53,7 +54,7 @@ static void find_machine(const char *id, unsigned boot)
                                       .address = "127.0.0.1",
                                       .fingerprint = {7},
                                       .boot = {(unsigned char)boot}};
-    struct jobs_event event = {.kind = JOBS_GOT, .found = DIRECTORY_FOUND};
+    struct jobs_event event = {.found = DIRECTORY_FOUND};
 
     cr_assert(gs_text_unhex(id, event.key.id, sizeof event.key.id));
     memcpy(event.value, &known, sizeof known);
@@ -101,15 +102,13 @@ Test(agent_peers, who_has_gone_is_forgotten)
     jobs_end(agent.jobs);
 }
 
-/* The next answer; what else is told between is nobody's. The caller's to free. */
+/* The caller's to free. */
 static struct jobs_event *next_answer(void)
 {
     struct jobs_event *event;
 
-    while (!(event = jobs_take(agent.jobs)) || event->kind != JOBS_GOT) {
-        free(event);
+    while (!(event = jobs_take(agent.jobs)))
         gs_rest_ns(GS_NS_PER_MS);
-    }
     return event;
 }
 
@@ -212,27 +211,87 @@ static void say_shared(bool held, uint64_t number)
     exporter_share(&agent, &message.share);
 }
 
-/* What the broker holds for machines, and no lease is of: where the file of leases was lost nobody
- * knows whose it is, and people say when it is over. Of what was seen to be free, or is known by
- * the file, it is over. */
+/* How many leases are of nobody knows whom. */
+static unsigned unknown(void)
+{
+    const struct lease_side *side = leases_side(&agent.leases, agent_unknown);
+
+    return side ? side->owed : 0;
+}
+
+/* It goes back: what is to be said to the broker last. */
+static bool is_let_go(uint64_t block_id)
+{
+    const struct unsent *said = agent.unsent ? agent.unsent->prev : NULL;
+
+    return said && said->message.head.type == GS_WIRE_CLOSE &&
+           said->message.close.block_id == block_id;
+}
+
+/* What the broker holds for machines, and neither a lease nor this agent's memory is of: where the
+ * file of leases was lost nobody knows whose it is, however late its process says so, and people
+ * say when it is over. */
 Test(agent_peers, what_is_held_and_nobody_knows_for_whom_is_held_until_people_say_so)
 {
     struct gs_wire_query forget = {.about = GS_ABOUT_MACHINE, .name = "unknown"};
-    const struct lease_side *side;
 
     set_up();
     start_jobs();
-    for (int known = 0; known < 2; known++) {
-        agent.know_ns = known;
-        exporter_look(&agent, 7);
-        say_shared(false, 1);
-        say_shared(true, 2 + known);
-        say_shared(true, 2 + known);
-        side = leases_side(&agent.leases, agent_unknown);
-        cr_assert_eq(side ? side->owed : 0, !known, "one, which the file has: %d", known);
-        told_ask(&agent, &forget);
-        cr_assert_null(leases_side(&agent.leases, agent_unknown));
+    agent.broker.fd = 0; /* nothing is sent: it waits for the loop */
+    say_shared(false, 1);
+    say_shared(true, 2);
+    say_shared(true, 2);
+    cr_assert_eq(unknown(), 1, "one, which the file has");
+    cr_assert_null(agent.unsent);
+    told_ask(&agent, &forget);
+    cr_assert_eq(unknown(), 0);
+    jobs_end(agent.jobs);
+}
+
+/* A lease of a machine's that the broker was asked for. */
+static struct lease *ask_for(unsigned char machine, uint64_t number, uint64_t block_id,
+                             uint32_t request);
+static void end_it(unsigned char machine, uint64_t number);
+
+/* It had ended, and the broker before may not have heard so. That of the third was in the file, and
+ * ends before its process comes to the broker; and another's has it still. */
+Test(agent_peers, what_was_closed_while_there_was_no_broker_is_given_back_to_the_next)
+{
+    set_up();
+    start_jobs();
+    say_shared(false, 1);
+    say_shared(true, 2);
+    ask_for(1, 5, 3, 0);
+    ask_for(1, 6, 4, 0);
+    ask_for(2, 6, 4, 0);
+    exporter_broker_gone(&agent);
+    exporter_end_all(&agent, agent_unknown);
+    end_it(1, 5);
+    end_it(1, 6);
+    agent.broker.fd = 0;
+    for (uint64_t block = 1; block < 5; block++) {
+        say_shared(true, block);
+        cr_assert_eq(is_let_go(block), block < 4, "%d", (int)block);
+        say_shared(true, block);
     }
+    cr_assert_eq(unknown(), 0);
+    end_it(2, 6);
+    cr_assert(is_let_go(4));
+    jobs_end(agent.jobs);
+}
+
+/* Who was stopped for as long as two brokers lived is not known any more: what it holds stays. */
+Test(agent_peers, what_a_broker_did_not_share_is_forgotten_with_it)
+{
+    set_up();
+    start_jobs();
+    say_shared(false, 1);
+    exporter_broker_gone(&agent);
+    cr_assert(agent.exports && !agent.exports_by_id);
+    exporter_broker_gone(&agent);
+    cr_assert_null(agent.exports);
+    say_shared(true, 1);
+    cr_assert_eq(unknown(), 1);
     jobs_end(agent.jobs);
 }
 
@@ -250,7 +309,7 @@ Test(agent_peers, what_a_broker_shared_goes_with_it)
         say_shared(false, 1);
         await(id, DIRECTORY_FOUND);
         exporter_broker_gone(&agent);
-        cr_assert_null(agent.exports);
+        cr_assert_null(agent.exports_by_id);
         await(id, DIRECTORY_NONE);
     }
     jobs_end(agent.jobs);
@@ -307,7 +366,6 @@ Test(agent_peers, what_a_list_does_not_name_ends_where_it_is_of_the_same_file)
     cr_assert(strstr(last, "is here, with 1 of 3 leases"), "%s", last);
 }
 
-/* A lease of a machine's that the broker was asked for. */
 static struct lease *ask_for(unsigned char machine, uint64_t number, uint64_t block_id,
                              uint32_t request)
 {
@@ -459,6 +517,69 @@ Test(agent_peers, what_another_broker_opened_since_is_recalled_too)
     }
     cr_assert(agent.unsent->next->message.head.type == GS_WIRE_RECALL &&
               agent.unsent->next->message.recall.block_id == 7);
+}
+
+/* A broker that is there; whether it was hung up on since, so that it tells all anew. */
+static int broker_end;
+
+static void join(void)
+{
+    int ends[2];
+
+    cr_assert_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends), 0);
+    agent.broker.fd = ends[0];
+    broker_end = ends[1];
+}
+
+static bool is_hung_up_on(void)
+{
+    char byte;
+
+    return recv(broker_end, &byte, 1, 0) == 0;
+}
+
+static bool wants_all(void)
+{
+    return jobs_news(agent.jobs, agent.trouble) & JOBS_WANT_ALL;
+}
+
+/* What is not kept, as no memory is left, is said again, or written. */
+Test(agent_peers, what_no_memory_is_left_for_is_asked_for_again)
+{
+    const struct gs_wire_hello holds = {.holder = 7, .holds = 1};
+    int nobody = -1;
+    unsigned at;
+
+    set_up();
+    start_jobs();
+    while (!wants_all()) /* once, with its lease */
+        gs_rest_ns(GS_NS_PER_MS);
+    join();
+    say_shared(true, 1);
+    cr_assert(!is_hung_up_on() && !wants_all());
+    fails_at = 2; /* the write of the directory's, behind the record of it */
+    say_shared(false, 2);
+    cr_assert_eq(fails_at, 0);
+    cr_assert(wants_all() && !wants_all() && !is_hung_up_on());
+    fails_at = 1;
+    say_shared(false, 3);
+    cr_assert_eq(HASH_COUNT(agent.exports), 2);
+    cr_assert(is_hung_up_on());
+    join();
+    fails_at = 1;
+    say_shared(true, 4);
+    cr_assert_eq(unknown(), 1, "the first one");
+    cr_assert(is_hung_up_on());
+    join();
+    say_shared(true, 4);
+    cr_assert_eq(unknown(), 2, "nor is it taken for one of nobody");
+    for (fails_at = 1; fails_at < 3; fails_at = at + 1) { /* the holder, and in the file */
+        at = fails_at;
+        join();
+        holders_note(&agent, &holds, &nobody);
+        cr_assert(!agent.holders && is_hung_up_on(), "%u", at);
+    }
+    jobs_end(agent.jobs);
 }
 
 /* The directory's keys and values are written by others. */

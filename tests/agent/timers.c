@@ -91,22 +91,55 @@ Test(agent_timers, a_broker_is_looked_for_four_times_a_second)
     cr_assert_leq(agent.broker_retry_ns, began + 250 * MS);
 }
 
-Test(agent_timers, what_processes_hold_is_known_after_two_minutes)
+static unsigned lines;
+static char last[600];
+
+static void on_line(enum gs_log_level level, const void *place, const char *text)
 {
+    lines++;
+    snprintf(last, sizeof last, "%s", text);
+}
+
+/* It has no place for an agent, and says so; or is hung up on. Joined is who is told what there
+ * is. */
+Test(agent_timers, a_broker_that_turns_the_agent_away_is_said_why_and_in_few_lines)
+{
+    const struct gs_ipc_handle handle = {.block_id = 1, .size = 4096, .instance = {1}};
+    struct gs_wire_share shared = {.chunk_size = GS_PAGE_SIZE};
     union gs_wire_message message;
-    uint64_t began = gs_now_ns();
     int ends[2];
 
     set_up();
+    start_good_jobs();
+    gs_ipc_handle_write(&handle, shared.ipc_handle);
+    exporter_share(&agent, &shared);
+    exporter_broker_gone(&agent);
     snprintf(share.dir, sizeof share.dir, "%s", folder_new("brokers"));
-    cr_assert_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends), 0);
-    broker = ends[0];
-    broker_look(&agent, began);
-    gs_wire_start(&message, GS_WIRE_HELLO, 0);
-    message.hello.agent = 1;
-    cr_assert_eq(gs_wire_send(ends[1], &message, -1), 0);
-    agent.broker.ready(&agent.broker, EPOLLIN);
-    must_be_due(agent.know_ns, began, 0, 120 * S);
+    agent.log.to.line = on_line;
+    agent.log.to.level = &(int){GS_LOG_INFO};
+    for (unsigned i = 0; i < 200; i++) {
+        cr_assert_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends),
+                     0);
+        broker = ends[0];
+        broker_look(&agent, agent.broker_retry_ns);
+        cr_assert_eq(agent.broker.fd, ends[0]);
+        gs_wire_start(&message, i < 199 ? GS_WIRE_REFUSE : GS_WIRE_HELLO, 0);
+        if (i < 199)
+            message.refuse.reason = GS_REFUSED_BUSY;
+        else
+            message.hello.agent = 1;
+        cr_assert_eq(gs_wire_send(ends[1], &message, -1), 0);
+        agent.log.here.due_ns = i < 199 ? agent.log.here.due_ns : 0; /* later */
+        agent.broker.ready(&agent.broker, EPOLLIN);
+        cr_assert_eq(agent.broker.fd < 0, i < 199);
+        cr_assert(i > 0 || strstr(last, "max_clients"), "%s", last);
+        cr_assert(lines == 1 || i > 0, "%u", lines);
+        close(ends[1]);
+    }
+    cr_assert(strstr(last, "joined the broker"), "%s", last);
+    cr_assert(lines >= 20 && lines < 40, "%u", lines);
+    cr_assert(agent.exports, "what the one before shared is not forgotten");
+    jobs_end(agent.jobs);
 }
 
 /* ---- Other machines -------------------------------------------------------------------------- */
@@ -192,7 +225,7 @@ static void ask(void)
 
 static void find_nothing(void)
 {
-    struct jobs_event event = {.kind = JOBS_GOT, .found = DIRECTORY_NONE};
+    struct jobs_event event = {.found = DIRECTORY_NONE};
 
     memcpy(event.key.id, agent.opens->id, SEAL_ID);
     importer_found(&agent, &event);
