@@ -178,11 +178,22 @@ static void append(struct leases *leases, struct record record)
     leases->file = -1;
 }
 
+/* To the end; again where somebody took its file away. */
+static bool take_lock(struct leases *leases)
+{
+    gs_fd_drop(leases->lock);
+    leases->lock =
+        openat(leases->folder, NAME ".lock", O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    return leases->lock >= 0 && flock(leases->lock, LOCK_EX | LOCK_NB) == 0;
+}
+
 bool leases_look(struct leases *leases)
 {
     const uint64_t live = HASH_COUNT(leases->all) + HASH_COUNT(leases->notes);
     struct stat info;
 
+    if (fstat(leases->lock, &info) != 0 || info.st_nlink == 0)
+        take_lock(leases);
     leases->lacks |= fstat(leases->file, &info) != 0 || info.st_nlink == 0;
     if ((leases->lacks || leases->records > 2 * live + PAST_MOST) && write_anew(leases))
         leases->lacks = false;
@@ -336,18 +347,17 @@ bool leases_open(struct leases *leases, int folder, const unsigned char boot[GS_
                  char ret_reason[LEASES_REASON])
 {
     struct stat info;
-    int file, locked;
+    int file;
 
-    *leases = (struct leases){.folder = folder, .file = -1, .lacks = true, .most = LEASES_MAX};
+    *leases = (struct leases){
+        .folder = folder, .file = -1, .lock = -1, .lacks = true, .most = LEASES_MAX};
     memcpy(leases->boot, boot, sizeof leases->boot);
-    /* To the end. */
-    locked = openat(folder, NAME ".lock", O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-    if (locked < 0 || flock(locked, LOCK_EX | LOCK_NB) != 0) {
+    if (!take_lock(leases)) {
         snprintf(ret_reason, LEASES_REASON, "%s",
-                 locked >= 0 && errno == EWOULDBLOCK
+                 leases->lock >= 0 && errno == EWOULDBLOCK
                      ? "another agent serves this folder; one is enough"
                      : strerror(errno));
-        gs_fd_drop(locked);
+        gs_fd_drop(leases->lock);
         return false;
     }
     file = gs_regular_open(folder, NAME, O_NOFOLLOW, &info);
@@ -363,7 +373,7 @@ bool leases_open(struct leases *leases, int folder, const unsigned char boot[GS_
         leases_note(leases, LEASES_ID, agent_nobody, leases->id);
     if (!leases_look(leases)) {
         snprintf(ret_reason, LEASES_REASON, "%s cannot be written: %s", NAME, strerror(errno));
-        close(locked);
+        close(leases->lock);
         return false;
     }
     return true;

@@ -95,7 +95,7 @@ struct leases {
     struct lease_group *groups;
     struct lease_side *sides;
     unsigned owed, most; /* of all sides; and what that may come to */
-    int folder, file;
+    int folder, file, lock;
     unsigned char boot[GS_BOOT_BYTES];
     uint64_t records; /* in the file */
     bool lacks;       /* it is not written yet, or could not be, and there is none */
