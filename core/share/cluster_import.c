@@ -32,7 +32,7 @@ static void tell_holder(struct gs_share *share, struct gs_client *client, bool g
 enum gs_wire_reason gs_cluster_import_refusal(const struct gs_share *share,
                                               const struct gs_client *client)
 {
-    if (client->said.told_agent) /* also one that has ended: it is in the file */
+    if (client->references) /* an agent was told of it with the first */
         return 0;
     if (!share->store.cluster.agent)
         return GS_REFUSED_ALONE;

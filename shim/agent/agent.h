@@ -49,8 +49,8 @@ struct say {
 
 struct agent_log {
     struct gs_log to;
-    /* Of those that call, of what the directory answers, of this machine's broker and the file. */
-    struct say strangers, directory, here;
+    /* Of those that call, of what the directory answers, of this machine's broker, and its file. */
+    struct say strangers, directory, here, file;
 };
 
 struct peer { /* another machine */
@@ -121,7 +121,8 @@ struct agent {
     struct jobs *jobs;
     struct links links;
     struct leases leases;
-    bool lacks_file; /* and that was said */
+    bool lacks_file;  /* and that was said */
+    uint64_t file_ns; /* it is not looked at before */
     struct source wake, listener;
     char trouble[DIRECTORY_REASON]; /* what is wrong with the directory; "": nothing */
     struct peer *peers;

@@ -413,7 +413,8 @@ void exporter_broker_gone(struct agent *agent)
 
     HASH_ITER(by_request, agent->takes, lease, next)
         answer(agent, lease, NULL, GS_REFUSED_MACHINE, 0);
-    /* The next broker says anew what there is; what this one did not is forgotten. */
+    /* The next one says anew what there is; what this one did not is forgotten beyond a number. */
     HASH_ITER(hh, agent->exports, export, next_export)
-        take_back(agent, export, !export->is_there);
+        take_back(agent, export,
+                  !export->is_there && HASH_COUNT(agent->exports) > agent->share->published_max);
 }

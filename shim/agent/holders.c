@@ -47,10 +47,16 @@ static struct holder *add(struct agent *agent, int pidfd, struct process process
 
 static void end(struct agent *agent, struct holder *holder)
 {
+    const struct holder *other;
     unsigned char key[GS_MACHINE_SIZE];
 
     key_of(holder, key);
-    if (holder->process.pid) /* else there may be another */
+    DL_FOREACH(agent->holders, other) { /* it has a connection for each that it imports from */
+        if (other != holder && is_same(&other->process, &holder->process) &&
+            is_same(&other->broker, &holder->broker))
+            break;
+    }
+    if (holder->process.pid && !other) /* else there may be another */
         leases_unnote(&agent->leases, LEASES_HOLDER, key);
     if (holder->pidfd >= 0)
         close(holder->pidfd);
@@ -70,7 +76,7 @@ static void on_new(struct agent *agent, uint64_t number, int pidfd)
         return;
     }
     DL_FOREACH(agent->holders, old) { /* as the file has it */
-        if (process.pid && old != holder && is_same(&old->process, &process) &&
+        if (process.pid && !old->number && old != holder && is_same(&old->process, &process) &&
             is_same(&old->broker, &broker)) {
             end(agent, old);
             break;

@@ -158,7 +158,11 @@ static bool write_anew(struct leases *leases)
     HASH_ITER(hh, leases->all, lease, next)
         good = good && write_record(leases, file, record_of(lease, ADDED));
     if (!good || renameat(leases->folder, NAME ".new", leases->folder, NAME) != 0) {
+        const int error = errno;
+
         gs_fd_drop(file);
+        unlinkat(leases->folder, NAME ".new", 0); /* its room is what others need */
+        errno = error;
         return false;
     }
     gs_fd_drop(leases->file);
@@ -181,10 +185,18 @@ static void append(struct leases *leases, struct record record)
 /* To the end; again where somebody took its file away. */
 static bool take_lock(struct leases *leases)
 {
+    int error;
+
     gs_fd_drop(leases->lock);
     leases->lock =
         openat(leases->folder, NAME ".lock", O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-    return leases->lock >= 0 && flock(leases->lock, LOCK_EX | LOCK_NB) == 0;
+    if (leases->lock < 0 || flock(leases->lock, LOCK_EX | LOCK_NB) == 0)
+        return leases->lock >= 0;
+    error = errno;
+    gs_fd_drop(leases->lock);
+    leases->lock = -1;
+    errno = error;
+    return false;
 }
 
 bool leases_look(struct leases *leases)
@@ -192,8 +204,8 @@ bool leases_look(struct leases *leases)
     const uint64_t live = HASH_COUNT(leases->all) + HASH_COUNT(leases->notes);
     struct stat info;
 
-    if (fstat(leases->lock, &info) != 0 || info.st_nlink == 0)
-        take_lock(leases);
+    if ((fstat(leases->lock, &info) != 0 || info.st_nlink == 0) && !take_lock(leases))
+        return false;
     leases->lacks |= fstat(leases->file, &info) != 0 || info.st_nlink == 0;
     if ((leases->lacks || leases->records > 2 * live + PAST_MOST) && write_anew(leases))
         leases->lacks = false;
@@ -354,10 +366,8 @@ bool leases_open(struct leases *leases, int folder, const unsigned char boot[GS_
     memcpy(leases->boot, boot, sizeof leases->boot);
     if (!take_lock(leases)) {
         snprintf(ret_reason, LEASES_REASON, "%s",
-                 leases->lock >= 0 && errno == EWOULDBLOCK
-                     ? "another agent serves this folder; one is enough"
-                     : strerror(errno));
-        gs_fd_drop(leases->lock);
+                 errno == EWOULDBLOCK ? "another agent serves this folder; one is enough"
+                                      : strerror(errno));
         return false;
     }
     file = gs_regular_open(folder, NAME, O_NOFOLLOW, &info);

@@ -81,12 +81,22 @@ static void look_at_directory(struct agent *agent)
         AGENT_LOG(agent, GS_LOG_INFO, "the directory answers");
 }
 
-static void look_at_file(struct agent *agent)
+/* Again in a second where it cannot be written: as much is written each time. */
+static void look_at_file(struct agent *agent, uint64_t now)
 {
-    const bool lacks = !leases_look(&agent->leases);
+    bool lacks;
 
-    if (lacks && !agent->lacks_file)
-        say_line(agent, &agent->log.here, GS_LOG_WARNING,
+    if (now < agent->file_ns)
+        return;
+    lacks = !leases_look(&agent->leases);
+    agent->file_ns = lacks ? now + GS_NS_PER_S : 0;
+    if (lacks && errno == EWOULDBLOCK) {
+        AGENT_LOG(agent, GS_LOG_ERROR,
+                  "another agent serves this folder since its agent.leases.lock was removed: this "
+                  "one ends");
+        told_to_end = SIGTERM;
+    } else if (lacks && !agent->lacks_file)
+        say_line(agent, &agent->log.file, GS_LOG_WARNING,
                  "agent.leases cannot be written (%s): make room in its folder; if this agent ends "
                  "before, nobody knows who has what, and all of it stays",
                  strerror(errno));
@@ -115,7 +125,7 @@ static void run(struct agent *agent)
         peers_look(agent, now);
         soon = importer_look(agent, now);
         holders_look(agent, now);
-        look_at_file(agent);
+        look_at_file(agent, now);
     }
 }
 

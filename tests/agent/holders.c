@@ -15,14 +15,19 @@ static struct gs_share_options share = {.settle_ns = SETTLE_NS};
 static struct agent agent = {.broker = {.fd = -1}, .share = &share};
 static pid_t children[3];
 
-static void tell(uint64_t number, bool gone)
+static void tell_of(uint64_t number, int child, bool gone)
 {
     const struct gs_wire_hello told = {.holder = number, .holds = !gone};
-    int pidfd = gone ? -1 : (int)syscall(SYS_pidfd_open, children[number - 1], 0);
+    int pidfd = gone ? -1 : (int)syscall(SYS_pidfd_open, children[child], 0);
 
     cr_assert(gone || pidfd >= 0);
     holders_note(&agent, &told, &pidfd);
     cr_assert_lt(pidfd, 0, "it is the agent's");
+}
+
+static void tell(uint64_t number, bool gone)
+{
+    tell_of(number, (int)number - 1, gone);
 }
 
 static void end(int child)
@@ -88,5 +93,25 @@ Test(agent_holders, what_a_broker_had_ends_with_the_last_of_its_holders)
         cr_assert_null(agent.leases.all);
         cr_assert_null(agent.holders);
         end(2);
+    }
+}
+
+/* It has a connection, and a number, for each that it imports from. */
+Test(agent_holders, one_that_imports_from_several_counts_until_it_ends)
+{
+    for (int again = 0; again < 2; again++) {
+        set_up();
+        tell_of(4, 0, false);
+        tell_of(4, 0, true);
+        holders_orphan(&agent);
+        if (again) {
+            agent.holders = NULL;
+            holders_restore(&agent);
+        }
+        end_holder(1);
+        end_holder(2);
+        cr_assert(agent.leases.all, "it is there");
+        end_holder(0);
+        cr_assert_null(agent.leases.all);
     }
 }

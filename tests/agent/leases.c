@@ -272,4 +272,10 @@ Test(agent_leases, a_folder_has_one_agent)
         cr_assert_eq(unlinkat(folder, "agent.leases.lock", 0), 0);
         cr_assert(leases_look(&first));
     }
+    cr_assert_eq(unlinkat(folder, "agent.leases.lock", 0), 0);
+    cr_assert(leases_open(&second, folder, boot, reason), "%s", reason);
+    for (int again = 0; again < 2; again++) { /* the first one writes nothing any more */
+        cr_assert_not(leases_look(&first));
+        cr_assert_eq(errno, EWOULDBLOCK);
+    }
 }

@@ -280,14 +280,20 @@ Test(agent_peers, what_was_closed_while_there_was_no_broker_is_given_back_to_the
     jobs_end(agent.jobs);
 }
 
-/* Who was stopped for as long as two brokers lived is not known any more: what it holds stays. */
-Test(agent_peers, what_a_broker_did_not_share_is_forgotten_with_it)
+/* So many are known as a broker keeps; what is held of others stays. */
+Test(agent_peers, what_brokers_did_not_share_is_forgotten_beyond_a_number)
 {
     set_up();
     start_jobs();
+    share.published_max = 1;
     say_shared(false, 1);
-    exporter_broker_gone(&agent);
+    for (int again = 0; again < 3; again++)
+        exporter_broker_gone(&agent);
     cr_assert(agent.exports && !agent.exports_by_id);
+    say_shared(true, 1);
+    cr_assert_eq(unknown(), 0);
+    exporter_broker_gone(&agent);
+    share.published_max = 0;
     exporter_broker_gone(&agent);
     cr_assert_null(agent.exports);
     say_shared(true, 1);

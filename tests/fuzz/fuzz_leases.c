@@ -40,7 +40,7 @@ static void close_all(struct leases *leases, int first_fd)
     struct leases_note *note, *next_note;
 
     HASH_ITER(hh, leases->all, lease, next) {
-        end(leases, lease);
+        leases_end(leases, lease);
     }
     HASH_ITER(hh, leases->notes, note, next_note) {
         HASH_DEL(leases->notes, note);
@@ -48,6 +48,19 @@ static void close_all(struct leases *leases, int first_fd)
     }
     CHECK(!leases->groups);
     CHECK(syscall(SYS_close_range, (unsigned)first_fd, ~0u, 0u) == 0);
+}
+
+/* Else it is as none. */
+static bool is_whole(const uint8_t *data, size_t size)
+{
+    struct record record;
+
+    for (; size >= sizeof record; data += sizeof record, size -= sizeof record) {
+        memcpy(&record, data, sizeof record);
+        if (record.magic != MAGIC)
+            return false;
+    }
+    return size == 0;
 }
 
 /* What the records say, by a count of its own. */
@@ -60,9 +73,11 @@ static void is_right(const struct leases *leases, const uint8_t *data, size_t si
     unsigned count = 0, at;
     struct record record;
 
+    if (!is_whole(data, size))
+        size = 0;
     for (; size >= sizeof record; data += sizeof record, size -= sizeof record) {
         memcpy(&record, data, sizeof record);
-        if (record.magic != MAGIC || memcmp(record.boot, boot, sizeof boot) != 0)
+        if (memcmp(record.boot, boot, sizeof boot) != 0)
             continue;
         for (at = 0; at < count && memcmp(&rows[at].key, &record.key, sizeof record.key) != 0;)
             at++;

@@ -262,6 +262,13 @@ Test(share_cluster, what_is_here_goes_to_nobody_of_whom_the_agent_does_not_hear)
     close(near);
 }
 
+/* As soon as the socket has room. */
+static void say_late(int fd, union gs_wire_message message)
+{
+    while (say_with(fd, message, -1) != 0)
+        cr_assert_eq(poll(&(struct pollfd){.fd = fd, .events = POLLOUT}, 1, SIDE_PATIENCE_MS), 1);
+}
+
 /* What it is to be told waits for it to read. */
 Test(share_cluster, what_is_here_goes_to_nobody_of_whom_the_agent_hears_late)
 {
@@ -280,12 +287,9 @@ Test(share_cluster, what_is_here_goes_to_nobody_of_whom_the_agent_hears_late)
     for (int i = 0; i < 2000; i++) { /* more than a socket takes */
         const union gs_wire_message query = MESSAGE(QUERY, 2, .query = {.about = GS_ABOUT_MACHINE});
 
-        while (say_with(second, query, -1) != 0)
-            cr_assert_eq(poll(&(struct pollfd){.fd = second, .events = POLLOUT}, 1,
-                              SIDE_PATIENCE_MS),
-                         1);
+        say_late(second, query);
     }
-    agent_say(second, open);
+    say_late(second, open);
     agent_hears(second, GS_WIRE_REFUSE, &message);
     cr_assert_eq(message.refuse.reason, GS_REFUSED_EARLY);
     agent_say(first, open);
