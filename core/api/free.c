@@ -44,34 +44,20 @@ static inline void leave_locked(struct gs_core *core, struct gs_arena *arena)
         gs_latch_release(&arena->lock);
 }
 
-/* The driver's wait before a free, and so for what was freed before. The arena's lock is held, and
- * let go here. */
-static gs_status wait_first_locked(struct gs_core *core, struct gs_arena *arena)
-{
-    struct gs_block_list freed = {0};
-    uint64_t began = gs_now_ns();
-    gs_status status;
-
-    gs_arena_take_open_locked(arena, &freed);
-    gs_latch_release(&arena->lock);
-    status = gs_fences_synchronize(&core->fences, arena->context);
-    gs_latch_take(&arena->lock);
-    gs_arena_waited_locked(arena, &freed, status == GS_OK);
-    gs_latch_release(&arena->lock);
-    gs_stats_took(core, arena->device->ordinal, began);
-    return status;
-}
-
-/* As the driver's free: where it is refused the wait the block stays. The arena's lock is held, and
- * let go at times. */
+/* As the driver's free: waits first, and so for what was freed before; where it is refused the wait
+ * the block stays. The arena's lock is held, and let go here. */
 __attribute__((noinline)) static gs_status pass_waiting(struct gs_core *core, CUdeviceptr address,
                                                         struct gs_block *block)
 {
-    const uint64_t id = block->id;
-    struct gs_block_list freed = {0};
+    const uint64_t id = block->id, began = gs_now_ns();
+    struct gs_block_list before = {0}, freed = {0};
     struct gs_arena *arena = block->piece->arena;
-    gs_status waited = wait_first_locked(core, arena), status;
+    gs_status waited, status;
 
+    gs_arena_take_open_locked(arena, &before);
+    waited = gs_arena_synchronize_locked(core, arena, &before);
+    gs_latch_release(&arena->lock);
+    gs_stats_took(core, arena->device->ordinal, began);
     if (waited != GS_OK && waited != GS_CAPTURING)
         return waited;
     status = lock_live(core, address, &block);

@@ -33,24 +33,32 @@ static void wait_for_all_locked(struct gs_arena *arena, const struct gs_patience
 
 #define TURN_STEP_NS 50000
 
+gs_status gs_arena_synchronize_locked(struct gs_core *core, struct gs_arena *arena,
+                                      struct gs_block_list *freed)
+{
+    const CUcontext context = arena->context;
+    gs_status status;
+
+    gs_latch_assert_held(&arena->lock);
+    gs_latch_release(&arena->lock);
+    status = gs_fences_synchronize(&core->fences, context);
+    gs_latch_take(&arena->lock);
+    gs_arena_waited_locked(arena, freed, status == GS_OK);
+    return status;
+}
+
 /* While a capture is open, or on a driver without cuCtxRecordEvent, no event can be recorded behind
  * what is freed. What cuMemFree freed is waited for as that call does natively. The lock is held,
  * and let go meanwhile. False: there is nothing, or events are recorded. */
 static bool wait_for_open_locked(struct gs_core *core, struct gs_arena *arena)
 {
     struct gs_block_list freed;
-    CUcontext context;
-    gs_status status;
 
     gs_latch_assert_held(&arena->lock);
     if ((core->driver.ctx_record_event && !gs_fences_capturing(&core->fences)) ||
         !gs_arena_take_open_locked(arena, &freed))
         return false;
-    context = arena->context;
-    gs_latch_release(&arena->lock);
-    status = gs_fences_synchronize(&core->fences, context);
-    gs_latch_take(&arena->lock);
-    gs_arena_waited_locked(arena, &freed, status == GS_OK);
+    gs_arena_synchronize_locked(core, arena, &freed);
     return true;
 }
 

@@ -18,6 +18,9 @@ size_t gs_spent_unmap(struct gs_core *core);
  * those may wait for this thread, so `limit_ns` is the most. Pauses count, not the clock: where all
  * stood still, so did they. */
 bool gs_releases_await(struct gs_core *core, uint64_t limit_ns);
+/* What the driver has free changes, and the count of that: who counts what is free meanwhile does
+ * so again (gs_core_begin_count). */
+void gs_change_is(struct gs_core *core, bool begun);
 /* From its begin to its end what is free beside the place of a growth is nobody's. */
 void gs_growth_is(struct gs_core *core, bool begun);
 /* Waits for those that other threads are at, in calls of the driver, `limit_ns` at most; whether
@@ -50,6 +53,11 @@ gs_status gs_arena_grow(struct gs_core *core, struct gs_arena *arena, uint64_t l
  * even then there is not enough. */
 gs_status gs_arena_reclaim(struct gs_core *core, struct gs_arena *arena, uint64_t life, size_t size,
                            CUdeviceptr *ret_address);
+
+/* The driver's wait for all work of the context: then what was freed has passed, or retires on. The
+ * lock is held, and let go meanwhile. */
+gs_status gs_arena_synchronize_locked(struct gs_core *core, struct gs_arena *arena,
+                                      struct gs_block_list *freed);
 
 /* All arenas of a device (NULL: any) take back what has come back; with `patience` (NULL: none)
  * also what they have to wait for. */

@@ -25,18 +25,6 @@ static void count_away(struct gs_core *core, const struct gs_away *away, bool go
         __atomic_add_fetch(&core->sleep.pieces_away[away->device], size, __ATOMIC_RELAXED);
 }
 
-/* Around a call that changes what the driver has free, and its count: who counts what is free
- * meanwhile does so again (gs_core_begin_count). */
-static void begin_change(struct gs_core *core)
-{
-    __atomic_add_fetch(&core->releases.begun, 1, __ATOMIC_SEQ_CST);
-}
-
-static void end_change(struct gs_core *core)
-{
-    __atomic_add_fetch(&core->releases.done, 1, __ATOMIC_SEQ_CST);
-}
-
 /* ---- The stacks of contexts ------------------------------------------------------------------ */
 
 /* One that refuses keeps what it has. */
@@ -124,14 +112,14 @@ static bool unmap(struct gs_core *core, const struct gs_away *away)
 /* The driver's again. */
 static void release(struct gs_core *core, struct gs_away *away, const struct gs_trace_mark *mark)
 {
-    begin_change(core);
+    gs_change_is(core, true);
     while (away->references > 0) {
         core->driver.mem_release(away->handle);
         away->references--;
     }
     away->made = false;
     count_away(core, away, true);
-    end_change(core);
+    gs_change_is(core, false);
     if (!away->piece)
         return;
     gs_limit_give(core, away->device, away->size);
@@ -167,7 +155,7 @@ static gs_status make(struct gs_core *core, struct gs_away *away)
         return GS_OK;
     if (away->piece && !gs_limit_take(core, device, away->size))
         return GS_NO_MEMORY;
-    begin_change(core);
+    gs_change_is(core, true);
     status =
         core->driver.mem_create(&away->handle, away->size,
                                 away->piece ? &device->properties : &away->own->memory.properties,
@@ -179,7 +167,7 @@ static gs_status make(struct gs_core *core, struct gs_away *away)
     } else if (away->piece) {
         gs_limit_give(core, away->device, away->size);
     }
-    end_change(core);
+    gs_change_is(core, false);
     return status;
 }
 

@@ -32,6 +32,11 @@ static void let_growths_go_first(const struct gs_core *core)
         gs_growths_await(core, GROWTHS_NS);
 }
 
+void gs_change_is(struct gs_core *core, bool begun)
+{
+    __atomic_add_fetch(begun ? &core->releases.begun : &core->releases.done, 1, __ATOMIC_SEQ_CST);
+}
+
 static void leaves_no_more(struct gs_core *core, const struct gs_piece *piece)
 {
     __atomic_sub_fetch(&core->figures.leaving[piece->device], piece->span.size, __ATOMIC_SEQ_CST);
@@ -40,13 +45,13 @@ static void leaves_no_more(struct gs_core *core, const struct gs_piece *piece)
 /* Who counts what is free counts it as leaving until then, and as the driver's from then on. */
 static void release(struct gs_core *core, const struct gs_piece *piece)
 {
-    __atomic_add_fetch(&core->releases.begun, 1, __ATOMIC_SEQ_CST);
+    gs_change_is(core, true);
     let_growths_go_first(core);
     core->driver.mem_release(piece->handle);
     gs_limit_give(core, piece->device, piece->span.size);
     leaves_no_more(core, piece);
     __atomic_store_n(&core->releases.last_ns, gs_now_ns(), __ATOMIC_SEQ_CST);
-    __atomic_add_fetch(&core->releases.done, 1, __ATOMIC_SEQ_CST);
+    gs_change_is(core, false);
 }
 
 static size_t unmap_piece(struct gs_core *core, struct gs_piece *piece)

@@ -121,8 +121,7 @@ struct agent {
     struct jobs *jobs;
     struct links links;
     struct leases leases;
-    bool lacks_file;  /* and that was said */
-    uint64_t file_ns; /* it is not looked at before */
+    uint64_t file_ns; /* it lacks something, and is not tried before; 0: it lacks nothing */
     struct source wake, listener;
     char trouble[DIRECTORY_REASON]; /* what is wrong with the directory; "": nothing */
     struct peer *peers;

@@ -212,8 +212,8 @@ static void put(struct jobs *jobs, struct job **list, enum directory_kind kind,
     struct job *job = calloc(1, sizeof *job + size), *old;
 
     pthread_mutex_lock(&jobs->lock);
-    jobs->news |= job ? 0 : JOBS_WANT_ALL;
     if (!job) {
+        jobs->news |= JOBS_WANT_ALL;
         pthread_mutex_unlock(&jobs->lock);
         return;
     }

@@ -84,23 +84,21 @@ static void look_at_directory(struct agent *agent)
 /* Again in a second where it cannot be written: as much is written each time. */
 static void look_at_file(struct agent *agent, uint64_t now)
 {
-    bool lacks;
+    const bool lacked = agent->file_ns > 0;
 
     if (now < agent->file_ns)
         return;
-    lacks = !leases_look(&agent->leases);
-    agent->file_ns = lacks ? now + GS_NS_PER_S : 0;
-    if (lacks && errno == EWOULDBLOCK) {
+    agent->file_ns = leases_look(&agent->leases) ? 0 : now + GS_NS_PER_S;
+    if (agent->file_ns && errno == EWOULDBLOCK) {
         AGENT_LOG(agent, GS_LOG_ERROR,
                   "another agent serves this folder since its agent.leases.lock was removed: this "
                   "one ends");
         told_to_end = SIGTERM;
-    } else if (lacks && !agent->lacks_file)
+    } else if (agent->file_ns && !lacked)
         say_line(agent, &agent->log.file, GS_LOG_WARNING,
                  "agent.leases cannot be written (%s): make room in its folder; if this agent ends "
                  "before, nobody knows who has what, and all of it stays",
                  strerror(errno));
-    agent->lacks_file = lacks;
 }
 
 static void run(struct agent *agent)

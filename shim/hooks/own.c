@@ -31,23 +31,20 @@ static CUresult create(CUmemGenericAllocationHandle *handle, size_t size,
     CUmemGenericAllocationHandle made;
     CUmemAllocationProp more;
     CUresult result;
-    bool adds;
 
     if (!own())
         return gs_real.cuMemCreate(handle, size, prop, flags);
     GS_KEEP_CALLER;
-    adds = gs_core_own_adds(gs_core, prop, &more) &&
-           gs_real.cuMemCreate(handle, size, &more, flags) == CUDA_SUCCESS;
-    result = adds ? CUDA_SUCCESS : gs_real.cuMemCreate(handle, size, prop, flags);
-    if (result != CUDA_SUCCESS)
-        return result;
-    made = gs_core_own_made(gs_core, *handle, size, prop, adds);
-    if (!made) {
+    if (gs_core_own_adds(gs_core, prop, &more) &&
+        gs_real.cuMemCreate(handle, size, &more, flags) == CUDA_SUCCESS) {
+        if ((made = gs_core_own_made(gs_core, *handle, size, prop, true)))
+            return *handle = made, CUDA_SUCCESS;
         gs_real.cuMemRelease(*handle);
-        return gs_real.cuMemCreate(handle, size, prop, flags);
     }
-    *handle = made;
-    return CUDA_SUCCESS;
+    result = gs_real.cuMemCreate(handle, size, prop, flags);
+    if (result == CUDA_SUCCESS)
+        *handle = gs_core_own_made(gs_core, *handle, size, prop, false);
+    return result;
 }
 
 GS_HOOK CUresult CUDAAPI cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,

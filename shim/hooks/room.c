@@ -179,12 +179,11 @@ GS_HOOK CUresult CUDAAPI cuGraphAddMemAllocNode(CUgraphNode *phGraphNode, CUgrap
                                                 CUDA_MEM_ALLOC_NODE_PARAMS *nodeParams)
 {
     GS_AT_GATE(cuGraphAddMemAllocNode);
-    if (gs_gate_refuses(gs_entered))
-        return CUDA_ERROR_OUT_OF_MEMORY;
     if (gs_state_enter() && nodeParams)
         gs_graph_node(nodeParams->bytesize);
-    return GS_MADE_WITH_ROOM(-1, gs_real.cuGraphAddMemAllocNode(phGraphNode, hGraph, dependencies,
-                                                                numDependencies, nodeParams));
+    return GS_WITH_ROOM(-1, 0,
+                        gs_real.cuGraphAddMemAllocNode(phGraphNode, hGraph, dependencies,
+                                                       numDependencies, nodeParams));
 }
 
 static CUresult graph_made(CUresult result)
