@@ -131,10 +131,11 @@ Test(async, memory_of_the_programs_own_pool_stays_there)
 {
     CUstream stream = new_stream();
     CUmemoryPool pool = new_pool(CU_MEM_HANDLE_TYPE_NONE), seen = NULL, others = NULL;
-    CUdeviceptr ptr = 0;
+    CUdeviceptr ptr = 0, of_default = 0;
     cuuint64_t used = 0, before = 0;
 
     OK(cuDeviceGetDefaultMemPool(&others, device));
+    OK(cuMemAllocFromPoolAsync(&of_default, 5 * MIB, others, stream));
     OK(cuMemPoolGetAttribute(others, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &before));
     OK(cuMemAllocFromPoolAsync(&ptr, 3 * MIB, pool, stream));
     OK(cuPointerGetAttribute(&seen, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, ptr));
@@ -150,6 +151,8 @@ Test(async, memory_of_the_programs_own_pool_stays_there)
     OK(cuStreamSynchronize(stream));
     OK(cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used));
     cr_assert_eq(used, 0);
+    OK(cuMemFreeAsync(of_default, stream));
+    OK(cuStreamSynchronize(stream));
 }
 
 Test(async, a_pool_made_current_serves_the_allocations)

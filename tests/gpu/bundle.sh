@@ -55,6 +55,15 @@ LD_LIBRARY_PATH=$build/tests/driver ldd "$build/$conformance" | awk '$3 ~ /^\// 
         esac
     done
 
+# What says where a program hangs (limited.py), where there is no debugger.
+if command -v eu-stack >/dev/null; then
+    mkdir "$bundle/eu-stack"
+    cp -L "$(command -v eu-stack)" "$bundle/eu-stack/"
+    for library in $(ldd "$(command -v eu-stack)" | awk '$3 ~ /^\// && !/lib(c|m)\.so/ { print $3 }'); do
+        cp -L "$library" "$bundle/eu-stack/"
+    done
+fi
+
 if [ -x "$nvcc" ]; then
     for kind in static shared; do
         # PTX as well, for GPUs that are newer than this nvcc.

@@ -3,8 +3,8 @@
     limited.py SECONDS STACKS PROGRAM ARGS…
 
 A program that has not ended after so many seconds is stopped, with its process group and all that is
-below it. Before that, the stacks of those that use CUDA go into the file STACKS, by gdb or
-cuda-gdb where there is one, and what each of their threads waits for in the kernel. SIGTERM comes a
+below it. Before that, the stacks of those that use CUDA go into the file STACKS, by gdb, cuda-gdb or the
+bundle's eu-stack, and what each of their threads waits for in the kernel. SIGTERM comes a
 second before SIGKILL: a program may have something to say. Exit status: the program's, 128 and its
 signal's number where it was killed, or 124 when it took too long.
 """
@@ -72,18 +72,23 @@ def kernel_waits(pid):
         yield line + '\n'
 
 
+def debugger(pid):
+    """A command that prints its stacks; tests/gpu/bundle.sh gathers eu-stack."""
+    if found := shutil.which('gdb') or shutil.which('cuda-gdb', path=f'{os.environ.get("PATH")}:/usr/local/cuda/bin'):
+        return [found, '--batch', '-p', str(pid), '-ex', 'thread apply all backtrace 20']
+    folder = pathlib.Path(__file__).parents[2] / '.bundle/eu-stack'
+    return ['env', f'LD_LIBRARY_PATH={folder}', folder / 'eu-stack', '-n', '20', '-p', str(pid)]
+
+
 def take_stacks(pids, path):
-    debugger = shutil.which('gdb') or shutil.which('cuda-gdb') or '/usr/local/cuda/bin/cuda-gdb'
     with open(path, 'w', encoding='utf-8') as out:
         for pid in that_use_cuda(pids)[:MOST]:
             out.write(f'== process {pid}\n')
             out.writelines(kernel_waits(pid))
             out.flush()
             try:
-                subprocess.run([debugger, '--batch', '-p', str(pid), '-ex',
-                                'thread apply all backtrace 20'], stdin=subprocess.DEVNULL,
-                               stdout=out, stderr=subprocess.STDOUT, timeout=STACK_SECONDS,
-                               check=False)
+                subprocess.run(debugger(pid), stdin=subprocess.DEVNULL, stdout=out,
+                               stderr=subprocess.STDOUT, timeout=STACK_SECONDS, check=False)
             except (OSError, subprocess.TimeoutExpired) as error:
                 out.write(f'no stacks: {error}\n')
 

@@ -24,9 +24,11 @@ import threading
 import time
 
 from driver import Driver, Handle
+from limited import take_stacks
 
 SIZE, MORE = 16 << 20, 96 << 20
 LIFE_S = 20  # of a stress program
+LATE_S = 15  # later than that it hangs: it says so itself when it has waited for a minute
 PATIENT_S = 120
 
 
@@ -116,8 +118,13 @@ class Machine:
             log = f'{self.folder}/log-{self.count["started"]}'
         one = subprocess.Popen(words, env={**self.under, 'GPUSHIM_LOG_TARGET': log}, stdin=subprocess.PIPE,
                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        one.log = log
+        one.log, one.began, one.is_late = log, time.monotonic(), False
         return one
+
+    def look_if_late(self, one):
+        if not one.is_late and time.monotonic() - one.began > LIFE_S + LATE_S:
+            one.is_late = True
+            take_stacks([one.pid], one.log + '.stacks')
 
     def judge(self, one, name, said=''):
         try:
@@ -127,6 +134,8 @@ class Machine:
             said += one.communicate()[0] + ' (it did not end)'
         if one.returncode != 0:
             logged = pathlib.Path(one.log).read_text(encoding='utf-8')[-1500:] if os.path.exists(one.log) else ''
+            if one.is_late:
+                logged += pathlib.Path(one.log + '.stacks').read_text(encoding='utf-8', errors='replace')
             with self.lock:
                 self.wrong.append(f'{name} ended with {one.returncode}: {said[-400:]}\n{logged}')
 
@@ -137,6 +146,7 @@ class Machine:
                              str(choose.randrange(1 << 31)),
                              '--one-context')
             while one.poll() is None and not self.is_over():
+                self.look_if_late(one)
                 if self.options.native:
                     time.sleep(0.1)
                 else:

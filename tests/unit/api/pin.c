@@ -112,6 +112,31 @@ Test(pin, other_memory_at_the_same_address_is_registered_anew)
     cr_assert_eq(unpins, 3);
 }
 
+Test(pin, what_goes_ends_its_own_registrations_and_none_beside_it)
+{
+    CUmemGenericAllocationHandle handles[3];
+    CUdeviceptr address;
+
+    start(false);
+    MUST(cuMemAddressReserve(&address, 6 * MIB, 0, 0, 0));
+    for (unsigned i = 0; i < 3; i++) {
+        handles[i] = map_at(address + i * 2 * MIB);
+        MUST(use_once(address + i * 2 * MIB, 2 * MIB));
+    }
+    gs_core_foreign_going(f.core, address + 2 * MIB, 2 * MIB);
+    cr_assert_eq(unpins, 1);
+    MUST(use_once(address, 2 * MIB));
+    MUST(use_once(address + 4 * MIB, 2 * MIB));
+    cr_assert_eq(pins, 3);
+    for (unsigned i = 0; i < 3; i++) {
+        gs_core_foreign_going(f.core, address + i * 2 * MIB, 2 * MIB);
+        MUST(cuMemUnmap(address + i * 2 * MIB, 2 * MIB));
+        MUST(cuMemRelease(handles[i]));
+    }
+    cr_assert_eq(unpins, 3);
+    MUST(cuMemAddressFree(address, 6 * MIB));
+}
+
 /* Another device reaches the memory beside the GPU's streams. */
 Test(pin, registering_memory_ends_the_order_of_the_single_stream)
 {
