@@ -24,7 +24,7 @@ TESTS = (
     (r"^core/base/", ("=core", "@preload", "@conformance", "@stress", "@unit", "@command")),
     (r"^core/share/", ("@unit", "@conformance", "@chaos", "@oom")),
     (r"^core/", ("=core", "=core leases", "@conformance",
-                 "@stress", "@oom", "@rdma", "@unit")),
+                 "@stress", "@oom", "@rdma", "@unit", "@command")),
 )
 
 # What is found in a line of code, and what stands there instead.
