@@ -23,7 +23,9 @@
 #define GS_OWN_PREFIX \
     "gpushim-"               /* a user's directory in one that is open to all; then their number */
 #define GS_NEW_SUFFIX ".new" /* a socket that does not listen yet */
-/* Whether this user is our own; or that, or one that the options name. */
+/* Whether the number is one user's: by 65534 the kernel tells of each for whom this user namespace
+ * has none. Whether this user is our own; or that, or one that the options name. */
+bool gs_user_is_one(uid_t uid);
 uid_t gs_user_own(void);
 bool gs_user_is_own(uid_t uid);
 bool gs_user_is_listed(const struct gs_share_options *options, uid_t uid);

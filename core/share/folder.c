@@ -13,19 +13,42 @@
 #include "core/base/fd.h"
 
 #define TMP          "/tmp"
-#define OWN_SIZE     24   /* a name with a number, and a zero */
-#define OWN_TRIES    8    /* names of one's own in a directory that others may write to */
-#define OTHERS_MAX   1024 /* that are looked at in such a directory, */
-#define LIST_ENTRIES 4096 /* among so many entries */
+#define UNMAPPED     65534 /* kernel.overflowuid */
+#define OWN_SIZE     24    /* a name with a number, and a zero */
+#define OWN_TRIES    8     /* names of one's own in a directory that others may write to */
+#define OTHERS_MAX   1024  /* that are looked at in such a directory, */
+#define LIST_ENTRIES 4096  /* among so many entries */
 
 uid_t gs_user_own(void)
 {
     return geteuid();
 }
 
+/* By /proc/self/uid_map: lines of the first inside, the first outside, and how many. */
+static bool namespace_has_all(void)
+{
+    char text[4096];
+    const int fd = open("/proc/self/uid_map", O_RDONLY | O_CLOEXEC);
+    const ssize_t size = fd < 0 ? 0 : read(fd, text, sizeof text - 1);
+    uint64_t all = 0;
+    unsigned count;
+    int length;
+
+    gs_fd_drop(fd);
+    text[size > 0 ? size : 0] = 0;
+    for (char *line = text; sscanf(line, "%*u %*u %u%n", &count, &length) == 1; line += length)
+        all += count;
+    return all >= UINT32_MAX;
+}
+
+bool gs_user_is_one(uid_t uid)
+{
+    return uid != UNMAPPED || namespace_has_all();
+}
+
 bool gs_user_is_own(uid_t uid)
 {
-    return uid == geteuid();
+    return uid == geteuid() && gs_user_is_one(uid);
 }
 
 bool gs_user_is_listed(const struct gs_share_options *options, uid_t uid)

@@ -53,7 +53,8 @@ bool gs_publisher_on_publish(struct gs_share *share, struct gs_client *client,
         return gs_client_fault(client, "it said twice whom it shares with");
     if (message->uid_count > GS_IDS_MAX || message->gid_count > GS_IDS_MAX)
         return gs_client_fault(client, "its message has fields that make no sense");
-    if (!gs_process_is_listed(&share->options, client->uid, client->gid))
+    if (!gs_process_is_listed(&share->options, client->uid, client->gid) ||
+        !gs_user_is_one(client->uid))
         return gs_client_fault(client, "it is of a user who may open here, and leave nothing");
     if (!gs_memory_is_sound(*fd))
         return gs_client_fault(client, "it confirms nothing in memory that can be relied upon");

@@ -26,7 +26,7 @@ from faults import await_that
 gpushim, library, driver, nvml, old_driver = (os.path.realpath(path) for path in sys.argv[1:6])
 static_program = sys.argv[6] if len(sys.argv) > 6 else None
 
-NOBODY = 65534
+NOBODY = 65533
 libc = ctypes.CDLL(None)
 WAIT_S = 60
 ENVIRONMENT = surroundings()

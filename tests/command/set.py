@@ -10,7 +10,7 @@ import struct
 from holder import GPUSHIM, MIB, Holder, await_that, check, for_everybody, gpushim, prove_each, refuses, stats_of
 import wire
 
-NOBODY = 65534
+NOBODY = 65533
 
 
 def start(folder, **settings):

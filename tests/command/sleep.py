@@ -14,7 +14,7 @@ from holder import (GPUSHIM, MIB, OWN, SHIM, Holder, await_that, check, clean, f
                     stats_of)
 from sleepers import LIVE, fill, has, run, says
 
-NOBODY = 65534
+NOBODY = 65533
 HELD = '''
 cuda.softcuda_hold(1)
 assert cuda.cuMemsetD8Async(held[-1], ctypes.c_ubyte(0x5a), ctypes.c_size_t(1), None) == 0

@@ -250,7 +250,7 @@ def others():
     if os.geteuid() != 0:
         skip('not root: there is no other user')
     os.chmod(around.folder, 0o755)
-    set_for_all(GPUSHIM_SHARE_UIDS='0,65534')
+    set_for_all(GPUSHIM_SHARE_UIDS='0,65533')
     roots = Process()
     nobodys = Process(begin=False)
     for call in 'setgid', 'setuid':

@@ -1,6 +1,7 @@
 /* Who may do what with a shared block: reading only, blocks alone in their chunk, groups. */
 #include <criterion/criterion.h>
 
+#include "core/share/exporter.h"
 #include "by_hand.h"
 #include "scene.h"
 #include "tests/children.h"
@@ -49,15 +50,15 @@ Test(share_access, a_read_only_importer_maps_for_reading)
     cr_assert(write_kills(address));
 }
 
-/* A user of the group 65534, which both sides name; the directory is root's. */
+/* A user of the group 65533, which both sides name; the directory is root's. */
 Test(share_access, a_listed_group_may_open)
 {
     unsigned long address;
-    char words[32] = "uid=65534";
+    char words[32] = "uid=65533";
 
     if (geteuid() != 0)
         cr_skip_test("only root can be another user");
-    options.gids[options.gid_count++] = 65534;
+    options.gids[options.gid_count++] = 65533;
     scene_block(&export, ipc_handle);
     cr_assert_eq(chmod(dir, 0755), 0);
     other_start(&other, dir, words);
@@ -79,12 +80,12 @@ Test(share_access, who_holds_what_is_told_to_nobody_who_is_only_listed)
 
     if (geteuid() != 0)
         cr_skip_test("only root can be another user");
-    options.uids[options.uid_count++] = 65534;
+    options.uids[options.uid_count++] = 65533;
     scene_block(&export, ipc_handle);
     cr_assert_eq(chmod(dir, 0755), 0);
     child = fork_child();
     if (child == 0) {
-        int fd = setuid(65534) == 0 ? side_connect_by_hand(dir, ipc_handle) : -1;
+        int fd = setuid(65533) == 0 ? side_connect_by_hand(dir, ipc_handle) : -1;
 
         say(fd, MESSAGE(QUERY, 1));
         _exit(recv(fd, &message, sizeof message, 0) > 0 && message.head.type == GS_WIRE_REFUSE
@@ -171,4 +172,51 @@ Test(share_access, a_socket_that_is_another_users_is_said_as_that)
     cr_assert_eq(chmod(dir, 0755), 0);
     options.uids[options.uid_count++] = 0; /* the folder is to be taken */
     other_user_end(other_user_start(opens_as_another, NULL));
+}
+
+/* 0: it is. In a broker that lets in whoever has no number. */
+static int leaves_nothing(void)
+{
+    struct gs_share share = {.options = {.is_broker = true, .uids = {65534}, .uid_count = 1}};
+    struct gs_client client = {.greeted = true, .uid = 65534};
+    const struct gs_wire_publish published = {.uid_count = 0};
+    int none = -1;
+
+    return gs_publisher_on_publish(&share, &client, &published, &none) ||
+           !strstr(client.fault, "and leave nothing");
+}
+
+/* 0: as it has to be. Of a process that has this number in a user namespace of its own. */
+static int own_by(const char *number, bool expected)
+{
+    char map[64];
+    int fd, status = 0;
+    pid_t child;
+
+    snprintf(map, sizeof map, "%s %u 1", number, (unsigned)geteuid());
+    child = fork_child();
+    if (child == 0) {
+        if (unshare(CLONE_NEWUSER) != 0)
+            _exit(77);
+        if (gs_user_is_own(geteuid()) || leaves_nothing() != 0) /* nobody has a number yet */
+            _exit(1);
+        fd = open("/proc/self/uid_map", O_WRONLY | O_CLOEXEC);
+        if (write(fd, map, strlen(map)) != (ssize_t)strlen(map))
+            _exit(77);
+        _exit(gs_user_is_own((uid_t)atoi(number)) != expected);
+    }
+    waitpid(child, &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+/* The kernel tells by 65534 of each user for whom the user namespace has no number. */
+Test(share_access, whoever_cannot_be_told_from_others_is_nobodys_own)
+{
+    const int apart = own_by("65534", false);
+
+    if (apart == 77)
+        cr_skip_test("no user namespace can be made here");
+    cr_assert_eq(apart, 0);
+    cr_assert_eq(own_by("1000", true), 0);
+    cr_assert(gs_user_is_own(geteuid()));
 }

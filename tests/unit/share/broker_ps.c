@@ -159,11 +159,11 @@ Test(share_broker, one_of_another_user_is_given_nothing)
 
     if (geteuid() != 0)
         cr_skip_test("only root can be another user");
-    child = stand_in(side_broker_name(), SILENT, 65534);
+    child = stand_in(side_broker_name(), SILENT, 65533);
     scene_stop();
     options.broker = true;
     scene_block(&export, ipc_handle);
-    cr_assert(SIDE_WAIT(strstr(side_logged(), "the broker is of user 65534, who is not to be "
+    cr_assert(SIDE_WAIT(strstr(side_logged(), "the broker is of user 65533, who is not to be "
                                               "trusted with memory") != NULL),
               "%s", side_logged());
     stand_down(child, side_broker_name());

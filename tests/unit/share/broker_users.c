@@ -24,12 +24,12 @@ Test(share_broker, serves_those_whom_the_process_that_shared_named_and_nobody_el
         pid_t broker;
 
         need_two_users();
-        broker = broker_by_hand("GPUSHIM_SHARE_UIDS", named ? "" : "65534");
-        other_start2(&sharer, dir, "keep=60000", named ? "trust=65534" : NULL);
+        broker = broker_by_hand("GPUSHIM_SHARE_UIDS", named ? "" : "65533");
+        other_start2(&sharer, dir, "keep=60000", named ? "trust=65533" : NULL);
         other_export(&sharer, 0, 512, 7, ipc_handle);
         cr_assert(SIDE_WAIT(side_broker_published(dir) == 1));
         other_kill(&sharer);
-        other_start2(&third, dir, "uid=65534", "trust=0");
+        other_start2(&third, dir, "uid=65533", "trust=0");
         cr_assert_eq(other_open(&third, ipc_handle, &address) == GS_OK, named);
         if (named)
             cr_assert_str_eq(other_ask(&third, "read %lx", address), "ok 7");
@@ -55,7 +55,7 @@ Test(share_broker, another_user_is_not_told_of_other_machines)
     pid_t broker, curious;
 
     need_two_users();
-    broker = broker_by_hand("GPUSHIM_SHARE_UIDS", "65534");
+    broker = broker_by_hand("GPUSHIM_SHARE_UIDS", "65533");
     curious = other_user_start(ask_of_machines, NULL);
     other_user_end(curious);
     end_broker(broker);

@@ -8,7 +8,7 @@
 #include "tests/rest.h"
 #include "tests/system.h"
 
-#define NOBODY 65534
+#define NOBODY 65533
 
 static char dir[64];
 static char dead_name[33]; /* of a process that is gone, */
@@ -174,7 +174,7 @@ Test(share_directory, one_of_another_user_is_refused_unless_they_are_named)
     need_root();
     mkdir(dir, 0700);
     cr_assert_eq(chown(dir, NOBODY, NOBODY), 0);
-    assert_refused("belongs to user 65534");
+    assert_refused("belongs to user 65533");
     options.uids[options.uid_count++] = NOBODY;
     fd = gs_directory_open(&options, reason);
     cr_assert_geq(fd, 0, "%s", reason);
@@ -187,7 +187,7 @@ Test(share_directory, one_that_cannot_be_written_to_is_refused)
 
     need_root();
     mkdir(dir, 0755); /* root's: to be trusted, not to be written to by others */
-    other_start(&other, dir, "uid=65534");
+    other_start(&other, dir, "uid=65533");
     cr_assert_str_eq(other_ask(&other, "export 0 512 1"), "status -6");
     cr_assert_eq(other_stop(&other), 0);
     cr_assert_eq(side_dir_count(dir), 0);

@@ -8,7 +8,7 @@
 #include "tests/children.h"
 #include "tests/system.h"
 
-#define NOBODY 65534
+#define NOBODY 65533
 #define NUMBER 3
 
 static int file; /* that a driver has made */

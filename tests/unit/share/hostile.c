@@ -198,7 +198,7 @@ Test(share_hostile, another_users_connection_is_refused_by_its_credentials)
     chmod(dir, 0711);
     chmod(at.sun_path, 0666);
     other_user_end(other_user_start(is_refused_as_another, NULL));
-    cr_assert_not_null(strstr(side_logged(), "of user 65534 was refused: another user"), "%s",
+    cr_assert_not_null(strstr(side_logged(), "of user 65533 was refused: another user"), "%s",
                        side_logged());
     cr_assert_eq(side_log_lines(), 0, "what an attacker causes is no warning");
     cr_assert_eq(memdriver_exports(), 0);
@@ -229,7 +229,7 @@ static void fly_descriptors(unsigned count)
         return;
     }
     close(landing[1]);
-    if (!become_user(65534, 65534) ||
+    if (!become_user(65533, 65533) ||
         socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0)
         _exit(1);
     for (unsigned i = 0; i < count; i++) {
@@ -276,11 +276,11 @@ static void begin_in_anothers_folder(void)
     cr_assert_eq(other_stop(&other), 0);
     scene_stop();
     side_dir_remove(dir);
-    options.uids[options.uid_count++] = 65534;
+    options.uids[options.uid_count++] = 65533;
     options.idle_ns = 0;
     scene_block(&export, ipc_handle);
     cr_assert_eq(chmod(dir, 0755), 0);
-    cr_assert_eq(chown(dir, 65534, 65534), 0);
+    cr_assert_eq(chown(dir, 65533, 65533), 0);
 }
 
 /* The kernel counts those under way for each user and holds a process's own limit against them (but
@@ -291,7 +291,7 @@ Test(share_hostile, descriptors_under_way_delay_an_open_and_do_not_refuse_it)
     CUdeviceptr address;
 
     begin_in_anothers_folder();
-    other_start2(&other, dir, "uid=65534", "trust=0");
+    other_start2(&other, dir, "uid=65533", "trust=0");
     other_export(&other, 0, 512, 3, theirs);
     cr_assert_str_eq(other_ask(&other, "nofile 20"), "ok");
     fly_descriptors(40);
@@ -319,7 +319,7 @@ Test(share_hostile, who_was_refused_is_not_asked_again_for_what_it_holds)
     int fd, newer;
 
     begin_in_anothers_folder();
-    other_start2(&other, dir, "uid=65534", "trust=0");
+    other_start2(&other, dir, "uid=65533", "trust=0");
     other_export(&other, 0, 512, 3, theirs);
     fd = side_connect_by_hand(dir, theirs);
     cr_assert_eq(open_of(fd, theirs, 1), GS_WIRE_GRANT);

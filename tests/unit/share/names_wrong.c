@@ -8,7 +8,7 @@
 #include "tests/children.h"
 #include "tests/system.h"
 
-#define NOBODY 65534
+#define NOBODY 65533
 
 static void setup(void)
 {
@@ -75,7 +75,7 @@ Test(share_names_wrong, each_user_has_the_name_for_themselves)
     struct gs_found found;
 
     with_folder_of(NOBODY, true);
-    other_start2(&other, dir, "uid=65534", "trust=0");
+    other_start2(&other, dir, "uid=65533", "trust=0");
     other_export(&other, 0, 512, 9, handle);
     cr_assert_eq(publish(export_at(0, 7), "w", 1), GS_OK);
     cr_assert_eq(others_note(&other, "w"), -1, "it is another user's");
@@ -95,11 +95,11 @@ Test(share_names_wrong, a_broker_tells_each_user_of_their_own)
     pid_t broker;
 
     with_folder_of(0, true);
-    broker = broker_by_hand("GPUSHIM_SHARE_UIDS", "65534");
-    other_start2(&sharer, dir, "keep=60000", "trust=65534");
+    broker = broker_by_hand("GPUSHIM_SHARE_UIDS", "65533");
+    other_start2(&sharer, dir, "keep=60000", "trust=65533");
     other_export(&sharer, 0, 512, 7, (unsigned char[GS_IPC_HANDLE_SIZE]){0});
     cr_assert_str_eq(other_ask(&sharer, "name secret 0 1"), "status 0");
-    other_start2(&other, dir, "uid=65534", "trust=0");
+    other_start2(&other, dir, "uid=65533", "trust=0");
     other_kill(&sharer);
     cr_assert_str_eq(other_ask(&other, "lookup secret"), "none 1 uid 0");
     cr_assert_str_eq(other_ask(&other, "unname secret"), "none 1");
@@ -369,9 +369,9 @@ Test(share_names_wrong, another_user_has_no_more_than_half_of_a_brokers_names)
     struct other sharer;
 
     with_folder_of(NOBODY, true);
-    broker = broker_by_hand("GPUSHIM_SHARE_UIDS", "65534");
+    broker = broker_by_hand("GPUSHIM_SHARE_UIDS", "65533");
     thief = other_user_start(names_all, NULL);
-    other_start2(&sharer, dir, "keep=60000", "trust=65534");
+    other_start2(&sharer, dir, "keep=60000", "trust=65533");
     other_export(&sharer, 0, 512, 7, handle);
     cr_assert_str_eq(other_ask(&sharer, "name mine 0 3"), "status 0");
     cr_assert_eq(gs_share_look_up(side.share, "mine", &found), GS_LOOK_FOUND);

@@ -3,7 +3,7 @@
 #include "tests/children.h"
 #include "tests/system.h"
 
-#define NOBODY 65534
+#define NOBODY 65533
 
 void ipc_handle_to_hex(const unsigned char *ipc_handle, char ret_hex[2 * GS_IPC_HANDLE_SIZE + 1])
 {

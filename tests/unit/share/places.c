@@ -8,7 +8,7 @@
 #include "tests/children.h"
 #include "tests/system.h"
 
-#define NOBODY 65534
+#define NOBODY 65533
 
 static char dir[64];
 static struct other giver, taker;
@@ -229,10 +229,10 @@ Test(share_places, in_tmp_each_user_has_their_own_whatever_its_mode)
 Test(share_places, two_users_who_name_each_other_meet_in_tmp)
 {
     empty_places();
-    other_start2(&giver, "", "uid=65534", "trust=0");
+    other_start2(&giver, "", "uid=65533", "trust=0");
     give(1);
-    cr_assert_eq(side_dir_count("/tmp/gpushim-65534"), 1);
-    other_start(&taker, "", "trust=65534");
+    cr_assert_eq(side_dir_count("/tmp/gpushim-65533"), 1);
+    other_start(&taker, "", "trust=65533");
     cr_assert_eq(other_open(&taker, ipc_handle, &address), GS_OK);
     cr_assert_eq(other_stop(&taker), 0);
     cr_assert_not(opens(""), "root did not name them");

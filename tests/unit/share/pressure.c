@@ -242,7 +242,7 @@ Test(share_pressure, another_user_gets_nothing_though_they_may_open)
 {
     need_root();
     side_stop(&side);
-    options.uids[options.uid_count++] = 65534;
+    options.uids[options.uid_count++] = 65533;
     side_start(&side, &options);
     can_be_asked(true);
     cr_assert_eq(chmod(dir, 0755), 0);
@@ -261,10 +261,10 @@ Test(share_pressure, another_user_is_not_asked_though_they_share)
     need_root();
     snprintf(theirs, sizeof theirs, "%s.theirs", dir);
     cr_assert_eq(mkdir(theirs, 0755), 0);
-    cr_assert_eq(chown(theirs, 65534, 65534), 0);
+    cr_assert_eq(chown(theirs, 65533, 65533), 0);
     side_path_named(theirs, 7, path);
     child = other_user_start(poses_as_one_of_ours, path);
-    options.uids[options.uid_count++] = 65534;
+    options.uids[options.uid_count++] = 65533;
     for (int i = 0; i < 2; i++) {
         side_stop(&side);
         strcpy(options.dir, i ? dir : theirs);
