@@ -1,6 +1,6 @@
 """examples/containers: each file does what it is for, as far as that shows without a cluster: scripts with stand-ins
 for the programs that they start, manifests by what they refer to, all with a library that is installed as they
-expect it.
+expect it. What examples/monitoring makes of its alerts for Prometheus' operator has them all.
 
 usage: container_files.py FOLDER_OF_EXAMPLES GPUSHIM LIBGPUSHIM FOLDER_OF_LIBCUDA
 """
@@ -267,6 +267,21 @@ def manifests(installed):
     check([folder for _, folder in seen if folder] == ['/run/gpushim'] * 4, f'folders: {seen}')
 
 
+RULE = ['apiVersion: monitoring.coreos.com/v1', 'kind: PrometheusRule', 'metadata: {name: gpushim}', 'spec:']
+
+
+def alerts_as_a_rule(installed):
+    """The command of examples/monitoring, as it stands, with a kubectl that writes what it is given."""
+    page, alerts = (text_of(f'../monitoring/{name}') for name in ('README.md', 'alerts.yml'))
+    command = re.search(r'^    (sed -e .*\\\n.*\| kubectl apply .*)$', page, re.M)[1]
+    with open(f'{installed.stand_ins}/kubectl', 'w', encoding='utf-8') as file:
+        file.write('#!/bin/sh\nexec cat\n')
+    os.chmod(f'{installed.stand_ins}/kubectl', 0o755)
+    ran = run('sh', '-c', f'cd "$0" && {command}', os.path.dirname(os.path.dirname(examples)),
+              PATH=f'{installed.stand_ins}:{os.environ["PATH"]}')
+    check(ran.stdout.splitlines() == RULE + [f'  {line}' for line in alerts.splitlines()], f'the rule: {ran}')
+
+
 def names():
     """Every variable is an option's, and every script one that a shell can read."""
     known = {option['variable'] for option in json.loads(run(gpushim, 'config', '--json').stdout)['options']}
@@ -290,6 +305,7 @@ with tempfile.TemporaryDirectory(prefix='gpushim-files-', dir='/tmp', ignore_cle
     kernel(at, scratch)
     drop_in(at, scratch)
     manifests(at)
+    alerts_as_a_rule(at)
 for line in skipped:
     print('skipped:', line)
 end_with_faults()
