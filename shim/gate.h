@@ -137,20 +137,16 @@ static inline void gs_gate_leave_around(const bool *entered)
         gs_gate_enter_around(call)
 #define GS_AROUND_AT_GATE(symbol) GS_AROUND_AT_GATE_AS(GS_ROW_##symbol + 1)
 
-/* Around a function of the program's, or of another library, that is called within a call: what it
- * calls itself passes, and the call stays marked. Of a thread that is in none nothing changes. */
-#define GS_GATE_NOT_WITHIN UINT32_MAX
+/* Around a function of the program's, or of another library, that is called within a call, or by a
+ * thread of the library's own: what it calls itself passes, for others wait for it, and the call
+ * stays marked. */
 static inline uint32_t gs_gate_enter_within(void)
 {
-    if (gs_gate_mark.call == 0 && gs_gate_mark.passing == 0)
-        return GS_GATE_NOT_WITHIN;
     gs_gate_mark.passing++;
     return gs_gate_mark.call;
 }
 static inline void gs_gate_leave_within(const uint32_t *call)
 {
-    if (*call == GS_GATE_NOT_WITHIN)
-        return;
     gs_gate_mark.call = *call;
     __asm__ volatile("" ::: "memory");
     gs_gate_mark.passing--;

@@ -351,8 +351,6 @@ void gs_shim_sleeps_by_itself(uint64_t after_ns, bool wakes_by_use)
 /* ---- By order of others ---------------------------------------------------------------------- */
 
 static struct {
-    struct gs_background background;
-    bool started;    /* once: to be joined before the next */
     bool running;    /* atomic; while it is true all below but the number is the thread's */
     unsigned number; /* of the last one, from 1 on */
     enum gs_sleep_verb verb;
@@ -374,24 +372,25 @@ static void *run_order(void *unused)
     return NULL;
 }
 
+/* Nobody waits for the thread's end, which runs the driver's code, and the program's. */
 static void begin_order(const struct gs_sleep_order *told)
 {
+    struct gs_background background;
     int error;
 
-    if (order.started)
-        gs_background_join(&order.background);
     order.number++;
     order.verb = told->verb;
     order.timeout_ns = told->timeout_ns;
     snprintf(order.directory, sizeof order.directory, "%s", told->directory);
     snprintf(order.discard, sizeof order.discard, "%s", told->discard);
     __atomic_store_n(&order.running, true, __ATOMIC_RELAXED);
-    error = gs_background_start(&order.background, run_order, NULL);
-    order.started = error == 0;
-    if (error) {
-        gs_sleep_refuse(&order.why, error, "no thread can be started for it");
-        __atomic_store_n(&order.running, false, __ATOMIC_RELAXED);
+    error = gs_background_start(&background, run_order, NULL);
+    if (error == 0) {
+        pthread_detach(background.thread);
+        return;
     }
+    gs_sleep_refuse(&order.why, error, "no thread can be started for it");
+    __atomic_store_n(&order.running, false, __ATOMIC_RELAXED);
 }
 
 static void tell_order(struct gs_sleep_order *told, int error, const char *text)

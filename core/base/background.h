@@ -17,7 +17,7 @@ struct gs_background {
     pthread_t thread;
 };
 
-/* Starts `run` in a thread, to be joined. 0, or an errno. */
+/* Starts `run` in a thread, to be joined, or detached. 0, or an errno. */
 int gs_background_start(struct gs_background *background, void *(*run)(void *arg), void *arg);
 /* Waits for its end, which is for whoever joins to bring about. */
 void gs_background_join(struct gs_background *background);

@@ -54,7 +54,8 @@
  *                                 a context is current, and no capture is open, or this thread's
  *                                 capture mode is RELAXED (measured). The second waits for work of
  *                                 the context: no lock held.
- *   memcpy_dtoh_async, memcpy_htod_async, ctx_get_limit, ctx_set_limit
+ *   memcpy_dtoh_async, memcpy_htod_async, ctx_get_limit, ctx_set_limit, stream_create,
+ *   stream_destroy
  *                                 of a process that falls asleep or wakes (core/process/sleep.h): a
  *                                 context is current, no capture is open, no lock held.
  *   stream_get_ctx                of the legacy default stream: no capture is open. Beside one of
@@ -102,6 +103,8 @@
     OP(event_record, cuEventRecord, 1)                              \
     OP(event_query, cuEventQuery, 1)                                \
     OP(pointer_get_attribute, cuPointerGetAttribute, 0)             \
+    OP(stream_create, cuStreamCreate, 0)                            \
+    OP(stream_destroy, cuStreamDestroy_v2, 0)                       \
     OP(stream_synchronize, cuStreamSynchronize, 1)                  \
     OP(stream_wait_event, cuStreamWaitEvent, 1)                     \
     OP(stream_get_ctx, cuStreamGetCtx, 1)                           \

@@ -105,6 +105,7 @@ struct gs_sleep {
     struct gs_sleep_store store;
     struct gs_sleep_freeing freeing;
     unsigned discards;    /* a tag; 0: none */
+    CUstream stream;      /* by which a context's memory is being copied */
     CUcontext registered; /* in which the store was registered with CUDA; NULL: it is not; */
     size_t parts_there, parts_registered; /* and how many of its parts */
     struct gs_sleep_watch watch;          /* of the last of the calls */

@@ -7,11 +7,23 @@
 
 #define MIB ((size_t)1 << 20)
 
-static gs_status copy(const struct gs_driver *driver, char *host, uint64_t address, size_t size,
+/* In the current context. The thread's own would go when the thread ends, beside what the program
+ * does by then: it is for where the driver makes none. */
+static CUstream make_stream(const struct gs_driver *driver)
+{
+    CUstream stream;
+
+    return driver->stream_create && driver->stream_destroy &&
+                   driver->stream_create(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS
+               ? stream
+               : CU_STREAM_PER_THREAD;
+}
+
+static gs_status copy(const struct gs_core *core, char *host, uint64_t address, size_t size,
                       bool out)
 {
-    return out ? driver->memcpy_dtoh_async(host, address, size, CU_STREAM_PER_THREAD)
-               : driver->memcpy_htod_async(address, host, size, CU_STREAM_PER_THREAD);
+    return out ? core->driver.memcpy_dtoh_async(host, address, size, core->sleep.stream)
+               : core->driver.memcpy_htod_async(address, host, size, core->sleep.stream);
 }
 
 static bool refuse_copy(struct gs_sleep_why *why, bool out, gs_status status)
@@ -72,9 +84,9 @@ static bool copy_by_window(struct gs_core *core, uint64_t address, size_t offset
     gs_status status = GS_OK;
 
     if (error == 0)
-        status = copy(&core->driver, store->window, address, size, out);
+        status = copy(core, store->window, address, size, out);
     if (error == 0 && status == GS_OK)
-        status = core->driver.stream_synchronize(CU_STREAM_PER_THREAD);
+        status = core->driver.stream_synchronize(core->sleep.stream);
     if (status != GS_OK)
         return refuse_copy(why, out, status);
     if (out)
@@ -104,7 +116,7 @@ static bool copy_range(struct gs_core *core, CUcontext context, const struct gs_
             done = copy_by_window(core, range->address + at, offset, size, out, why);
             continue;
         }
-        status = copy(&core->driver, store->base + offset, range->address + at, size, out);
+        status = copy(core, store->base + offset, range->address + at, size, out);
         done = status == GS_OK || refuse_copy(why, out, status);
     }
     return done;
@@ -121,12 +133,14 @@ static bool copy_piece(struct gs_core *core, const struct gs_away *away, bool ou
 }
 
 /* What was submitted is at neither memory any more. */
-static gs_status await_copies(const struct gs_driver *driver)
+static gs_status await_copies(const struct gs_driver *driver, CUstream stream)
 {
-    const gs_status status = driver->stream_synchronize(CU_STREAM_PER_THREAD);
+    const gs_status status = driver->stream_synchronize(stream);
 
     if (status != GS_OK)
         driver->ctx_synchronize();
+    if (stream != CU_STREAM_PER_THREAD)
+        driver->stream_destroy(stream);
     return status;
 }
 
@@ -144,9 +158,10 @@ bool gs_sleep_copy(struct gs_core *core, bool out, struct gs_sleep_why *why)
 
         if (status != GS_OK)
             return refuse_copy(why, out, status);
+        core->sleep.stream = make_stream(driver);
         for (; done && away && away->context == context; away = away->next)
             done = copy_piece(core, away, out, why);
-        status = await_copies(driver);
+        status = await_copies(driver, core->sleep.stream);
         if (done && status != GS_OK)
             done = refuse_copy(why, out, status);
     }

@@ -287,6 +287,28 @@ def prove_one_order_at_a_time(folder):
     one.end()
 
 
+ENDS_NEVER = '''
+libc, key = ctypes.CDLL(None), ctypes.c_uint()
+address = lambda name: ctypes.cast(getattr(libc, name), ctypes.c_void_p).value
+assert libc.pthread_key_create(ctypes.byref(key), libc.pause) == 0
+listener = (ctypes.c_uint64 * 5)(40, 0, 0, address('pthread_setspecific'), key.value)
+assert libc.gpushim_listen(listener) == 0
+'''
+
+
+def prove_a_thread_that_does_not_end(folder):
+    """At the end of a thread the driver's code runs, and the program's: nobody waits for that of an order's."""
+    one = start(folder, GPUSHIM_POOL_DECAY='0')
+    pid = str(one.pid)
+    one.do(f'alloc {16 * MIB}')
+    one.do('free 1')
+    run(one, ENDS_NEVER)
+    for _ in range(2):
+        says(folder, 0, ('sleep', pid), 'asleep, in')
+        says(folder, 0, ('wake', pid), 'awake, in')
+    one.end()
+
+
 def prove_who_asks_late(folder):
     """What came of a later order is not told as what came of the first."""
     one = start(folder)
@@ -500,6 +522,7 @@ def prove_what_is_wrong(folder):
 
 prove_each(prove_it, prove_it_of_own_memory, prove_a_wake_on_two_gpus, prove_own_memory_of_another_gpu,
            prove_who_fills_the_gpu_is_named, prove_one_that_holds_little, prove_it_is_told, prove_a_group, prove_a_file,
-           prove_a_swap, prove_one_order_at_a_time, prove_who_asks_late, prove_a_stopped_process, prove_a_tag,
-           prove_by_itself, prove_who_asked_has_it_first, prove_who_does_not_sleep, prove_who_calls_is_not_idle,
-           prove_what_stays, prove_the_stream_is_named, prove_what_is_wrong)
+           prove_a_swap, prove_one_order_at_a_time, prove_a_thread_that_does_not_end, prove_who_asks_late,
+           prove_a_stopped_process, prove_a_tag, prove_by_itself, prove_who_asked_has_it_first,
+           prove_who_does_not_sleep, prove_who_calls_is_not_idle, prove_what_stays, prove_the_stream_is_named,
+           prove_what_is_wrong)

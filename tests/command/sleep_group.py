@@ -182,6 +182,32 @@ def prove_what_was_closed(folder):
     end(one, other)
 
 
+PINS = '''
+PIN = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_uint64] * 5, ctypes.c_void_p)
+library, name, pins, retained = ctypes.CDLL(None), ctypes.c_char_p(b'test'), PIN(lambda *_: 0), ctypes.c_void_p()
+address = lambda function: ctypes.cast(function, ctypes.c_void_p).value
+pinner = (ctypes.c_uint64 * 5)(40, address(name), address(pins), address(cuda.cuDevicePrimaryCtxRetain),
+                               ctypes.addressof(retained))
+registration, size, domain = ctypes.c_void_p(), ctypes.c_size_t({size}), ctypes.c_size_t(1)
+assert library.gpushim_pinner_add(pinner) == 0
+assert library.gpushim_pin(pinner, domain, ctypes.c_uint64(0), opened[0], size, ctypes.byref(ctypes.c_void_p()),
+                           ctypes.byref(registration)) == 0
+library.gpushim_unpin(registration)
+'''
+
+
+def prove_what_was_registered(folder):
+    """What an importer keeps goes back while it sleeps, and so does its registration, by a call of CUDA's."""
+    one, other = pair(folder)
+    run(other, PINS, size=LARGE)
+    other.do('close 0')
+    says(folder, 0, 'sleep', (other,), 'asleep, in')
+    one.do('free 0')
+    await_that(lambda: run(other, 'print(retained.value == context.value)') == 'True', 'its registration goes')
+    says(folder, 0, 'wake', (other,), 'awake, in')
+    end(one, other)
+
+
 def prove_what_was_freed(folder):
     """What its program has freed and another has open is that one's still, also where no more of that is given."""
     one, other = pair(folder, (LARGE, SMALL), GPUSHIM_DEBUG_LIMBO_LIMIT='1 MiB')
@@ -465,7 +491,7 @@ def prove_a_command_that_is_killed(folder):
 
 
 prove_each(prove_they_go_and_come, prove_named_twice, prove_both_ways, prove_a_handle_on_its_way, prove_a_name,
-           prove_what_was_closed,
+           prove_what_was_closed, prove_what_was_registered,
            prove_what_was_freed, prove_others_keep_it, prove_one_alone, prove_who_wakes_first, prove_half_a_wake,
            prove_a_tag_that_one_lacks, prove_an_end_of_who_shares, prove_an_end_of_who_opened, prove_a_step_that_fails,
            prove_each_call_fails, prove_ranks_at_work, prove_ranks_of_one_process,

@@ -393,6 +393,47 @@ Test(sleep, copies_whose_stream_fails_are_waited_for, .timeout = 60)
     cr_assert(are_right(&blocks));
 }
 
+static unsigned by_the_threads_own;
+
+static CUresult copy_out(void *to, CUdeviceptr from, size_t size, CUstream stream)
+{
+    by_the_threads_own += stream == CU_STREAM_PER_THREAD;
+    return cuMemcpyDtoHAsync(to, from, size, stream);
+}
+
+static CUresult copy_back(CUdeviceptr to, const void *from, size_t size, CUstream stream)
+{
+    by_the_threads_own += stream == CU_STREAM_PER_THREAD;
+    return cuMemcpyHtoDAsync(to, from, size, stream);
+}
+
+static unsigned streams(void)
+{
+    struct softcuda_census census;
+
+    softcuda_census(&census);
+    return census.streams;
+}
+
+/* Nothing of the driver's is left for the end of the thread, but where it refused. */
+Test(sleep, copies_go_by_a_stream_that_goes_with_them, .timeout = 60)
+{
+    const unsigned before = streams();
+
+    fixture_driver(&f)->memcpy_dtoh_async = copy_out;
+    fixture_driver(&f)->memcpy_htod_async = copy_back;
+    cr_assert(goes(&f, &why), "%s", why.text);
+    cr_assert(comes(&f, &why), "%s", why.text);
+    cr_assert_eq(by_the_threads_own, 0);
+    cr_assert_eq(streams(), before);
+    MUST(softcuda_fail("cuStreamCreate", 0, CUDA_ERROR_NOT_SUPPORTED));
+    cr_assert(goes(&f, &why), "%s", why.text);
+    cr_assert(comes(&f, &why), "%s", why.text);
+    cr_assert_neq(by_the_threads_own, 0);
+    cr_assert(are_right(&blocks));
+    softcuda_reset();
+}
+
 /* While it is filled. */
 Test(sleep, host_memory_that_runs_out_leaves_it_awake, .timeout = 60)
 {
