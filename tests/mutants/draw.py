@@ -23,8 +23,8 @@ TESTS = (
     (r"^shim/", ("@preload", "@conformance", "@stress", "@rdma", "@oom", "@command")),
     (r"^core/base/", ("=core", "@preload", "@conformance", "@stress", "@unit", "@command")),
     (r"^core/share/", ("@unit", "@conformance", "@chaos", "@oom")),
-    (r"^core/", ("=core", "=core leases", "@conformance",
-                 "@stress", "@oom", "@rdma", "@unit", "@command")),
+    (r"^core/", ("=core", "=core leases", "=core sleep", "=core waits", "=core host memory", "@conformance",
+                 "@stress", "@oom", "@rdma", "@asleep", "@unit", "@command")),
 )
 
 # What is found in a line of code, and what stands there instead.

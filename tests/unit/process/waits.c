@@ -231,6 +231,7 @@ Test(waits, where_memory_is_is_said_once_a_second)
     clock_ns += 1100 * MS;
     gs_core_refused(f.core, 0, MIB);
     cr_assert_eq(said, 2);
+    cr_assert_eq(f.core->figures.refused[0], 3, "counted each time");
 }
 
 /* ---- Contexts -------------------------------------------------------------------------------- */
