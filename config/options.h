@@ -4,7 +4,7 @@
  *
  * From the row alone follow the field of struct gs_config (config.h), the variable
  * GPUSHIM_<SECTION>_<KEY> (section `general`: GPUSHIM_<KEY>), the line `key = value` under
- * `[section]` of the file, the checks and complaints, gpushim.conf.sample and README.md's table.
+ * `[section]` of the file, the checks and complaints, gpushim.conf.sample and README.md's list.
  * After a change here: `meson compile -C build update-docs`.
  *
  * Default and limits are written as a person would write them in the file and are read by the same

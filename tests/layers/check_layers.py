@@ -3,7 +3,7 @@
     check_layers.py LIBGS_CORE.A FOLDER...
 
 A call, or an include, goes from a folder of core to a lower one, or stays: not up, not to one beside it,
-but through the callbacks that exceptions.txt lists, and core/README.md's table as well. The tests of a
+but through the callbacks that exceptions.txt lists, and core/README.md's list as well. The tests of a
 layer (tests/unit/LAYER) include no more than it may. Within a folder, and in the shim, whose objects are in
 the FOLDERs, no more than six files are one circle of calls. Of core/share, whose protocol has no sockets,
 the SYSTEM files alone refer to what meets the kernel. Files, functions and structs stay short, and what a
@@ -254,7 +254,7 @@ def callbacks():
 
 
 def told(table):
-    """core/README.md's table of callbacks, and those of exceptions.txt by which calls go up."""
+    """core/README.md's list of callbacks, and those of exceptions.txt by which calls go up."""
     page, text = 'core/README.md', (ROOT / 'core/README.md').read_text()
     listed = {f'callback {struct}.{field}'
               for names, struct in re.findall(r'^(?:\||-) (`.*?) of `struct (\w+)` \(', text, re.M)
