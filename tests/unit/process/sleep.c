@@ -115,6 +115,25 @@ Test(sleep, memory_goes_and_comes_back_as_it_was, .timeout = 60)
     }
 }
 
+/* Of the store, which is as large as what was copied, and of the window of one in a file. */
+Test(sleep, the_host_has_its_memory_back, .timeout = 60)
+{
+    struct gs_sleep_store store;
+    unsigned char page;
+
+    for (int in_file = 0; in_file < 2; in_file++) {
+        cr_assert(gs_core_sleep(f.core, in_file ? "/tmp" : NULL, NULL, gs_now_ns() + SECOND, &why),
+                  "%s", why.text);
+        store = f.core->sleep.store;
+        cr_assert_eq(mincore(store.base, 1, &page), 0);
+        cr_assert_eq(store.window != store.base, in_file);
+        cr_assert(comes(&f, &why), "%s", why.text);
+        gs_core_await_freed(f.core);
+        cr_assert_eq(mincore(store.base, 1, &page), -1, "%d: the store stays", in_file);
+        cr_assert_eq(mincore(store.window, 1, &page), -1, "%d: the window stays", in_file);
+    }
+}
+
 Test(sleep, what_is_free_goes_for_good, .timeout = 60)
 {
     MUST(gs_core_free(f.core, must_alloc(&f, 300 * MIB)));
