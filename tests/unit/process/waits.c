@@ -311,6 +311,18 @@ Test(waits, who_asked_in_vain_asks_again_after_a_tenth_of_a_second)
     cr_assert_eq(neighbour->counts.asked, 2);
 }
 
+Test(waits, others_are_asked_for_what_is_missing_and_not_for_what_is_free)
+{
+    size_t left, total;
+
+    fixture_neighbours(&f);
+    fixture_start(&f);
+    must_alloc(&f, MIB);
+    MUST(cuMemGetInfo(&left, &total));
+    cr_assert_not(gs_neighbour_ask(f.core, &f.core->device[0], f.context, left + 300 * MIB));
+    cr_assert_eq(f.core->neighbour.wanted, 300 * MIB);
+}
+
 /* Twice as late each time, and who lost it with others half as late again. */
 Test(waits, a_broker_that_is_not_there_is_looked_for_once_in_96_seconds)
 {
