@@ -120,6 +120,7 @@ static void make(struct fixture *f)
     let_in(f, second, sizes[TWICE], 0, CU_MEM_ACCESS_FLAGS_PROT_READ);
     MUST(release(f, handles[RELEASED]));
     unmap(f, at[UNMAPPED], sizes[UNMAPPED]);
+    cr_assert_eq(gs_own_bytes_of(OWN(f), 0), 22 * MIB, "of all handles that are there");
     let_in(f, at[CLOSED], sizes[CLOSED], 0, CU_MEM_ACCESS_FLAGS_PROT_NONE);
     let_in(f, at[READ_ONLY], sizes[READ_ONLY], 0, CU_MEM_ACCESS_FLAGS_PROT_READ);
     MUST(release(f, handles[READ_ONLY]));
