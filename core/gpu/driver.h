@@ -103,8 +103,8 @@
     OP(event_record, cuEventRecord, 1)                              \
     OP(event_query, cuEventQuery, 1)                                \
     OP(pointer_get_attribute, cuPointerGetAttribute, 0)             \
-    OP(stream_create, cuStreamCreate, 0)                            \
-    OP(stream_destroy, cuStreamDestroy_v2, 0)                       \
+    OP(stream_create, cuStreamCreate, 1)                            \
+    OP(stream_destroy, cuStreamDestroy_v2, 1)                       \
     OP(stream_synchronize, cuStreamSynchronize, 1)                  \
     OP(stream_wait_event, cuStreamWaitEvent, 1)                     \
     OP(stream_get_ctx, cuStreamGetCtx, 1)                           \

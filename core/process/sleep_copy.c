@@ -13,8 +13,7 @@ static CUstream make_stream(const struct gs_driver *driver)
 {
     CUstream stream;
 
-    return driver->stream_create && driver->stream_destroy &&
-                   driver->stream_create(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS
+    return driver->stream_create(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS
                ? stream
                : CU_STREAM_PER_THREAD;
 }
