@@ -192,10 +192,10 @@ Test(external, what_a_peer_may_not_touch_is_not_attached)
     struct gpushim_external external;
     uint64_t address = 77;
 
-    two_devices(2 * MIB);
-    find_functions();
     if (!driver)
         cr_skip_test("a real driver refuses when it must, not when it is told to");
+    two_devices(2 * MIB);
+    find_functions();
     OK(cuCtxSetCurrent(second));
     OK(cuCtxEnablePeerAccess(context, 0));
     OK(cuCtxSetCurrent(context));

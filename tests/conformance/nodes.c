@@ -339,7 +339,7 @@ Test(nodes, fills_of_memory_of_another_device_are_launched)
         r = cuStreamSynchronize(CU_STREAM_PER_THREAD);
     probe("far_fill_node_launched", "%s", result_name(r));
     if (!software_driver() && !under_shim())
-        cr_skip_test("what it does natively is only printed");
+        cr_skip_test("natively what it does is only printed");
     OK(r);
     far_words(5, WORDS);
 }
