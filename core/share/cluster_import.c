@@ -17,8 +17,7 @@ static void tell_holder(struct gs_share *share, struct gs_client *client, bool g
 {
     union gs_wire_message message;
 
-    if (!share->store.cluster.agent ||
-        (client->said.told_agent == share->store.cluster.agent) != gone)
+    if ((client->said.told_agent == share->store.cluster.agent) != gone)
         return;
     client->said.told_agent = share->store.cluster.agent;
     gs_wire_start(&message, GS_WIRE_HELLO, 0);
