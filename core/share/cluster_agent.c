@@ -31,7 +31,7 @@ bool gs_agent_came(struct gs_share *share, struct gs_client *client,
     if (!gs_client_is_own(client))
         return gs_client_refuse(share, client, hello->head.request, GS_REFUSED_USER, 0);
     if (gs_agent_of(share))
-        return gs_client_refuse(share, client, hello->head.request, GS_REFUSED_BUSY, 0);
+        return gs_client_refuse(share, client, hello->head.request, GS_REFUSED_AGENT, 0);
     client->said.is_agent = true;
     share->store.cluster.agent = client->id;
     gs_conn_limit(client->fd, AGENT_BUFFER);

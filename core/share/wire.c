@@ -60,6 +60,7 @@ const char *gs_wire_reason_text(uint32_t reason)
             "freed, or its process has ended, or does not share with other "
             "machines (share.reach and gpushim-agent there)",
         [GS_REFUSED_ASLEEP] = "the process that shared it sleeps (gpushim wake)",
+        [GS_REFUSED_AGENT] = "it has another agent",
     };
 
     if (reason >= sizeof texts / sizeof *texts || !texts[reason])

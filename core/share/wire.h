@@ -131,6 +131,7 @@ enum gs_wire_reason {
     GS_REFUSED_MACHINE = 15,   /* by an agent: the other machine's agent cannot be reached */
     GS_REFUSED_UNHEARD = 16,   /* by an agent: no machine has it under this handle, by now */
     GS_REFUSED_ASLEEP = 17,    /* the exporter sleeps, and the memory is away: for now */
+    GS_REFUSED_AGENT = 18,     /* an agent: the broker has another one */
 };
 
 struct gs_wire_head {

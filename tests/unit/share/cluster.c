@@ -365,7 +365,7 @@ Test(share_cluster, a_second_agent_is_refused_and_an_agent_says_what_is_its_to_s
     int agent = shared(ipc_handle, &message), second = agent_dial(far_dir);
 
     agent_hears(second, GS_WIRE_REFUSE, &message);
-    cr_assert_eq(message.refuse.reason, GS_REFUSED_BUSY);
+    cr_assert_eq(message.refuse.reason, GS_REFUSED_AGENT);
     cr_assert_eq(take(second, ipc_handle, 11, &message), GS_WIRE_REFUSE);
     agent_say(second, MESSAGE(REPORT, 12)); /* hung up on */
     agent_hears(second, GS_WIRE_REFUSE, &message);
