@@ -385,18 +385,12 @@ int gs_sleep_store_move(const struct gs_sleep_store *store, size_t offset, size_
 {
     /* The process's own number is the main thread's, which has no memory once it has ended. */
     const pid_t self = (pid_t)syscall(SYS_gettid);
+    const struct iovec window = {store->window, size}, file = {store->base + offset, size};
+    const ssize_t moved = out ? process_vm_writev(self, &window, 1, &file, 1, 0)
+                              : process_vm_readv(self, &window, 1, &file, 1, 0);
 
-    for (size_t done = 0; done < size;) {
-        struct iovec window = {store->window + done, size - done},
-                     file = {store->base + offset + done, size - done};
-        const ssize_t moved = out ? process_vm_writev(self, &window, 1, &file, 1, 0)
-                                  : process_vm_readv(self, &window, 1, &file, 1, 0);
-
-        if (moved <= 0)
-            return moved < 0 && errno != EFAULT ? errno : EIO;
-        done += (size_t)moved;
-    }
-    return 0;
+    /* Less than all: a page of it cannot be had. */
+    return moved == (ssize_t)size ? 0 : moved < 0 && errno != EFAULT ? errno : EIO;
 }
 
 int gs_sleep_store_rest(struct gs_sleep_store *store)

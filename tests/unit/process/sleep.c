@@ -245,6 +245,13 @@ Test(sleep, a_disk_that_fails_leaves_it_awake, .timeout = 60)
     is_refused("/tmp", EIO);
 }
 
+Test(sleep, a_disk_that_takes_less_leaves_it_awake, .timeout = 60)
+{
+    cr_assert(
+        forbid_call(SYS_process_vm_writev, SECCOMP_RET_ERRNO | 0)); /* nothing, and no error */
+    is_refused("/tmp", EIO);
+}
+
 /* What the kernel has taken is on no disk yet. */
 Test(sleep, a_disk_that_fails_late_leaves_it_awake, .timeout = 60)
 {
