@@ -4,14 +4,22 @@
 #include "core/share/cluster.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 void gs_cluster_prepare(struct gs_share *share, struct gs_export *export)
 {
+    unsigned char fabric[GS_FABRIC_SIZE];
     struct gs_far *far;
     CUresult result;
 
     if (!share->options.cluster || export->far || gs_export_is_strip(export))
         return;
+    result = gs_device_fabric(share->driver, export->source.handle, fabric);
+    if (result != CUDA_SUCCESS) { /* memory of a device that makes none: it was said */
+        gs_log_line(&share->log, GS_LOG_DEBUG, "block %llu has no fabric handle: driver error %d",
+                    (unsigned long long)export->key.id, (int)result);
+        return;
+    }
     far = calloc(1, sizeof *far);
     if (!far) {
         gs_log_line(&share->log, GS_LOG_WARNING,
@@ -19,13 +27,7 @@ void gs_cluster_prepare(struct gs_share *share, struct gs_export *export)
                     (unsigned long long)export->key.id);
         return;
     }
-    result = gs_device_fabric(share->driver, export->source.handle, far->fabric);
-    if (result != CUDA_SUCCESS) { /* memory of a device that makes none: it was said */
-        gs_log_line(&share->log, GS_LOG_DEBUG, "block %llu has no fabric handle: driver error %d",
-                    (unsigned long long)export->key.id, (int)result);
-        free(far);
-        return;
-    }
+    memcpy(far->fabric, fabric, sizeof fabric);
     GS_HOLDING(&share->lock);
     export->far = far;
 }
