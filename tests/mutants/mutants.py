@@ -62,8 +62,8 @@ FIRST_SEED = "100000"
 UNKNOWN = [("?", "")]  # tests of a bug
 LIMIT_S = 60  # of a test under a bug, which may well wait for ever
 LONGER = 10  # times what it takes without one, where that is less; and so many seconds
-DRAWN_LONGEST_S = 25  # of a test that runs under drawn bugs, and has this part of its time-out
-DRAWN_PART = 0.25
+DRAWN_LONGEST_S = 25  # of a test that runs under drawn bugs,
+DRAWN_PART = 0.25  # which has this part of its time-out, and takes half of that without one
 DRAWN_STAGE_S = 150  # for all tests of a stage; what has not passed by then is not asked
 
 
@@ -278,7 +278,8 @@ class Drawn:
         wanted = {name for stage in stages for name in self.all_of(stage)}
         self.build(wanted)
         results = run_stage(self.run.folder, sorted(wanted), 3) if wanted else {}
-        good = {name for name, (result, took) in results.items() if result == "OK" and took < DRAWN_LONGEST_S}
+        good = {name for name, (result, took) in results.items() if result == "OK" and
+                took < min(DRAWN_LONGEST_S, DRAWN_PART / 2 * self.run.tests[name][1])}
         for stage in stages:
             names = self.all_of(stage)
             self.stages[stage] = [name for name in names if name in good]
