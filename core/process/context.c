@@ -111,9 +111,8 @@ static struct gs_context *context_new_locked(struct gs_core *core, CUdevice ordi
 static gs_status context_make_locked(struct gs_core *core, CUcontext handle, CUdevice ordinal,
                                      struct gs_context **ret)
 {
-    struct gs_context *context = core->contexts;
+    struct gs_context *context = gs_contexts_locked(core);
 
-    gs_lock_assert_held(&core->lock);
     if (!gs_is_device(ordinal))
         return GS_NOT_OFFERED;
     if (core->device[ordinal].ordinal != ordinal) /* later it is read without the lock */
@@ -133,9 +132,8 @@ static gs_status context_make_locked(struct gs_core *core, CUcontext handle, CUd
 
 struct gs_context *gs_context_find_locked(struct gs_core *core, CUcontext handle)
 {
-    struct gs_context *context = core->contexts;
+    struct gs_context *context = gs_contexts_locked(core);
 
-    gs_lock_assert_held(&core->lock);
     while (context && (context->detached || context->handle != handle))
         context = context->next;
     return context;
@@ -167,8 +165,8 @@ CUcontext gs_context_owner(struct gs_core *core, CUcontext handle)
  * held. */
 static bool may_go_locked(const struct gs_core *core, CUcontext handle)
 {
-    gs_lock_assert_held(&core->lock);
-    for (const struct gs_context *context = core->contexts; context; context = context->next)
+    for (const struct gs_context *context = gs_contexts_locked(core); context;
+         context = context->next)
         if (context->handle == handle && context->detached && !context->arenas[0]->dead)
             return true;
     return false;
@@ -532,7 +530,7 @@ struct gs_context *gs_context_next(struct gs_core *core, const struct gs_context
     struct gs_context *next;
     GS_HOLDING(&core->lock);
 
-    next = context ? context->next : core->contexts;
+    next = context ? context->next : gs_contexts_locked(core);
     while (next && next->detached)
         next = next->next;
     if (next)
@@ -545,7 +543,7 @@ CUcontext gs_context_of_device(struct gs_core *core, CUdevice ordinal)
     CUcontext handle = NULL;
     GS_HOLDING(&core->lock);
 
-    for (struct gs_context *context = core->contexts; context; context = context->next)
+    for (struct gs_context *context = gs_contexts_locked(core); context; context = context->next)
         if (!context->detached && context->ordinal == ordinal)
             handle = context->handle;
     return handle;

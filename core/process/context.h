@@ -156,6 +156,13 @@ gs_status gs_context_current_unprobed(struct gs_core *core, struct gs_context **
 /* The context whose memory is allocated under a handle: it, or a green one's primary one. */
 CUcontext gs_context_owner(struct gs_core *core, CUcontext handle);
 
+/* The first record. The contexts' lock is held. */
+static inline struct gs_context *gs_contexts_locked(const struct gs_core *core)
+{
+    gs_lock_assert_held(&core->lock);
+    return core->contexts;
+}
+
 /* The record of a handle, NULL: there is none that is not detached. The contexts' lock is held. */
 struct gs_context *gs_context_find_locked(struct gs_core *core, CUcontext handle);
 

@@ -107,7 +107,7 @@ void gs_context_trim_dead(struct gs_core *core)
         }
     gs_pieces_unmap(core, pieces);
     GS_HOLDING(&core->lock);
-    for (struct gs_context *context = core->contexts; context; context = context->next)
+    for (struct gs_context *context = gs_contexts_locked(core); context; context = context->next)
         if (context->arenas[0]->dead && !context->spare && !has_pieces(context))
             recycle_locked(core, context);
 }

@@ -91,7 +91,8 @@ CUdevice gs_core_device_of_uuid(struct gs_core *core, const unsigned char uuid[1
 {
     GS_HOLDING(&core->lock);
 
-    for (const struct gs_context *context = core->contexts; context; context = context->next)
+    for (const struct gs_context *context = gs_contexts_locked(core); context;
+         context = context->next)
         if (!context->spare && memcmp(context->device->uuid, uuid, 16) == 0)
             return context->ordinal;
     return GS_NO_DEVICE;
