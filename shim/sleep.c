@@ -291,15 +291,16 @@ static void take_whole_step(const struct step *step, bool whole, struct gs_sleep
     atomic_store(&busy, false);
 }
 
-void gs_shim_sleep(const char *directory, const char *discard, uint64_t timeout_ns,
-                   struct gs_sleep_why *ret_why)
+/* The state was entered. ret_why->error is 0, or an errno. */
+static void fall_asleep(const char *directory, const char *discard, uint64_t timeout_ns,
+                        struct gs_sleep_why *ret_why)
 {
     const struct step step = {GS_SLEEP_GOES, until(timeout_ns), directory, discard};
 
     take_whole_step(&step, false, ret_why);
 }
 
-void gs_shim_wake(uint64_t timeout_ns, struct gs_sleep_why *ret_why)
+static void wake(uint64_t timeout_ns, struct gs_sleep_why *ret_why)
 {
     const struct step step = {.verb = GS_SLEEP_WAKES, .until_ns = until(timeout_ns)};
 
@@ -320,7 +321,7 @@ static int wake_for_use(uint64_t until_ns)
     if (now - atomic_load(&gave_ns) < HEAD_NS)
         return EBUSY;
     GS_KEEP_CALLER;
-    gs_shim_wake(until_ns > now ? until_ns - now : 0, &why);
+    wake(until_ns > now ? until_ns - now : 0, &why);
     return why.error;
 }
 
@@ -333,7 +334,7 @@ static int sleep_idle(bool does)
         return EBUSY;
     if (!does)
         return 0;
-    gs_shim_sleep(NULL, NULL, IDLE_NS, &why);
+    fall_asleep(NULL, NULL, IDLE_NS, &why);
     if (why.error == 0)
         atomic_store(&gave_ns, gs_now_ns());
     return why.error;
@@ -461,7 +462,7 @@ GS_HOOK int gpushim_sleep(const struct gpushim_sleep_how *how, struct gpushim_as
         return ENODEV;
     GS_KEEP_CALLER;
     gs_neighbour_join(gs_core); /* another process may wake it, however little it holds */
-    gs_shim_sleep(how->directory, how->discard, how->timeout_ns, &why);
+    fall_asleep(how->directory, how->discard, how->timeout_ns, &why);
     tell(asleep, &why);
     return why.error;
 }
@@ -475,7 +476,7 @@ GS_HOOK int gpushim_wake(uint64_t timeout_ns, struct gpushim_asleep *asleep)
     if (!gs_state_enter())
         return ENODEV;
     GS_KEEP_CALLER;
-    gs_shim_wake(timeout_ns, &why);
+    wake(timeout_ns, &why);
     tell(asleep, &why);
     return why.error;
 }

@@ -9,11 +9,6 @@
 
 #include "core/process/sleep.h"
 
-/* The state was entered. ret_why->error is 0, or an errno. */
-void gs_shim_sleep(const char *directory, const char *discard, uint64_t timeout_ns,
-                   struct gs_sleep_why *ret_why);
-void gs_shim_wake(uint64_t timeout_ns, struct gs_sleep_why *ret_why);
-
 /* By itself: before the gate first opens. `after_ns`: without a call for so long, 0: never; and by
  * use, which wakes. */
 void gs_shim_sleeps_by_itself(uint64_t after_ns, bool wakes_by_use);
