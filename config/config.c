@@ -28,7 +28,8 @@ void gs_loader_init(struct gs_loader *ret, struct gs_config *config)
         gs_value_parse(config, &gs_options[i], gs_text_of(gs_options[i].standard));
 }
 
-void gs_loader_next_source(struct gs_loader *loader)
+/* What the next source says counts only for options this one did not name. */
+static void next_source(struct gs_loader *loader)
 {
     loader->decided |= loader->seen;
     loader->seen = 0;
@@ -67,7 +68,7 @@ void gs_complain(struct gs_loader *loader, struct gs_place place, const char *fo
     loader->used += size;
 }
 
-void gs_loader_deliver(const struct gs_loader *loader, gs_config_complain_fn *complain, void *arg)
+static void deliver(const struct gs_loader *loader, gs_config_complain_fn *complain, void *arg)
 {
     if (!complain)
         return;
@@ -186,7 +187,7 @@ static void environment_load(struct gs_loader *loader, char *const *environment,
         if (!ret->config_home)
             ret->config_home = value_of(entry, "XDG_CONFIG_HOME=");
     }
-    gs_loader_next_source(loader);
+    next_source(loader);
 }
 
 /* False: this user has no place for one. A relative folder is none, as the XDG rules have it. */
@@ -211,11 +212,11 @@ static void files_load(struct gs_loader *loader, const struct places *places,
     }
     if (user_file(places, path)) {
         gs_file_load(loader, path, NULL);
-        gs_loader_next_source(loader);
+        next_source(loader);
     }
     for (; system_files && *system_files; system_files++) {
         gs_file_load(loader, *system_files, NULL);
-        gs_loader_next_source(loader);
+        next_source(loader);
     }
 }
 
@@ -234,7 +235,7 @@ void gs_config_load(struct gs_config *ret, const struct gs_config_sources *sourc
     int saved = errno;
     gs_loader_init(&loader, ret);
     gs_loader_load(&loader, sources);
-    gs_loader_deliver(&loader, complain, arg);
+    deliver(&loader, complain, arg);
     errno = saved;
 }
 
@@ -245,6 +246,6 @@ void gs_config_parse(struct gs_config *ret, const char *name, const char *text, 
     int saved = errno;
     gs_loader_init(&loader, ret);
     gs_file_parse(&loader, name, (struct gs_text){text, size});
-    gs_loader_deliver(&loader, complain, arg);
+    deliver(&loader, complain, arg);
     errno = saved;
 }

@@ -128,11 +128,8 @@ void gs_loader_init(struct gs_loader *ret, struct gs_config *config);
 /* A value for an option as a source has it. `name` is how that source calls the option. */
 void gs_loader_set(struct gs_loader *loader, const struct gs_option *option, struct gs_place place,
                    const char *name, struct gs_text value);
-/* What the next source says counts only for options this one did not name. */
-void gs_loader_next_source(struct gs_loader *loader);
 /* All sources, from the strongest to the weakest. */
 void gs_loader_load(struct gs_loader *loader, const struct gs_config_sources *sources);
-void gs_loader_deliver(const struct gs_loader *loader, gs_config_complain_fn *complain, void *arg);
 
 /* Adds one line. What comes from outside has to go through gs_quote or gs_printable; %m is
  * errno. */
