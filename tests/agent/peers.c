@@ -75,6 +75,23 @@ Test(agent_peers, no_machine_of_the_directory_is_nobody_or_unknown)
     cr_assert_null(peers_find(&agent, agent_unknown, false));
 }
 
+/* It is looked up each time that it is not reached. */
+Test(agent_peers, who_is_not_reached_is_called_sooner_when_the_directory_has_something_new)
+{
+    struct peer *peer;
+
+    set_up();
+    find_machine("fffffffffffffffffffffffffffffff0", 8);
+    peer = agent.peers;
+    peer->retry_ns = 77;
+    peer->wait_ns = 88 * GS_NS_PER_S;
+    find_machine("fffffffffffffffffffffffffffffff0", 8);
+    cr_assert(peer->retry_ns == 77 && peer->wait_ns == 88 * GS_NS_PER_S);
+    peer->known.fingerprint[0]++; /* of another agent, which had ended */
+    find_machine("fffffffffffffffffffffffffffffff0", 8);
+    cr_assert(peer->retry_ns == 0 && peer->wait_ns < GS_NS_PER_S);
+}
+
 /* Who may write in the directory may write ever new machines there, and call as them: of those that
  * have gone nothing is kept, where nothing here is of them. */
 Test(agent_peers, who_has_gone_is_forgotten)
