@@ -63,6 +63,8 @@ REFUSED(cuEventDestroy_v2, (CUevent hEvent))
 REFUSED(cuEventRecord, (CUevent hEvent, CUstream hStream))
 REFUSED(cuEventQuery, (CUevent hEvent))
 REFUSED(cuStreamSynchronize, (CUstream hStream))
+REFUSED(cuStreamCreate, (CUstream * phStream, unsigned int Flags))
+REFUSED(cuStreamDestroy_v2, (CUstream hStream))
 REFUSED(cuStreamGetCtx, (CUstream hStream, CUcontext *pctx))
 REFUSED(cuStreamWaitEvent, (CUstream hStream, CUevent hEvent, unsigned int Flags))
 
