@@ -345,6 +345,8 @@ uint64_t gs_closing_tick(struct gs_share *share, uint64_t now)
             give_back_locked(share, opened);
         }
     }
+    if (!share->importer.polling) /* what a late answer leaves to be said begins it too */
+        share->importer.poll_ns = POLL_FIRST_NS;
     share->importer.polling = flush_all_locked(share);
     if (share->importer.polling) {
         gs_sooner(&due, now + share->importer.poll_ns);
