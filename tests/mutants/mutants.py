@@ -62,8 +62,8 @@ FIRST_SEED = "100000"
 UNKNOWN = [("?", "")]  # tests of a bug
 LIMIT_S = 60  # of a test under a bug, which may well wait for ever
 LONGER = 10  # times what it takes without one, where that is less; and so many seconds
-DRAWN_LONGEST_S = 25  # of a test that runs under drawn bugs,
-DRAWN_PART = 0.25  # which has this part of its time-out, and takes half of that without one
+DRAWN_LONGEST_S = 25  # of a test that runs under drawn bugs, and has this part of its time-out
+DRAWN_PART = 0.25
 DRAWN_STAGE_S = 150  # for all tests of a stage; what has not passed by then is not asked
 
 
@@ -278,8 +278,7 @@ class Drawn:
         wanted = {name for stage in stages for name in self.all_of(stage)}
         self.build(wanted)
         results = run_stage(self.run.folder, sorted(wanted), 3) if wanted else {}
-        good = {name for name, (result, took) in results.items() if result == "OK" and
-                took < min(DRAWN_LONGEST_S, DRAWN_PART / 2 * self.run.tests[name][1])}
+        good = {name for name, (result, took) in results.items() if result == "OK" and took < DRAWN_LONGEST_S}
         for stage in stages:
             names = self.all_of(stage)
             self.stages[stage] = [name for name in names if name in good]
@@ -308,7 +307,9 @@ class Drawn:
                 if self.build(names):
                     return self.run.say("caught", bug, f"by the compiler: {what}", began)
                 results = run_stage(self.run.folder, names, DRAWN_PART, "--maxfail", "1")
-                failed = [test for test, (result, _) in results.items() if result not in ("OK", "SKIP")]
+                # What runs as the stage's time is over, or beside the first that fails, is interrupted.
+                failed = [test for test, (result, _) in results.items()
+                          if result not in ("OK", "SKIP", "INTERRUPT")]
                 if failed or not results:
                     return self.run.say("caught", bug, f"by {stage}: {'; '.join(failed[:3])}: {what}", began)
             return self.run.say("survived", bug, what, began)
