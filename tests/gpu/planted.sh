@@ -62,7 +62,7 @@ for nth in $(seq "$parts"); do
     (
         cp -a "$work/all-mutants" "$work/part-$nth"
         pair=$(((nth - 1) % pairs * 2))
-        timeout "$left" taskset -c "$pair,$((pair + 1))" unshare --mount sh -c '
+        MESON_TESTTHREADS=2 timeout "$left" taskset -c "$pair,$((pair + 1))" unshare --mount sh -c '
             mount --bind "$1" "$2" && shift 2 && exec sh "$@"' sh \
             "$work/part-$nth" "$work/all-mutants" "$root/tests/mutants.sh" "$@" --part "$nth/$parts" \
             >"$work/$nth.log" 2>&1 || true

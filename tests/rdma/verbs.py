@@ -11,7 +11,7 @@ import time
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 from puppet import (ERRNO, INVALID_VALUE, MIB, NOT_SUPPORTED, OUT, OUT4, SHIM, Out, Puppet, await_that, check, main,
-                    set_for_all)
+                    set_for_all, times_logged)
 
 KIB = 1 << 10
 PIECE = 4 * MIB  # the 256th of this GPU: a larger block lies across the driver's allocations
@@ -176,6 +176,14 @@ def none_kept():
     for i in range(3):
         one.once(a, 64 * KIB)
         one.counted(registered=i + 1, live=0)
+    set_for_all(GPUSHIM_LOG='info')
+    for count in range(2):  # who registered nothing has no word of it in the log
+        other = Card()
+        a = other.alloc(64 * KIB)
+        for _ in range(count):
+            other.once(a, 64 * KIB)
+        other.end()
+        check(times_logged('registrations: ') == times_logged('registrations: 0 found kept, 1 not') == count, 'the sum')
 
 
 def all_kept():

@@ -174,6 +174,8 @@ def strips():
     map_stamped(me, beside, 0, 99)
     whole = me.handle(base)
     address = open_piece(other, whole, 5)
+    access_set(me, base, 5 * PIECE, READ_WRITE)
+    check(me.handle(base) == whole, 'who may reach it may do so still: the handle is the same')
 
     def opens(handle, count, piece, word, at=0):
         there = open_piece(other, handle, count, piece)

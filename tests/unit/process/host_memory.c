@@ -11,6 +11,7 @@
 static struct fixture f;
 static unsigned until_out; /* calls of this thread; 0: there is enough */
 static _Thread_local bool counted;
+static uint64_t *changes; /* one more of those at that call, if set */
 
 /* A sanitizer's library links only with those that can be seen. */
 void *__real_calloc(size_t count, size_t size);
@@ -20,7 +21,11 @@ __attribute__((visibility("default"))) void *__wrap_malloc(size_t size);
 
 static bool is_out(void)
 {
-    return counted && until_out > 0 && --until_out == 0;
+    if (!counted || until_out == 0 || --until_out > 0)
+        return false;
+    if (changes)
+        ++*changes;
+    return !changes;
 }
 
 void *__wrap_calloc(size_t count, size_t size)
@@ -222,4 +227,57 @@ Test(host_memory, out_while_a_mapping_is_noted, .timeout = 60)
     cr_assert_eq(f.core->sleep.figures.stays[GS_STAYS_OWN], 2 * MIB);
     cr_assert(gs_core_wake(f.core, gs_now_ns(), &why), "%s", why.text);
     fixture_end(&f);
+}
+
+/* What could not be kept of a strip's export, or is one of what has changed meanwhile, is none. */
+Test(host_memory, out_while_a_strip_is_exported, .timeout = 60)
+{
+    const CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                      .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
+    const CUmemAccessDesc access = {.location = prop.location,
+                                    .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    const CUmemAccessDesc nobody = {.location = prop.location};
+    const struct gs_own_memory memory = {.size = 2 * MIB, .properties = prop};
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
+    CUmemGenericAllocationHandle handle, made;
+    struct gs_share_stats stats;
+    gs_status status;
+    struct gs_own *own;
+    CUdeviceptr base;
+
+    fixture_options(&f);
+    f.options.share.enable = true;
+    snprintf(f.options.share.dir, sizeof f.options.share.dir, "/tmp/gpushim-strip-%d",
+             (int)getpid());
+    fixture_start(&f);
+    must_alloc(&f, MIB);
+    f.core->programs.own = own = gs_own_new(f.core->share, false);
+    MUST(cuMemCreate(&handle, 2 * MIB, &prop, 0));
+    MUST(cuMemAddressReserve(&base, 2 * MIB, 0, 0, 0));
+    gs_own_reserved(own, base, 2 * MIB);
+    MUST(cuMemMap(base, 2 * MIB, 0, handle, 0));
+    MUST(cuMemSetAccess(base, 2 * MIB, &access, 1));
+    made = gs_own_made(own, handle, &memory);
+    gs_own_mapped(own, base, 2 * MIB, 0, made);
+    gs_own_access_set(own, base, 2 * MIB, &access, 1);
+    for (unsigned nth = 1, last = 0; last < 2; nth++) {
+        cr_assert_lt(nth, 50);
+        until_out = nth;
+        counted = true;
+        status = gs_core_own_ipc_handle(f.core, base, ipc_handle);
+        counted = false;
+        gs_share_stats(f.core->share, &stats);
+        cr_assert_eq(stats.exports, status == GS_OK, "%u", nth);
+        if (status == GS_OK && until_out > 0) {
+            last++;
+            nth = 0;
+            changes = &own->changes; /* and no memory is missing: another thread maps meanwhile */
+        }
+        until_out = 0;
+        gs_own_access_set(own, base, 2 * MIB, &nobody, 1);
+        gs_own_access_set(own, base, 2 * MIB, &access, 1);
+    }
+    changes = NULL;
+    fixture_end(&f);
+    rmdir(f.options.share.dir);
 }

@@ -341,3 +341,33 @@ Test(leases, what_is_left_is_what_could_be_allocated)
     softcuda_reset();
     end();
 }
+
+/* The GPU still works on one of two that others hold, and on one that nobody has. */
+Test(leases, what_others_hold_is_in_limbo_though_the_gpu_works_on_it)
+{
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
+    struct gs_figures figures;
+    CUdeviceptr block[2];
+    int first;
+
+    start(0);
+    block[0] = must_share(ipc_handle);
+    must_open(ipc_handle);
+    first = client;
+    must_free(block[0]);
+    block[0] = must_share(ipc_handle);
+    must_open(ipc_handle);
+    MUST(gs_core_alloc(f.core, 40 * MIB, &block[1]));
+    softcuda_hold(1);
+    for (int i = 0; i < 2; i++) {
+        MUST(cuMemsetD8Async(block[i], 1, 4096, f.stream));
+        MUST(gs_core_free(f.core, block[i]));
+    }
+    cr_assert(gs_stats_tell(f.core, 0, &figures));
+    cr_assert_eq(figures.limbo, 16 * MIB);
+    cr_assert_eq(figures.retired, 40 * MIB);
+    softcuda_hold(0);
+    close(first);
+    close(client);
+    end();
+}

@@ -214,3 +214,53 @@ Test(memory, statistics_add_up)
     cr_assert_eq(stats.counts.reserved_peak, 4 * MIB);
     cr_assert_geq(stats.counts.events, 1);
 }
+
+/* Its memory is rounded up; the byte behind what was asked for is nobody's. */
+Test(memory, the_byte_behind_a_block_is_not_its_own)
+{
+    struct gs_block_info info;
+    CUdeviceptr block;
+
+    fixture_start(&f);
+    block = must_alloc(&f, 1000);
+    MUST(gs_core_find(f.core, block + 999, &info));
+    cr_assert_eq(info.size, 1000);
+    cr_assert_eq(gs_core_find(f.core, block + 1000, &info), GS_NOT_LIVE);
+}
+
+/* Also where the thread's last stream was of another context, in which it was found just now. */
+Test(memory, a_streams_memory_is_of_its_own_context)
+{
+    CUcontext contexts[2] = {NULL};
+    struct gs_block_info info;
+    CUstream streams[2];
+    CUdeviceptr block;
+
+    fixture_start(&f);
+    contexts[0] = f.context;
+    contexts[1] = fixture_context_new();
+    for (int i = 0; i < 2; i++) {
+        MUST(cuCtxSetCurrent(contexts[i]));
+        MUST(cuStreamCreate(&streams[i], CU_STREAM_NON_BLOCKING));
+    }
+    for (int i = 0; i < 4; i++) {
+        MUST(gs_core_alloc_async(f.core, 4 * MIB, NULL, streams[i % 2], &block));
+        MUST(gs_core_find(f.core, block, &info));
+        cr_assert_eq(info.context, contexts[i % 2], "%d", i);
+        MUST(gs_core_free_async(f.core, block, streams[i % 2]));
+    }
+    MUST(cuStreamDestroy(streams[1]));
+    fixture_context_end(&f, contexts[1]);
+    MUST(cuCtxSetCurrent(f.context));
+    MUST(cuStreamDestroy(streams[0]));
+}
+
+Test(memory, what_is_no_device_has_no_turn)
+{
+    fixture_start(&f);
+    cr_assert(gs_core_primary_turn(f.core, 0));
+    cr_assert_not(gs_core_primary_turn(f.core, 0), "it is this thread's already");
+    gs_core_primary_turn_end(f.core, 0);
+    cr_assert_not(gs_core_primary_turn(f.core, -1));
+    cr_assert_not(gs_core_primary_turn(f.core, GS_DEVICES_MAX));
+}

@@ -170,8 +170,10 @@ static void is_on_a_disk(const struct gs_sleep_store *store)
 Test(sleep, a_file_holds_the_contents, .timeout = 60)
 {
     char folder[] = "/tmp/gpushim-sleep-XXXXXX";
+    sigset_t before, after;
 
     cr_assert(mkdtemp(folder));
+    pthread_sigmask(SIG_SETMASK, NULL, &before);
     cr_assert_not(gs_core_sleep(f.core, "/nowhere", NULL, gs_now_ns() + SECOND, &why));
     cr_assert_eq(why.error, ENOENT);
     cr_assert(strstr(why.text, "/nowhere"));
@@ -181,6 +183,9 @@ Test(sleep, a_file_holds_the_contents, .timeout = 60)
     cr_assert_eq(device_bytes(), 0);
     cr_assert(comes(&f, &why), "%s", why.text);
     cr_assert(are_right(&blocks));
+    pthread_sigmask(SIG_SETMASK, NULL, &after);
+    for (int signal = 1; signal < NSIG; signal++)
+        cr_assert_eq(sigismember(&after, signal), sigismember(&before, signal), "%d", signal);
 }
 
 /* The disk fails, or what was a file is none any more: that is no end of the process. */

@@ -510,6 +510,7 @@ Test(waits, an_exit_waits_half_a_second_for_the_thread_that_gives_back)
     gs_trimmer_at_exit(f.core);
     must_take(500000, 510000);
     f.core->trimmer.busy = false;
+    cr_assert(gs_trimmer_is_ending(f.core), "it begins nothing any more");
 }
 
 /* Who wakes on a full GPU rests longer and longer, and is not late for that. */
