@@ -1,6 +1,7 @@
 /* Host memory that is out: at each place where an arena asks for some, nothing is lost or left half
  * made. */
 #include <criterion/criterion.h>
+#include <malloc.h>
 
 #include "core/process/context.h"
 #include "core/process/limit.h"
@@ -280,4 +281,28 @@ Test(host_memory, out_while_a_strip_is_exported, .timeout = 60)
     changes = NULL;
     fixture_end(&f);
     rmdir(f.options.share.dir);
+}
+
+/* A sanitizer's malloc says nothing here. */
+Test(host_memory, of_what_was_unmapped_is_given_back, .timeout = 60)
+{
+    const struct gs_own_memory memory = {.size = 2 * MIB};
+    CUmemGenericAllocationHandle made;
+    size_t before = 0;
+    struct gs_own *own;
+
+    fixture_options(&f);
+    fixture_start(&f);
+    own = gs_own_new(f.core->share, false);
+    f.core->programs.own = own;
+    gs_own_reserved(own, 1024 * MIB, 2 * MIB);
+    made = gs_own_made(own, 1, &memory);
+    for (int i = 0; i < 40; i++) {
+        gs_own_mapped(own, 1024 * MIB, 2 * MIB, 0, made);
+        gs_own_unmapped(own, gs_own_unmapping(own, 1024 * MIB, 2 * MIB), true);
+        if (i == 20) /* malloc keeps a few of each size */
+            before = mallinfo2().uordblks;
+    }
+    cr_assert_eq(mallinfo2().uordblks, before);
+    fixture_end(&f);
 }
