@@ -244,3 +244,71 @@ Test(arena, figures_are_what_they_stand_for_when_all_is_back)
     gs_latch_release(&arena->lock);
     MUST(gs_core_free(f.core, stays));
 }
+
+/* Nobody allocates meanwhile. */
+Test(arena, an_epoch_that_closes_looks_at_those_before_it)
+{
+    CUdeviceptr block[2];
+    size_t before;
+
+    f.options.epoch_bytes = 1;
+    fixture_start(&f);
+    for (int i = 0; i < 2; i++)
+        block[i] = must_alloc(&f, 2 * MIB);
+    before = fixture_arena(&f).free_bytes;
+    MUST(gs_core_free(f.core, block[0]));
+    MUST(cuCtxSynchronize());
+    MUST(gs_core_free(f.core, block[1]));
+    cr_assert_geq(fixture_arena(&f).free_bytes, before + 2 * MIB);
+}
+
+/* The driver's own free would have waited for what was submitted before it, not for what came
+ * later. */
+Test(arena, what_closes_at_a_free_is_waited_for_without_end_and_else_for_10_s)
+{
+    struct gs_arena *arena;
+    CUdeviceptr block[2];
+
+    fixture_start(&f);
+    for (int i = 0; i < 2; i++)
+        block[i] = must_alloc(&f, 2 * MIB);
+    softcuda_hold(1);
+    fixture_spin_fill(&f, f.stream, block[0], 1, 1, 0);
+    MUST(gs_core_free(f.core, block[0]));
+    arena = fixture_lock_pool(&f, block[1]);
+    cr_assert_null(arena->epochs.oldest, "it is too little for an epoch");
+    arena->shared->epoch_bytes = 1; /* from the next that closes on */
+    gs_arena_collect_locked(arena);
+    cr_assert_eq(arena->epochs.oldest->wait_ns, GS_LATER_WAIT_NS);
+    gs_latch_release(&arena->lock);
+    MUST(gs_core_free(f.core, block[1]));
+    cr_assert_neq(arena->epochs.newest, arena->epochs.oldest);
+    cr_assert_eq(arena->epochs.newest->wait_ns, UINT64_MAX);
+    ordered_end();
+}
+
+/* So are waits for the oldest. */
+Test(arena, epochs_are_smaller_while_the_gpu_is_behind)
+{
+    CUdeviceptr block[4];
+    struct gs_arena *arena;
+
+    setenv("SOFTCUDA_MEMORY", "64G", 1);
+    fixture_start(&f);
+    must_alloc(&f, 2048 * MIB);
+    for (int i = 0; i < 4; i++)
+        block[i] = must_alloc(&f, 70 * MIB);
+    arena = fixture_home(&f);
+    MUST(gs_core_free(f.core, block[0]));
+    cr_assert_eq(arena->epochs.blocks, 128);
+    cr_assert_eq(arena->epochs.limit, 64 * MIB);
+    softcuda_hold(1);
+    fixture_spin_fill(&f, f.stream, block[1], 1, 1, 0);
+    for (int i = 1; i < 3; i++)
+        MUST(gs_core_free(f.core, block[i]));
+    cr_assert_eq(arena->epochs.blocks, 128 / 8);
+    cr_assert_eq(arena->epochs.limit, 64 * MIB / 8);
+    ordered_end();
+    MUST(gs_core_free(f.core, block[3]));
+    cr_assert_eq(arena->epochs.blocks, 128);
+}

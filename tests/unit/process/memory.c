@@ -119,6 +119,23 @@ Test(memory, an_allocation_does_not_wait_for_ever)
     cr_assert_eq(must_alloc(&f, 128 * MIB), block);
 }
 
+Test(memory, where_any_may_retire_no_allocation_waits)
+{
+    CUdeviceptr block;
+
+    fixture_options(&f);
+    f.options.retiring_percent = 0;
+    fixture_start(&f);
+    block = must_alloc(&f, 128 * MIB);
+    softcuda_hold(1);
+    fixture_spin_fill(&f, f.stream, block, 1, 1, 0);
+    MUST(gs_core_free(f.core, block));
+    cr_assert_neq(must_alloc(&f, 128 * MIB), block);
+    cr_assert_eq(fixture_counts(&f).waits, 0);
+    softcuda_hold(0);
+    MUST(cuStreamSynchronize(f.stream));
+}
+
 /* Room is made for the memory of the graph that is made last, not for all that ever were. */
 Test(memory, graphs_that_are_made_one_after_the_other_need_room_for_one)
 {
@@ -253,6 +270,29 @@ Test(memory, a_streams_memory_is_of_its_own_context)
     fixture_context_end(&f, contexts[1]);
     MUST(cuCtxSetCurrent(f.context));
     MUST(cuStreamDestroy(streams[0]));
+}
+
+/* Who was at work in the first, which it does not know to have ended. */
+Test(memory, a_context_with_the_record_of_another_is_not_taken_for_it)
+{
+    CUcontext contexts[2];
+    struct gs_arena *arena;
+    uint64_t life;
+
+    fixture_start(&f);
+    contexts[0] = fixture_context_new();
+    MUST(gs_core_free(f.core, must_alloc(&f, MIB)));
+    arena = fixture_home(&f);
+    life = arena->made_ns;
+    fixture_context_end(&f, contexts[0]);
+    contexts[1] = fixture_context_new();
+    MUST(gs_core_free(f.core, must_alloc(&f, MIB)));
+    cr_assert_eq(fixture_home(&f), arena);
+    gs_latch_take(&arena->lock);
+    cr_assert(gs_arena_is_over_locked(arena, life) &&
+              !gs_arena_is_over_locked(arena, arena->made_ns));
+    gs_latch_release(&arena->lock);
+    fixture_context_end(&f, contexts[1]);
 }
 
 Test(memory, what_is_no_device_has_no_turn)

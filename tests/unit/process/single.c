@@ -101,8 +101,10 @@ Test(single, what_another_stream_worked_on_is_not_free_for_all)
     softcuda_hold(1);
     gs_core_touches(f.base.core, f.b, block[1], 0);
     MUST(cuMemsetD32Async(block[1], 7, WORDS, f.b));
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < 3; i++) {
         MUST(gs_core_free_async(f.base.core, block[i], f.b));
+        cr_assert_eq(gs_core_free(f.base.core, block[i]), GS_NOT_LIVE, "it is free, %d", i);
+    }
     cr_assert_eq(single_stream(&f), (uint64_t)(uintptr_t)f.a);
     other = lone_alloc(&f, 64 * MIB);
     softcuda_hold(0);
