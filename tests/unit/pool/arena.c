@@ -169,6 +169,23 @@ Test(arena, a_destroyed_streams_blocks_are_not_a_new_streams)
     MUST(cuStreamDestroy(stream));
 }
 
+/* Also where they are too little for an epoch. */
+Test(arena, small_blocks_that_have_passed_are_had_before_memory_is_made)
+{
+    CUdeviceptr block[8];
+    size_t reserved;
+
+    fixture_start(&f);
+    for (int i = 0; i < 8; i++)
+        block[i] = must_alloc(&f, 256 << 10);
+    reserved = fixture_arena(&f).reserved;
+    for (int i = 0; i < 8; i++)
+        MUST(gs_core_free(f.core, block[i]));
+    MUST(cuCtxSynchronize());
+    must_alloc(&f, 200 << 10);
+    cr_assert_eq(fixture_arena(&f).reserved, reserved);
+}
+
 /* What is free in the end of 64 MiB that were freed, on a device of 256 MiB. */
 static size_t kept(size_t limit_bytes, unsigned limit_percent)
 {

@@ -52,7 +52,7 @@ void *__wrap_malloc(size_t size)
 
 void *__wrap_aligned_alloc(size_t alignment, size_t size)
 {
-    return counts(__real_aligned_alloc(alignment, size));
+    return is_out() ? NULL : counts(__real_aligned_alloc(alignment, size));
 }
 
 void __wrap_free(void *memory)
@@ -178,6 +178,48 @@ Test(host_memory, out_while_memory_is_freed, .timeout = 60)
     each(freed);
 }
 
+Test(host_memory, out_while_a_context_is_seen_first, .timeout = 60)
+{
+    unsigned nth = 1;
+
+    do {
+        if (nth > 1)
+            fixture_end(&f);
+        fixture_options(&f);
+        fixture_start(&f);
+    } while (!fails_at(nth++, small));
+    cr_assert_gt(nth, 5, "a context, an arena and its first piece");
+    fixture_end(&f);
+    cr_assert_eq(kept, 0);
+}
+
+Test(host_memory, out_while_a_core_is_made, .timeout = 60)
+{
+    struct gs_core *core;
+    gs_status status;
+    long before;
+
+    fixture_options(&f);
+    fixture_start(&f);
+    f.options.share.enable = f.options.user_vmm = true;
+    snprintf(f.options.share.dir, sizeof f.options.share.dir, "/tmp/gpushim-kept-%d",
+             (int)getpid());
+    before = kept;
+    for (unsigned nth = 1; until_out == 0; nth++) {
+        until_out = nth;
+        counted = true;
+        status = gs_core_create(fixture_driver(&f), &f.options, &core);
+        counted = false;
+        cr_assert_eq(status, until_out > 0 ? GS_OK : GS_NO_HOST_MEMORY, "%u", nth);
+        if (status == GS_OK)
+            gs_core_destroy(core);
+        cr_assert_eq(kept, before, "%u", nth);
+    }
+    until_out = 0;
+    fixture_end(&f);
+    rmdir(f.options.share.dir);
+}
+
 /* A piece leaves out of the midst of what is free: the rests need records. */
 Test(host_memory, out_while_pieces_leave, .timeout = 60)
 {
@@ -189,7 +231,7 @@ Test(host_memory, out_while_pieces_leave, .timeout = 60)
         fixture_options(&f);
         fixture_start(&f);
         for (int i = 0; i < 6; i++)
-            block[i] = must_alloc(&f, 6 * MIB);
+            block[i] = must_alloc(&f, 7 * MIB); /* the last begins within a piece */
         for (int i = 1; i < 5; i++)
             MUST(gs_core_free(f.core, block[i]));
         fixture_drain(&f);

@@ -295,6 +295,36 @@ Test(memory, a_context_with_the_record_of_another_is_not_taken_for_it)
     fixture_context_end(&f, contexts[1]);
 }
 
+Test(memory, no_two_blocks_of_a_process_have_one_id)
+{
+    struct gs_block_info info[3];
+    CUcontext second;
+
+    fixture_start(&f);
+    for (int i = 0; i < 3; i++) {
+        if (i == 2)
+            second = fixture_context_new();
+        MUST(gs_core_find(f.core, must_alloc(&f, MIB), &info[i]));
+        cr_assert_neq(info[i].id, 0);
+    }
+    cr_assert(info[0].id != info[1].id && info[0].id != info[2].id && info[1].id != info[2].id);
+    fixture_context_end(&f, second);
+}
+
+Test(memory, who_attaches_where_no_context_is_current_has_no_turn_afterwards)
+{
+    const struct gs_external_memory memory = {.fd = -1};
+    CUdeviceptr address;
+    CUcontext context;
+
+    fixture_start(&f);
+    MUST(cuCtxSetCurrent(NULL));
+    cr_assert_neq(gs_core_attach(f.core, &memory, 0, 1, &address, &context), GS_OK);
+    cr_assert(gs_core_primary_turn(f.core, 0));
+    gs_core_primary_turn_end(f.core, 0);
+    MUST(cuCtxSetCurrent(f.context));
+}
+
 Test(memory, what_is_no_device_has_no_turn)
 {
     fixture_start(&f);
