@@ -137,6 +137,20 @@ Test(pin, what_goes_ends_its_own_registrations_and_none_beside_it)
     MUST(cuMemAddressFree(address, 6 * MIB));
 }
 
+Test(pin, what_goes_by_its_address_goes_with_all_of_its_allocation)
+{
+    CUdeviceptr memory;
+
+    start(false);
+    MUST(cuMemAlloc(&memory, 2 * MIB));
+    MUST(use_once(memory, 64 * KIB));
+    MUST(use_once(memory + MIB, 64 * KIB));
+    cr_assert_eq(pins, 2);
+    gs_core_foreign_going(f.core, memory, 0);
+    cr_assert_eq(unpins, 2);
+    MUST(cuMemFree(memory));
+}
+
 /* Another device reaches the memory beside the GPU's streams. */
 Test(pin, registering_memory_ends_the_order_of_the_single_stream)
 {
@@ -408,4 +422,28 @@ Test(pin, what_one_that_moves_leaves_is_free_at_once)
     cr_assert_eq(fixture_arena(&f).limbo, 0);
     MUST(gs_regcache_release(f.core->regcache, reg));
     MUST(gs_core_free(f.core, to));
+}
+
+/* Once to memory of the driver's own, then to the host's. */
+Test(pin, one_that_was_moved_off_the_gpu_holds_nothing)
+{
+    CUdeviceptr from, driver;
+    struct gs_pin wanted;
+    struct gs_reg *reg;
+
+    start(false);
+    MUST(gs_core_alloc(f.core, 8 * MIB, &from));
+    MUST(cuMemAlloc(&driver, 2 * MIB));
+    reg = must_pin(from, 8 * MIB);
+    wanted = request(driver, 2 * MIB);
+    MUST(gs_core_repin(f.core, reg, &wanted));
+    wanted = request(from, 8 * MIB);
+    MUST(gs_core_repin(f.core, reg, &wanted));
+    wanted = request((CUdeviceptr)(uintptr_t)&wanted, sizeof wanted);
+    cr_assert_eq(gs_core_repin(f.core, reg, &wanted), GS_NOT_OURS);
+    MUST(gs_core_free(f.core, from));
+    MUST(cuCtxSynchronize());
+    gs_core_cached(f.core);
+    cr_assert_eq(fixture_arena(&f).limbo, 0);
+    MUST(cuMemFree(driver));
 }

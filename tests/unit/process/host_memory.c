@@ -401,6 +401,7 @@ Test(host_memory, of_what_came_and_went_is_given_back, .timeout = 60)
     snprintf(f.options.share.dir, sizeof f.options.share.dir, "/tmp/gpushim-kept-%d",
              (int)getpid());
     for (int life = 0; life < 2; life++) {
+        f.options.share.isolate = f.options.whole_pieces = life == 1;
         fixture_start(&f);
         come_and_go();
         before = kept;
@@ -409,7 +410,7 @@ Test(host_memory, of_what_came_and_went_is_given_back, .timeout = 60)
         fixture_end(&f);
         cr_assert_eq(kept, 0);
         softcuda_census(&census);
-        cr_assert(census.events == 0 && census.reservations == 0);
+        cr_assert(census.events == 0 && census.reservations == 0 && census.handles == 0);
     }
     rmdir(f.options.share.dir);
 }
