@@ -197,6 +197,7 @@ Test(trimmer, of_idle_memory_an_arena_keeps_48_mib)
     MUST(gs_core_free(f.core, must_alloc(&f, 256 * MIB)));
     for (int i = 0; i < 8; i++)
         must_look(true);
+    cr_assert(__atomic_load_n(&f.core->trimmer.busy, __ATOMIC_SEQ_CST), "an exit waits for it");
     cr_assert_leq(fixture_arena(&f).free_bytes, 48 * MIB);
     cr_assert_geq(fixture_arena(&f).free_bytes, 44 * MIB);
     end_looking();
