@@ -559,10 +559,13 @@ Test(lifetime, a_context_that_may_be_about_to_go_has_not_done_its_work)
 Test(lifetime, a_context_is_its_devices_until_it_may_be_about_to_go)
 {
     struct gs_context *first, *context;
+    size_t left = 256 * MIB, total = left;
     CUcontext second, handle;
+    CUdeviceptr block;
 
     setenv("SOFTCUDA_DEVICES", "2", 1);
     fixture_start(&f);
+    block = must_alloc(&f, 4 * MIB);
     MUST(gs_context_current(f.core, &first));
     cr_assert_null(gs_context_of_device(f.core, 1));
     cr_assert_null(gs_core_primary(f.core, 1), "it is not active");
@@ -572,6 +575,11 @@ Test(lifetime, a_context_is_its_devices_until_it_may_be_about_to_go)
     cr_assert_eq(gs_context_of_device(f.core, 0), f.context);
     cr_assert_eq(gs_context_of_device(f.core, 1), second);
     cr_assert_eq(gs_core_primary(f.core, 1), second);
+    for (CUdevice device = 0; device < 2; device++)
+        cr_assert_eq(gs_core_device_of_uuid(f.core, f.core->device[device].uuid), device);
+    cr_assert_eq(gs_core_device_of_uuid(f.core, (unsigned char[16]){1}), GS_NO_DEVICE);
+    gs_core_bound(f.core, 0, &left, &total);
+    cr_assert_eq(left, 252 * MIB);
     context = gs_core_context_detach(f.core, f.context);
     cr_assert_eq(context, first);
     cr_assert_null(gs_context_of_device(f.core, 0));
@@ -583,6 +591,7 @@ Test(lifetime, a_context_is_its_devices_until_it_may_be_about_to_go)
     gs_core_context_gone(f.core, second, gs_core_context_detach(f.core, second));
     MUST(cuDevicePrimaryCtxRelease(1));
     cr_assert_null(gs_core_primary(f.core, 1));
+    MUST(gs_core_free(f.core, block));
 }
 
 /* A thread that was about to allocate makes the arena of its tag. */
@@ -625,4 +634,22 @@ Test(lifetime, of_what_is_open_in_a_context_that_may_go_nothing_is_asked_until_i
     gs_core_context_stays(f.core, f.context, detached);
     cr_assert_not(opener.leaving);
     HASH_DEL(share->importer.contexts, &opener);
+}
+
+/* A handle is another pool's soon. */
+Test(lifetime, a_pool_that_goes_is_no_devices_any_more)
+{
+    CUmemoryPool pools[2] = {(CUmemoryPool)&pools[0], (CUmemoryPool)&pools[1]};
+
+    fixture_start(&f);
+    cr_assert_eq(gs_core_mempool_going(f.core, NULL), -1);
+    for (CUdevice device = 0; device < 2; device++)
+        gs_core_mempool_set(f.core, device, pools[device]);
+    gs_core_mempool_set(f.core, GS_DEVICES_MAX, pools[0]);
+    cr_assert_eq(gs_core_mempool_going(f.core, pools[1]), 1);
+    cr_assert_eq(gs_core_mempool_going(f.core, pools[1]), -1);
+    cr_assert_eq(gs_core_mempool_going(f.core, pools[0]), 0);
+    cr_assert_eq(gs_core_mempool_going(f.core, pools[0]), -1);
+    gs_core_mempool_set(f.core, GS_DEVICES_MAX - 1, pools[0]);
+    cr_assert_eq(gs_core_mempool_going(f.core, pools[0]), GS_DEVICES_MAX - 1);
 }

@@ -57,6 +57,16 @@ Test(limit, what_a_program_is_told_is_what_it_may_have, .timeout = 60)
     cr_assert(left == 0 && total == LIMIT);
 }
 
+/* What is kept gives way to it. */
+Test(limit, a_block_may_have_all_of_it, .timeout = 60)
+{
+    start(LIMIT, 0);
+    MUST(gs_core_free(f.core, must_alloc(&f, 512)));
+    fixture_drain(&f);
+    cr_assert_gt(fixture_arena(&f).reserved, 0);
+    must_alloc(&f, LIMIT);
+}
+
 /* ---- Threads ------------------------------------------------------------------------------- */
 
 static bool over;      /* atomic */

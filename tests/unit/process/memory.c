@@ -4,6 +4,7 @@
 #include "core/process/context.h"
 #include "core/process/reclaim.h"
 #include "core/process/stats.h"
+#include "tests/children.h"
 #include "tests/unit/process/sums.h"
 #include "tests/driver/softcuda.h"
 
@@ -411,23 +412,53 @@ static void *come(void *arg)
     return NULL;
 }
 
-/* Who comes waits for it. */
-static void waits_for_the_arena(void (*does)(void))
+static pthread_t comes(void (*does)(void))
 {
     pthread_t thread;
 
     comer.does = does;
     comer.is_done = false;
     comer.thread = 0;
-    gs_latch_take(&home->lock);
     MUST(pthread_create(&thread, NULL, come, NULL));
-    while (!__atomic_load_n(&comer.is_done, __ATOMIC_SEQ_CST) &&
-           __atomic_load_n(&home->lock.state, __ATOMIC_SEQ_CST) != 2)
+    return thread;
+}
+
+static bool is_done(void)
+{
+    return __atomic_load_n(&comer.is_done, __ATOMIC_SEQ_CST);
+}
+
+/* Who comes waits for it. */
+static void waits_for_the_arena(void (*does)(void))
+{
+    pthread_t thread;
+
+    gs_latch_take(&home->lock);
+    thread = comes(does);
+    while (!is_done() && __atomic_load_n(&home->lock.state, __ATOMIC_SEQ_CST) != 2)
         sched_yield();
-    MUST(__atomic_load_n(&comer.is_done, __ATOMIC_SEQ_CST));
+    MUST(is_done());
     gs_latch_release(&home->lock);
     MUST(pthread_join(thread, NULL));
     MUST(__atomic_load_n(&home->lock.state, __ATOMIC_SEQ_CST));
+}
+
+/* Or for the contexts. */
+static void waits_for_the_contexts(void (*does)(void))
+{
+    pthread_t thread;
+    pid_t its;
+
+    gs_lock_take(&f.core->lock);
+    thread = comes(does);
+    while (!is_done() && (!(its = __atomic_load_n(&comer.thread, __ATOMIC_SEQ_CST)) ||
+                          thread_state(getpid(), its) != 'S'))
+        sched_yield();
+    MUST(is_done());
+    gs_lock_release(&f.core->lock);
+    MUST(pthread_join(thread, NULL));
+    MUST(!gs_lock_try(&f.core->lock));
+    gs_lock_release(&f.core->lock);
 }
 
 Test(memory, is_looked_at_by_one_thread_at_a_time, .timeout = 60)
@@ -444,6 +475,79 @@ Test(memory, is_looked_at_by_one_thread_at_a_time, .timeout = 60)
     waits_for_the_arena(finds);
     waits_for_the_arena(awaits_work);
     waits_for_the_arena(leaves_and_stays);
+}
+
+static void looks_for_the_next(void)
+{
+    CUcontext handle;
+
+    gs_context_next(f.core, NULL, &handle);
+}
+
+static void looks_for_one(void)
+{
+    gs_context_of_device(f.core, 0);
+}
+
+static void looks_for_the_device(void)
+{
+    gs_core_device_of_uuid(f.core, f.core->device[0].uuid);
+}
+
+static void looks_for_the_owner(void)
+{
+    gs_context_owner(f.core, f.context);
+}
+
+static void tries_the_device(void)
+{
+    gs_context_device_mode(f.core, 0);
+}
+
+static void reads_figures(void)
+{
+    struct gs_stats stats;
+
+    gs_stats_read(f.core, 0, &stats);
+}
+
+static void forgets_green_ones(void)
+{
+    gs_greens_forget(f.core, NULL, f.context);
+}
+
+static void stays(void)
+{
+    gs_core_context_stays(f.core, f.context, f.core->contexts);
+}
+
+static void passes_arenas(void)
+{
+    gs_context_pass_arenas(f.core, false);
+}
+
+static void gives_back_of_the_dead(void)
+{
+    f.core->gone.dead = 1;
+    gs_context_trim_dead(f.core);
+    f.core->gone.dead = 0;
+}
+
+Test(memory, of_contexts_is_looked_for_by_one_thread_at_a_time, .timeout = 60)
+{
+    fixture_start(&f);
+    must_alloc(&f, 4 * MIB);
+    waits_for_the_contexts(looks_for_the_next);
+    waits_for_the_contexts(looks_for_one);
+    waits_for_the_contexts(looks_for_the_device);
+    waits_for_the_contexts(looks_for_the_owner);
+    waits_for_the_contexts(tries_the_device);
+    waits_for_the_contexts(reads_figures);
+    waits_for_the_contexts(forgets_green_ones);
+    waits_for_the_contexts(leaves_and_stays);
+    waits_for_the_contexts(stays);
+    waits_for_the_contexts(passes_arenas);
+    waits_for_the_contexts(gives_back_of_the_dead);
 }
 
 /* Others allocate while the GPU is waited for. */
