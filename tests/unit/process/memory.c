@@ -340,6 +340,26 @@ Test(memory, a_default_streams_order_is_its_contexts)
     }
 }
 
+/* Each allocation looks them up, with no lock. */
+Test(memory, the_driver_is_asked_for_a_context_once, .timeout = 60)
+{
+    struct gs_context *context;
+    unsigned long asked;
+    uint64_t key;
+
+    fixture_start(&f);
+    MUST(gs_context_current(f.core, &context));
+    gs_lock_take(&f.core->lock);
+    MUST(gs_context_current(f.core, &context));
+    MUST(gs_context_of_stream(f.core, f.stream, &context, &key));
+    gs_lock_release(&f.core->lock);
+    asked = softcuda_calls("cuStreamGetCtx");
+    context = NULL;
+    MUST(gs_context_of_stream(f.core, f.stream, &context, &key));
+    cr_assert_eq(softcuda_calls("cuStreamGetCtx"), asked);
+    cr_assert_eq(context->handle, f.context);
+}
+
 /* ---- While another thread has the arena --------------------------------------------------- */
 
 static struct gs_arena *home;

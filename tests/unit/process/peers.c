@@ -113,6 +113,11 @@ static struct {
 static CUresult refuse_peer(CUdeviceptr address, size_t size, const CUmemAccessDesc *desc,
                             size_t count)
 {
+    const struct gs_piece *piece;
+
+    piece = (const struct gs_piece *)gs_map_find(&grows.f.core->map, address);
+    if (desc->location.id == PEER)
+        cr_assert_neq(piece->arena->lock.state, 0, "it is anybody's meanwhile");
     if (desc->location.id == PEER && access_of.refusals > 0) {
         access_of.refusals--;
         return CUDA_ERROR_OUT_OF_MEMORY;

@@ -61,9 +61,12 @@ Test(trimmer, what_all_arenas_hold_together_is_worth_a_thread)
     fixture_start(&f);
     must_alloc(&f, 40 * MIB);
     cr_assert_not(gs_trimmer_is_there(f.core));
+    cr_assert_not(gs_trimmer_wake(f.core), "who asks is not to wait for it");
     other = fixture_context_new();
     must_alloc(&f, 40 * MIB);
     cr_assert(gs_trimmer_is_there(f.core));
+    cr_assert(gs_trimmer_wake(f.core));
+    cr_assert_not(gs_trimmer_is_this(f.core));
     MUST(cuCtxSetCurrent(f.context));
     gs_core_context_gone(f.core, other, gs_core_context_detach(f.core, other));
 }
