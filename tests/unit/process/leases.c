@@ -205,6 +205,23 @@ Test(leases, on_a_full_gpu_the_grace_of_what_nobody_opened_is_over)
     rmdir(dir);
 }
 
+/* Where less is enough. */
+Test(leases, a_full_gpu_gives_what_lies_idle_before_a_grace_ends)
+{
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
+    size_t left, total;
+
+    setenv("SOFTCUDA_MEMORY", "96M", 1);
+    start(3600 * 1000 * MS);
+    must_free(must_share(ipc_handle));
+    free_now(must_alloc(&f, 512));
+    MUST(cuMemGetInfo(&left, &total));
+    must_alloc(&f, left / (2 * MIB) * (2 * MIB) + 2 * MIB);
+    cr_assert_eq(limbo(), 8 * MIB);
+    gs_core_destroy(f.core);
+    rmdir(dir);
+}
+
 Test(leases, a_block_that_nobody_opened_leaves_limbo_when_its_grace_is_over)
 {
     unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];

@@ -394,6 +394,9 @@ Test(waits, who_gives_nothing_is_not_asked)
     f.core->options.neighbours = false;
     gs_neighbour_join(f.core);
     cr_assert_not(f.core->neighbour.joined);
+    must_alloc(&f, MIB);
+    cr_assert_not(gs_neighbour_ask(f.core, &f.core->device[0], f.context, MIB));
+    cr_assert_eq(f.core->neighbour.counts.asked, 0, "nor does it ask");
     f.core->options.neighbours = true;
     gs_neighbour_join(f.core);
     cr_assert(f.core->neighbour.joined);
