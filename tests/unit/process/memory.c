@@ -262,6 +262,7 @@ Test(memory, what_is_no_device_has_no_turn)
     cr_assert(gs_core_primary_turn(f.core, 0));
     cr_assert_not(gs_core_primary_turn(f.core, 0), "it is this thread's already");
     gs_core_primary_turn_end(f.core, 0);
+    cr_assert(gs_core_primary_turn(f.core, 0), "it was nobody's");
     cr_assert_not(gs_core_primary_turn(f.core, -1));
     cr_assert_not(gs_core_primary_turn(f.core, GS_DEVICES_MAX));
 }
