@@ -205,6 +205,23 @@ Test(leases, on_a_full_gpu_the_grace_of_what_nobody_opened_is_over)
     rmdir(dir);
 }
 
+/* Where less is enough. */
+Test(leases, a_full_gpu_gives_what_lies_idle_before_a_grace_ends)
+{
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
+    size_t left, total;
+
+    setenv("SOFTCUDA_MEMORY", "96M", 1);
+    start(3600 * 1000 * MS);
+    must_free(must_share(ipc_handle));
+    free_now(must_alloc(&f, 512));
+    MUST(cuMemGetInfo(&left, &total));
+    must_alloc(&f, left / (2 * MIB) * (2 * MIB) + 2 * MIB);
+    cr_assert_eq(limbo(), 8 * MIB);
+    gs_core_destroy(f.core);
+    rmdir(dir);
+}
+
 Test(leases, a_block_that_nobody_opened_leaves_limbo_when_its_grace_is_over)
 {
     unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
@@ -256,6 +273,19 @@ Test(leases, what_nobody_opens_takes_a_part_of_the_gpu_alone)
     cr_assert_leq(fixture_arena(&f).reserved, 192 * MIB);
     gs_core_destroy(f.core);
     rmdir(dir);
+}
+
+Test(leases, the_driver_has_what_nobody_opened_where_it_is_waited_for)
+{
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
+
+    start(3600 * 1000 * MS);
+    must_free(must_share(ipc_handle));
+    cr_assert_eq(fixture_release(&f, false), 0);
+    cr_assert_eq(limbo(), 8 * MIB);
+    cr_assert_geq(fixture_release(&f, true), 8 * MIB);
+    cr_assert_eq(limbo(), 0);
+    end();
 }
 
 Test(leases, another_process_has_what_waited_longer_than_it_must)
@@ -368,6 +398,34 @@ Test(leases, what_others_hold_is_in_limbo_though_the_gpu_works_on_it)
     cr_assert_eq(figures.retired, 40 * MIB);
     softcuda_hold(0);
     close(first);
+    close(client);
+    end();
+}
+
+/* Its context has ended: the next one has a record of its own. */
+Test(leases, a_record_is_nobodys_while_others_hold_memory_of_it)
+{
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
+    struct gs_context *next;
+    CUcontext ends;
+    uint64_t block_id;
+
+    start(0);
+    ends = fixture_context_new();
+    must_share(ipc_handle);
+    block_id = must_open(ipc_handle);
+    fixture_context_end(&f, ends);
+    ends = fixture_context_new();
+    must_alloc(&f, 8 * MIB);
+    MUST(gs_context_current(f.core, &next));
+    cr_assert_neq(next, context);
+    cr_assert_eq(f.core->gone.dead, 1);
+    give_back(block_id);
+    cr_assert(leaves_limbo());
+    gs_context_trim_dead(f.core);
+    cr_assert_eq(f.core->gone.dead, 0);
+    cr_assert(context->spare);
+    fixture_context_end(&f, ends);
     close(client);
     end();
 }

@@ -3,6 +3,7 @@
 
 #include "core/process/context.h"
 #include "core/process/reclaim.h"
+#include "core/share/importer.h"
 #include "tests/check.h"
 #include "tests/rest.h"
 #include "tests/unit/fixture.h"
@@ -34,6 +35,7 @@ TestSuite(lifetime, .init = begin, .fini = end);
 Test(lifetime, memory_goes_with_its_context)
 {
     struct softcuda_census before, after;
+    struct gs_mempool_figures figures;
     struct gs_context *detached;
     CUcontext context, popped;
     CUdeviceptr a, b;
@@ -60,6 +62,10 @@ Test(lifetime, memory_goes_with_its_context)
     cr_assert_eq(after.handles, before.handles);
     cr_assert_eq(after.mappings, before.mappings);
     cr_assert_eq(after.events, before.events);
+    cr_assert_eq(f.core->gone.dead, 0, "nobody looks for what is left of them");
+    gs_core_mempool_figures(f.core, 0, &figures);
+    cr_assert_eq(figures.used, 0);
+    cr_assert_eq(figures.used_high, 4096, "the most is remembered");
 }
 
 /* An allocation that waits in it finds its turn in the record, which is another one's by then. */
@@ -547,4 +553,103 @@ Test(lifetime, a_context_that_may_be_about_to_go_has_not_done_its_work)
     context = gs_core_context_detach(f.core, f.context);
     cr_assert_eq(gs_context_await_work(context, 0), GS_NO_CONTEXT);
     gs_core_context_stays(f.core, f.context, context);
+}
+
+/* Nor is it the device's any more, nor what comes next; of another device it never was. */
+Test(lifetime, a_context_is_its_devices_until_it_may_be_about_to_go)
+{
+    struct gs_context *first, *context;
+    size_t left = 256 * MIB, total = left;
+    CUcontext second, handle;
+    CUdeviceptr block;
+
+    setenv("SOFTCUDA_DEVICES", "2", 1);
+    fixture_start(&f);
+    block = must_alloc(&f, 4 * MIB);
+    MUST(gs_context_current(f.core, &first));
+    cr_assert_null(gs_context_of_device(f.core, 1));
+    cr_assert_null(gs_core_primary(f.core, 1), "it is not active");
+    MUST(cuDevicePrimaryCtxRetain(&second, 1));
+    MUST(cuCtxSetCurrent(second));
+    MUST(gs_context_current(f.core, &context));
+    cr_assert_eq(gs_context_of_device(f.core, 0), f.context);
+    cr_assert_eq(gs_context_of_device(f.core, 1), second);
+    cr_assert_eq(gs_core_primary(f.core, 1), second);
+    for (CUdevice device = 0; device < 2; device++)
+        cr_assert_eq(gs_core_device_of_uuid(f.core, f.core->device[device].uuid), device);
+    cr_assert_eq(gs_core_device_of_uuid(f.core, (unsigned char[16]){1}), GS_NO_DEVICE);
+    gs_core_bound(f.core, 0, &left, &total);
+    cr_assert_eq(left, 252 * MIB);
+    context = gs_core_context_detach(f.core, f.context);
+    cr_assert_eq(context, first);
+    cr_assert_null(gs_context_of_device(f.core, 0));
+    cr_assert_not_null(context = gs_context_next(f.core, NULL, &handle));
+    cr_assert_eq(handle, second);
+    cr_assert_null(gs_context_next(f.core, context, &handle));
+    gs_core_context_stays(f.core, f.context, first);
+    MUST(cuCtxSetCurrent(f.context));
+    gs_core_context_gone(f.core, second, gs_core_context_detach(f.core, second));
+    MUST(cuDevicePrimaryCtxRelease(1));
+    cr_assert_null(gs_core_primary(f.core, 1));
+    MUST(gs_core_free(f.core, block));
+}
+
+/* A thread that was about to allocate makes the arena of its tag. */
+Test(lifetime, an_arena_of_a_context_that_goes_is_as_the_others)
+{
+    struct gs_context *detached;
+    CUcontext context;
+
+    fixture_start(&f);
+    context = fixture_context_new();
+    must_alloc(&f, MIB);
+    detached = gs_core_context_detach(f.core, context);
+    gs_core_tag("late");
+    cr_assert_null(gs_context_lock_arena(f.core, detached, 1000));
+    cr_assert_not_null(detached->arenas[GS_THREAD_ARENAS]);
+    cr_assert(detached->arenas[GS_THREAD_ARENAS]->leaving);
+    MUST(cuCtxDestroy(context));
+    gs_core_context_gone(f.core, context, detached);
+    cr_assert_not(detached->arenas[GS_THREAD_ARENAS]->leaving);
+    gs_core_tag("later");
+    cr_assert_null(gs_context_lock_arena(f.core, detached, 1000));
+    cr_assert(detached->arenas[GS_THREAD_ARENAS + 1]->dead);
+    gs_core_tag("");
+    MUST(cuCtxSetCurrent(f.context));
+}
+
+/* What is of others is looked after again where a call that may end a context did not. */
+Test(lifetime, of_what_is_open_in_a_context_that_may_go_nothing_is_asked_until_it_stays)
+{
+    struct gs_importer_context opener = {0};
+    struct gs_context *detached;
+    struct gs_share *share;
+
+    fixture_start(&f);
+    share = f.core->share;
+    opener.context = f.context;
+    HASH_ADD(hh, share->importer.contexts, context, sizeof opener.context, &opener);
+    detached = gs_core_context_detach(f.core, f.context);
+    cr_assert(opener.leaving);
+    gs_core_context_stays(f.core, f.context, detached);
+    cr_assert_not(opener.leaving);
+    HASH_DEL(share->importer.contexts, &opener);
+}
+
+/* A handle is another pool's soon. */
+Test(lifetime, a_pool_that_goes_is_no_devices_any_more)
+{
+    CUmemoryPool pools[2] = {(CUmemoryPool)&pools[0], (CUmemoryPool)&pools[1]};
+
+    fixture_start(&f);
+    cr_assert_eq(gs_core_mempool_going(f.core, NULL), -1);
+    for (CUdevice device = 0; device < 2; device++)
+        gs_core_mempool_set(f.core, device, pools[device]);
+    gs_core_mempool_set(f.core, GS_DEVICES_MAX, pools[0]);
+    cr_assert_eq(gs_core_mempool_going(f.core, pools[1]), 1);
+    cr_assert_eq(gs_core_mempool_going(f.core, pools[1]), -1);
+    cr_assert_eq(gs_core_mempool_going(f.core, pools[0]), 0);
+    cr_assert_eq(gs_core_mempool_going(f.core, pools[0]), -1);
+    gs_core_mempool_set(f.core, GS_DEVICES_MAX - 1, pools[0]);
+    cr_assert_eq(gs_core_mempool_going(f.core, pools[0]), GS_DEVICES_MAX - 1);
 }

@@ -32,6 +32,41 @@ Test(limit, a_device_that_does_not_say_what_it_has_is_left_to_the_driver, .timeo
     cr_assert_eq(f.core->device[0].mode, GS_MODE_NATIVE);
 }
 
+/* Of the current device, too; more of it than the driver has free is nobody's. */
+Test(limit, what_a_program_is_told_is_what_it_may_have, .timeout = 60)
+{
+    size_t left, total;
+
+    start(LIMIT, 0);
+    must_alloc(&f, 16 * MIB);
+    MUST(gs_core_free(f.core, must_alloc(&f, 16 * MIB)));
+    fixture_drain(&f);
+    for (CUdevice device = -1; device <= 0; device++) {
+        left = total = 256 * MIB;
+        gs_core_bound(f.core, device, &left, &total);
+        cr_assert(left == LIMIT - 16 * MIB && total == LIMIT);
+        left = 2 * MIB;
+        gs_core_bound(f.core, device, &left, &total);
+        cr_assert_eq(left, 2 * MIB);
+    }
+    left = total = 256 * MIB;
+    gs_core_bound(f.core, GS_NO_DEVICE, &left, &total);
+    cr_assert(left == LIMIT && total == LIMIT);
+    must_alloc(&f, 48 * MIB);
+    gs_core_bound(f.core, 0, &left, &total);
+    cr_assert(left == 0 && total == LIMIT);
+}
+
+/* What is kept gives way to it. */
+Test(limit, a_block_may_have_all_of_it, .timeout = 60)
+{
+    start(LIMIT, 0);
+    MUST(gs_core_free(f.core, must_alloc(&f, 512)));
+    fixture_drain(&f);
+    cr_assert_gt(fixture_arena(&f).reserved, 0);
+    must_alloc(&f, LIMIT);
+}
+
 /* ---- Threads ------------------------------------------------------------------------------- */
 
 static bool over;      /* atomic */

@@ -4,6 +4,7 @@
 #include "core/process/context.h"
 #include "core/process/reclaim.h"
 #include "core/process/stats.h"
+#include "tests/children.h"
 #include "tests/unit/process/sums.h"
 #include "tests/driver/softcuda.h"
 
@@ -331,6 +332,345 @@ Test(memory, what_is_no_device_has_no_turn)
     cr_assert(gs_core_primary_turn(f.core, 0));
     cr_assert_not(gs_core_primary_turn(f.core, 0), "it is this thread's already");
     gs_core_primary_turn_end(f.core, 0);
+    cr_assert(gs_core_primary_turn(f.core, 0), "it was nobody's");
     cr_assert_not(gs_core_primary_turn(f.core, -1));
     cr_assert_not(gs_core_primary_turn(f.core, GS_DEVICES_MAX));
+}
+
+/* From one context after the other, and no more than that. */
+Test(memory, a_device_gives_back_what_is_wanted)
+{
+    struct gs_device *device;
+    CUcontext other;
+
+    setenv("SOFTCUDA_MEMORY", "1G", 1); /* of pieces of 4 MiB */
+    fixture_start(&f);
+    device = &f.core->device[0];
+    MUST(gs_core_free(f.core, must_alloc(&f, 32 * MIB)));
+    fixture_drain(&f);
+    other = fixture_context_new();
+    MUST(gs_core_free(f.core, must_alloc(&f, 32 * MIB)));
+    fixture_drain(&f);
+    cr_assert_eq(gs_device_trim(f.core, device, NULL, 40 * MIB), 40 * MIB);
+    cr_assert_eq(gs_device_trim(f.core, device, NULL, SIZE_MAX), 24 * MIB);
+    fixture_context_end(&f, other);
+}
+
+static CUresult is_out(CUmemGenericAllocationHandle *handle, size_t size,
+                       const CUmemAllocationProp *properties, unsigned long long flags)
+{
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+/* Also in the order of the stream that was refused. */
+Test(memory, a_device_that_was_too_full_to_be_tried_is_tried_again)
+{
+    CUdeviceptr block;
+
+    fixture_start(&f);
+    fixture_driver(&f)->mem_create = is_out;
+    cr_assert_eq(gs_core_alloc_async(f.core, MIB, NULL, f.stream, &block), GS_NO_MEMORY);
+    cr_assert_eq(gs_core_alloc(f.core, MIB, &block), GS_NO_MEMORY);
+    cr_assert_eq(f.core->device[0].mode, GS_MODE_UNKNOWN);
+    fixture_driver(&f)->mem_create = cuMemCreate;
+    MUST(gs_core_alloc_async(f.core, MIB, NULL, f.stream, &block));
+    MUST(gs_core_free_async(f.core, block, f.stream));
+}
+
+/* Of the current device where none is named, and not more often than it helps. */
+Test(memory, the_driver_has_what_is_kept)
+{
+    unsigned step = 0;
+
+    fixture_start(&f);
+    cr_assert_not(gs_core_make_room(f.core, -1, 8 * MIB, &step), "nothing was allocated here");
+    MUST(gs_core_free(f.core, must_alloc(&f, 32 * MIB)));
+    fixture_drain(&f);
+    step = 0;
+    cr_assert_not(gs_core_make_room(f.core, -1, f.core->device[0].total + 1, &step));
+    step = 0;
+    cr_assert(gs_core_make_room(f.core, -1, 8 * MIB, &step));
+    cr_assert_eq(step, 1);
+    cr_assert(fixture_arena(&f).reserved >= 16 * MIB && fixture_arena(&f).reserved <= 24 * MIB);
+    cr_assert(gs_core_make_room(f.core, 0, 64 * MIB, &step));
+    cr_assert_eq(fixture_arena(&f).reserved, 0);
+}
+
+Test(memory, a_default_streams_order_is_its_contexts)
+{
+    const CUstream streams[] = {NULL, CU_STREAM_LEGACY, CU_STREAM_PER_THREAD};
+    struct gs_context *context;
+    uint64_t key;
+
+    fixture_start(&f);
+    for (unsigned i = 0; i < 3; i++) {
+        key = 7;
+        MUST(gs_context_of_stream(f.core, streams[i], &context, &key));
+        cr_assert_eq(key, gs_stream_key(streams[i]));
+        cr_assert_eq(context->handle, f.context);
+    }
+}
+
+/* Each allocation looks them up, with no lock. */
+Test(memory, the_driver_is_asked_for_a_context_once, .timeout = 60)
+{
+    struct gs_context *context;
+    unsigned long asked;
+    uint64_t key;
+
+    fixture_start(&f);
+    MUST(gs_context_current(f.core, &context));
+    gs_lock_take(&f.core->lock);
+    MUST(gs_context_current(f.core, &context));
+    MUST(gs_context_of_stream(f.core, f.stream, &context, &key));
+    gs_lock_release(&f.core->lock);
+    asked = softcuda_calls("cuStreamGetCtx");
+    context = NULL;
+    MUST(gs_context_of_stream(f.core, f.stream, &context, &key));
+    cr_assert_eq(softcuda_calls("cuStreamGetCtx"), asked);
+    cr_assert_eq(context->handle, f.context);
+}
+
+/* ---- While another thread has the arena --------------------------------------------------- */
+
+static struct gs_arena *home;
+static CUdeviceptr inside;
+
+static void trims(void)
+{
+    gs_arena_trim(f.core, home, NULL, 0, MIB);
+}
+
+static void asks_for_too_much(void)
+{
+    CUdeviceptr block;
+
+    cr_assert_eq(gs_arena_reclaim(f.core, home, home->made_ns, 1024 * MIB, &block), GS_NO_MEMORY);
+}
+
+static void grows(void)
+{
+    CUdeviceptr block;
+
+    MUST(gs_arena_grow(f.core, home, home->made_ns, 64 * MIB, &block));
+}
+
+static void grows_and_looks(void)
+{
+    f.core->figures.left[0] = 0;
+    grows();
+}
+
+static void gives_surplus(void)
+{
+    f.core->trimmer.surplus = true;
+    gs_trimmer_surplus(f.core);
+}
+
+static void finds(void)
+{
+    struct gs_piece *piece;
+
+    MUST(gs_context_lock_piece(f.core, inside, &piece));
+    gs_latch_release(&home->lock);
+}
+
+static void awaits_work(void)
+{
+    struct gs_context *context;
+
+    MUST(gs_context_current(f.core, &context));
+    MUST(gs_context_await_work(context, UINT64_MAX));
+}
+
+static void leaves_and_stays(void)
+{
+    gs_core_context_stays(f.core, f.context, gs_core_context_detach(f.core, f.context));
+}
+
+static struct {
+    void (*does)(void);
+    pid_t thread;
+    bool is_done;
+} comer;
+
+static void *come(void *arg)
+{
+    MUST(cuCtxSetCurrent(f.context));
+    __atomic_store_n(&comer.thread, gettid(), __ATOMIC_SEQ_CST);
+    comer.does();
+    __atomic_store_n(&comer.is_done, true, __ATOMIC_SEQ_CST);
+    return NULL;
+}
+
+static pthread_t comes(void (*does)(void))
+{
+    pthread_t thread;
+
+    comer.does = does;
+    comer.is_done = false;
+    comer.thread = 0;
+    MUST(pthread_create(&thread, NULL, come, NULL));
+    return thread;
+}
+
+static bool is_done(void)
+{
+    return __atomic_load_n(&comer.is_done, __ATOMIC_SEQ_CST);
+}
+
+/* Who comes waits for it. */
+static void waits_for_the_arena(void (*does)(void))
+{
+    pthread_t thread;
+
+    gs_latch_take(&home->lock);
+    thread = comes(does);
+    while (!is_done() && __atomic_load_n(&home->lock.state, __ATOMIC_SEQ_CST) != 2)
+        sched_yield();
+    MUST(is_done());
+    gs_latch_release(&home->lock);
+    MUST(pthread_join(thread, NULL));
+    MUST(__atomic_load_n(&home->lock.state, __ATOMIC_SEQ_CST));
+}
+
+/* Or for the contexts. */
+static void waits_for_the_contexts(void (*does)(void))
+{
+    pthread_t thread;
+    pid_t its;
+
+    gs_lock_take(&f.core->lock);
+    thread = comes(does);
+    while (!is_done() && (!(its = __atomic_load_n(&comer.thread, __ATOMIC_SEQ_CST)) ||
+                          thread_state(getpid(), its) != 'S'))
+        sched_yield();
+    MUST(is_done());
+    gs_lock_release(&f.core->lock);
+    MUST(pthread_join(thread, NULL));
+    MUST(!gs_lock_try(&f.core->lock));
+    gs_lock_release(&f.core->lock);
+}
+
+Test(memory, is_looked_at_by_one_thread_at_a_time, .timeout = 60)
+{
+    f.options.limit.bytes = 512 * MIB;
+    fixture_start(&f);
+    home = fixture_home(&f);
+    inside = must_alloc(&f, 4 * MIB);
+    waits_for_the_arena(trims);
+    waits_for_the_arena(asks_for_too_much);
+    waits_for_the_arena(grows);
+    waits_for_the_arena(grows_and_looks);
+    waits_for_the_arena(gives_surplus);
+    waits_for_the_arena(finds);
+    waits_for_the_arena(awaits_work);
+    waits_for_the_arena(leaves_and_stays);
+}
+
+static void looks_for_the_next(void)
+{
+    CUcontext handle;
+
+    gs_context_next(f.core, NULL, &handle);
+}
+
+static void looks_for_one(void)
+{
+    gs_context_of_device(f.core, 0);
+}
+
+static void looks_for_the_device(void)
+{
+    gs_core_device_of_uuid(f.core, f.core->device[0].uuid);
+}
+
+static void looks_for_the_owner(void)
+{
+    gs_context_owner(f.core, f.context);
+}
+
+static void tries_the_device(void)
+{
+    gs_context_device_mode(f.core, 0);
+}
+
+static void reads_figures(void)
+{
+    struct gs_stats stats;
+
+    gs_stats_read(f.core, 0, &stats);
+}
+
+static void forgets_green_ones(void)
+{
+    gs_greens_forget(f.core, NULL, f.context);
+}
+
+static void stays(void)
+{
+    gs_core_context_stays(f.core, f.context, f.core->contexts);
+}
+
+static void passes_arenas(void)
+{
+    gs_context_pass_arenas(f.core, false);
+}
+
+static void gives_back_of_the_dead(void)
+{
+    f.core->gone.dead = 1;
+    gs_context_trim_dead(f.core);
+    f.core->gone.dead = 0;
+}
+
+Test(memory, of_contexts_is_looked_for_by_one_thread_at_a_time, .timeout = 60)
+{
+    fixture_start(&f);
+    must_alloc(&f, 4 * MIB);
+    waits_for_the_contexts(looks_for_the_next);
+    waits_for_the_contexts(looks_for_one);
+    waits_for_the_contexts(looks_for_the_device);
+    waits_for_the_contexts(looks_for_the_owner);
+    waits_for_the_contexts(tries_the_device);
+    waits_for_the_contexts(reads_figures);
+    waits_for_the_contexts(forgets_green_ones);
+    waits_for_the_contexts(leaves_and_stays);
+    waits_for_the_contexts(stays);
+    waits_for_the_contexts(passes_arenas);
+    waits_for_the_contexts(gives_back_of_the_dead);
+}
+
+/* Others allocate while the GPU is waited for. */
+Test(memory, who_waits_for_all_work_has_the_arena_again)
+{
+    struct gs_block_list freed = {0};
+    struct gs_arena *arena;
+
+    fixture_start(&f);
+    arena = fixture_home(&f);
+    gs_latch_take(&arena->lock);
+    MUST(gs_arena_synchronize_locked(f.core, arena, &freed));
+    cr_assert_eq(arena->lock.state, 1);
+    gs_latch_release(&arena->lock);
+}
+
+/* Behind which no event is recorded while a capture is open. */
+Test(memory, what_a_capture_keeps_back_is_the_drivers_when_it_is_waited_for)
+{
+    CUdeviceptr block;
+    CUgraph graph;
+
+    fixture_start(&f);
+    block = must_alloc(&f, 64 * MIB);
+    softcuda_hold(1);
+    fixture_spin_fill(&f, f.stream, block, 1, 1, 0);
+    MUST(gs_core_capture_begin(f.core, f.stream));
+    MUST(cuStreamBeginCapture(f.stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    MUST(gs_core_free(f.core, block));
+    softcuda_hold(0);
+    cr_assert_geq(fixture_release(&f, true), 64 * MIB);
+    MUST(cuStreamEndCapture(f.stream, &graph));
+    gs_core_capture_end(f.core, f.stream);
+    MUST(cuGraphDestroy(graph));
 }

@@ -113,6 +113,11 @@ static struct {
 static CUresult refuse_peer(CUdeviceptr address, size_t size, const CUmemAccessDesc *desc,
                             size_t count)
 {
+    const struct gs_piece *piece;
+
+    piece = (const struct gs_piece *)gs_map_find(&grows.f.core->map, address);
+    if (desc->location.id == PEER)
+        cr_assert_neq(piece->arena->lock.state, 0, "it is anybody's meanwhile");
     if (desc->location.id == PEER && access_of.refusals > 0) {
         access_of.refusals--;
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -260,4 +265,20 @@ static gs_status by_context(void)
 Test(peers, are_let_in_by_a_context_to_all_of_it_or_refused, .timeout = 60)
 {
     is_not_let_in(by_context);
+}
+
+/* As the driver does, which says what is wrong with that. */
+Test(peers, are_devices, .timeout = 60)
+{
+    setenv("SOFTCUDA_DEVICES", "2", 1);
+    fixture_options(&grows.f);
+    fixture_start(&grows.f);
+    MUST(gs_core_alloc(grows.f.core, SIZE, &grows.block));
+    MUST(gs_core_mempool_access(grows.f.core, 0, GS_DEVICES_MAX));
+    MUST(gs_core_mempool_access(grows.f.core, GS_DEVICES_MAX, PEER));
+    MUST(gs_core_mempool_access(grows.f.core, 0, -1));
+    MUST(gs_core_mempool_access(grows.f.core, -1, PEER));
+    cr_assert_eq(gs_peers_of(grows.f.core, 0), 0);
+    MUST(gs_core_free(grows.f.core, grows.block));
+    fixture_end(&grows.f);
 }

@@ -167,3 +167,56 @@ Test(release, what_is_on_its_way_to_the_driver_is_not_outside)
     cr_assert_geq(gs_pieces_unmap(f.core, pieces), 100 * MIB);
     cr_assert_eq(refuse(), outside, "%s", refusal);
 }
+
+/* It may have ended when its turn comes. */
+Test(release, what_is_beyond_the_target_stays_in_a_context_that_may_be_about_to_go)
+{
+    struct gs_context *detached;
+    struct gs_arena *arena;
+    size_t reserved;
+
+    fixture_start(&f);
+    arena = fixture_home(&f);
+    must_alloc(&f, 100 * MIB);
+    MUST(gs_core_free(f.core, must_alloc(&f, 400 * MIB)));
+    fixture_drain(&f);
+    arena->kept.live_peak = arena->kept.live_high = 0;
+    reserved = arena->reserved;
+    detached = gs_core_context_detach(f.core, f.context);
+    f.core->trimmer.surplus = true;
+    gs_trimmer_surplus(f.core);
+    cr_assert_eq(arena->reserved, reserved);
+    gs_core_context_stays(f.core, f.context, detached);
+    f.core->trimmer.surplus = true;
+    gs_trimmer_surplus(f.core);
+    cr_assert_lt(arena->reserved, reserved);
+}
+
+/* What has left an arena, and is not the driver's yet, is in neither count. */
+Test(release, who_counts_what_is_free_knows_that_a_piece_went_meanwhile)
+{
+    struct gs_arena *arena;
+    struct gs_piece *pieces;
+    uint64_t begun;
+
+    fixture_start(&f);
+    arena = fixture_home(&f);
+    MUST(gs_core_free(f.core, must_alloc(&f, 4 * MIB)));
+    fixture_drain(&f);
+    begun = gs_core_begin_count(f.core);
+    cr_assert(gs_core_count_is_right(f.core, begun));
+    gs_latch_take(&arena->lock);
+    pieces = gs_arena_detach_locked(arena, SIZE_MAX, SIZE_MAX);
+    gs_latch_release(&arena->lock);
+    cr_assert_not(gs_core_count_is_right(f.core, begun));
+    begun = gs_core_begin_count(f.core);
+    gs_pieces_unmap(f.core, pieces);
+    cr_assert_not(gs_core_count_is_right(f.core, begun));
+    begun = gs_core_begin_count(f.core);
+    cr_assert(gs_core_count_is_right(f.core, begun));
+    gs_change_is(f.core, true);
+    begun++;
+    cr_assert_not(gs_core_count_is_right(f.core, begun), "one is on its way");
+    gs_change_is(f.core, false);
+    cr_assert(gs_core_count_is_right(f.core, begun));
+}

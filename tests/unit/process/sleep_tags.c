@@ -123,3 +123,16 @@ Test(sleep_tags, the_first_labels_are_tags, .timeout = 60)
     fixture_drain(&f);
     fixture_end(&f);
 }
+
+/* However short its name is. */
+Test(sleep_tags, each_label_is_a_tag_of_its_own)
+{
+    unsigned tags[3];
+
+    for (unsigned i = 0; i < 3; i++)
+        tags[i] = gs_tag_find((const char *[]){"a", "b", "ab"}[i], true);
+    cr_assert(tags[0] && tags[0] != tags[1] && tags[0] != tags[2] && tags[1] != tags[2]);
+    cr_assert_eq(gs_tag_find("a", false), tags[0]);
+    cr_assert_eq(gs_tag_find("b", false), tags[1]);
+    cr_assert_eq(gs_tag_find("c", false), 0);
+}

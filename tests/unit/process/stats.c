@@ -67,6 +67,33 @@ Test(stats, are_said_at_the_end_without_waiting_for_a_lock)
     gs_lock_release(&f.core->lock);
 }
 
+static unsigned lines, of_others;
+
+static void count_lines(enum gs_log_level level, const void *place, const char *text)
+{
+    lines += strstr(text, " allocations from memory that was there") != NULL;
+    of_others += strstr(text, "were asked for memory") != NULL;
+}
+
+/* Of what nothing happened to nothing is said. */
+Test(stats, are_said_of_each_device_that_was_used)
+{
+    f.options.log.line = count_lines;
+    fixture_start(&f);
+    gs_stats_log(f.core);
+    cr_assert_eq(lines + of_others, 0);
+    must_alloc(&f, MIB);
+    f.core->neighbour.counts.answered = 1;
+    gs_stats_log(f.core);
+    cr_assert(lines == 1 && of_others == 1);
+    f.core->neighbour.counts.answered = 0;
+    f.core->neighbour.counts.asked = 1;
+    gs_stats_log(f.core);
+    cr_assert(lines == 2 && of_others == 2);
+    cr_assert(gs_lock_try(&f.core->lock));
+    gs_lock_release(&f.core->lock);
+}
+
 static struct {
     pid_t thread; /* atomic */
     bool done;    /* atomic */

@@ -61,9 +61,12 @@ Test(trimmer, what_all_arenas_hold_together_is_worth_a_thread)
     fixture_start(&f);
     must_alloc(&f, 40 * MIB);
     cr_assert_not(gs_trimmer_is_there(f.core));
+    cr_assert_not(gs_trimmer_wake(f.core), "who asks is not to wait for it");
     other = fixture_context_new();
     must_alloc(&f, 40 * MIB);
     cr_assert(gs_trimmer_is_there(f.core));
+    cr_assert(gs_trimmer_wake(f.core));
+    cr_assert_not(gs_trimmer_is_this(f.core));
     MUST(cuCtxSetCurrent(f.context));
     gs_core_context_gone(f.core, other, gs_core_context_detach(f.core, other));
 }
@@ -197,6 +200,7 @@ Test(trimmer, of_idle_memory_an_arena_keeps_48_mib)
     MUST(gs_core_free(f.core, must_alloc(&f, 256 * MIB)));
     for (int i = 0; i < 8; i++)
         must_look(true);
+    cr_assert(__atomic_load_n(&f.core->trimmer.busy, __ATOMIC_SEQ_CST), "an exit waits for it");
     cr_assert_leq(fixture_arena(&f).free_bytes, 48 * MIB);
     cr_assert_geq(fixture_arena(&f).free_bytes, 44 * MIB);
     end_looking();

@@ -225,6 +225,8 @@ Test(waits, where_memory_is_is_said_once_a_second)
 {
     f.options.log.line = count_refusals;
     fixture_start(&f);
+    gs_core_refused(f.core, GS_DEVICES_MAX, MIB);
+    cr_assert_eq(said, 0, "of memory of the host nothing is said");
     gs_core_refused(f.core, 0, MIB);
     gs_core_refused(f.core, 0, MIB);
     cr_assert_eq(said, 1);
@@ -263,21 +265,28 @@ Test(waits, who_is_at_a_primary_context_is_waited_for_a_second)
 
 /* ---- Other processes ------------------------------------------------------------------------- */
 
-/* It has given a moment ago, and is asked again: for nothing, on a device that it has. */
+/* It is asked for so much, on a device that it has. */
+static void answer(uint64_t wanted)
+{
+    struct gs_pressure *pressure = &f.core->share->asked.pressure;
+
+    memcpy(pressure->uuid, f.core->device[0].uuid, sizeof pressure->uuid);
+    pressure->wanted = wanted;
+    pressure->state = GS_ASKED;
+    begin();
+    gs_neighbour_answer(f.core);
+    cr_assert_eq(pressure->state, GS_ASKED_DONE);
+}
+
+/* It has given a moment ago, and is asked again: for nothing. */
 static void answer_again(uint64_t pause_ns)
 {
     struct gs_neighbour *neighbour = &f.core->neighbour;
-    struct gs_pressure *pressure = &f.core->share->asked.pressure;
 
     neighbour->gave_grown = UINT64_MAX;
     neighbour->pause_ns = pause_ns;
-    memcpy(pressure->uuid, f.core->device[0].uuid, sizeof pressure->uuid);
-    pressure->wanted = 0;
-    pressure->state = GS_ASKED;
-    begin();
-    neighbour->gave_ns = began_ns;
-    gs_neighbour_answer(f.core);
-    cr_assert_eq(pressure->state, GS_ASKED_DONE);
+    neighbour->gave_ns = clock_ns;
+    answer(0);
 }
 
 Test(waits, who_is_asked_again_rests_for_20_to_400_milliseconds)
@@ -288,11 +297,109 @@ Test(waits, who_is_asked_again_rests_for_20_to_400_milliseconds)
     must_take(0, 10000);
     answer_again(10 * MS);
     must_take(20000, 30000);
+    cr_assert_eq(f.core->neighbour.pause_ns, 20 * MS);
     answer_again(300 * MS);
     must_take(400000, 410000);
     f.core->neighbour.counts.asked++;
     answer_again(300 * MS);
     must_take(20000, 30000);
+}
+
+static void gpu_goes_on(void)
+{
+    meanwhile = NULL;
+    go_on();
+}
+
+Test(waits, what_was_freed_just_now_is_given_where_the_gpu_is_done_with_it_in_20_milliseconds)
+{
+    fixture_start(&f);
+    free_behind_work(must_alloc(&f, 8 * MIB));
+    answer(8 * MIB);
+    must_take(20000, 22000);
+    cr_assert_eq(f.core->neighbour.counts.given, 0);
+    meanwhile = gpu_goes_on;
+    answer(8 * MIB);
+    must_take(1000, 10000); /* there is a moment between any two answers */
+    cr_assert_eq(f.core->neighbour.counts.given, 8 * MIB);
+}
+
+static unsigned orders[GS_SLEEP_GOES_IDLE + 1];
+static enum gs_sleep_verb refused;
+
+static void is_ordered(struct gs_sleep_order *order)
+{
+    orders[order->verb]++;
+    order->error = order->verb == refused ? EAGAIN : 0;
+}
+
+/* What it would be worth asking for, and who goes. */
+Test(waits, who_does_not_use_what_it_has_sleeps_for_others)
+{
+    CUdeviceptr block;
+
+    f.options.sleeps = is_ordered;
+    fixture_start(&f);
+    block = must_alloc(&f, 4 * MIB);
+    f.core->sleep.away[0] = 5 * MIB;
+    refused = GS_SLEEP_MAY_IDLE;
+    answer(64 * MIB);
+    cr_assert(orders[GS_SLEEP_MAY_IDLE] == 1 && orders[GS_SLEEP_GOES_IDLE] == 0);
+    refused = GS_SLEEP_GOES_IDLE;
+    answer(64 * MIB);
+    cr_assert(orders[GS_SLEEP_MAY_IDLE] == 2 && orders[GS_SLEEP_GOES_IDLE] == 1);
+    cr_assert_eq(f.core->neighbour.counts.given, 0);
+    refused = GS_SLEEP_STATE;
+    answer(64 * MIB);
+    cr_assert_eq(f.core->neighbour.counts.given, 5 * MIB);
+    MUST(gs_core_free(f.core, block));
+    fixture_drain(&f);
+    answer(64 * MIB);
+    cr_assert(orders[GS_SLEEP_MAY_IDLE] == 3 && orders[GS_SLEEP_GOES_IDLE] == 2, "it has nothing");
+    f.core->sleep.away[0] = 0;
+}
+
+/* What nobody waits for gives way to who grows. */
+Test(waits, who_is_asked_gives_beside_who_grows_and_notes_that)
+{
+    struct gs_neighbour *neighbour;
+
+    fixture_start(&f);
+    neighbour = &f.core->neighbour;
+    MUST(gs_core_free(f.core, must_alloc(&f, 8 * MIB)));
+    fixture_drain(&f);
+    neighbour->counts.asked = 3;
+    f.core->releases.growths_begun++;
+    gs_releasing_goes_after(true);
+    answer(8 * MIB);
+    must_take(0, 1000);
+    cr_assert_eq(neighbour->counts.answered, 1);
+    cr_assert_eq(neighbour->counts.given, 8 * MIB);
+    cr_assert_geq(neighbour->gave_ns, began_ns);
+    cr_assert_eq(neighbour->gave_grown, fixture_counts(&f).grown);
+    cr_assert_eq(neighbour->gave_asked, 3);
+    MUST(gs_core_free(f.core, must_alloc(&f, 8 * MIB)));
+    fixture_drain(&f);
+    begin();
+    cr_assert_gt(fixture_release(&f, false), 0);
+    must_take(2000, 100000);
+    gs_releasing_goes_after(false);
+    f.core->releases.growths_begun--;
+}
+
+Test(waits, who_gives_nothing_is_not_asked)
+{
+    fixture_neighbours(&f);
+    fixture_start(&f);
+    f.core->options.neighbours = false;
+    gs_neighbour_join(f.core);
+    cr_assert_not(f.core->neighbour.joined);
+    must_alloc(&f, MIB);
+    cr_assert_not(gs_neighbour_ask(f.core, &f.core->device[0], f.context, MIB));
+    cr_assert_eq(f.core->neighbour.counts.asked, 0, "nor does it ask");
+    f.core->options.neighbours = true;
+    gs_neighbour_join(f.core);
+    cr_assert(f.core->neighbour.joined);
 }
 
 Test(waits, who_asked_in_vain_asks_again_after_a_tenth_of_a_second)
@@ -306,9 +413,14 @@ Test(waits, who_asked_in_vain_asks_again_after_a_tenth_of_a_second)
     for (unsigned i = 0; i < 2; i++)
         cr_assert_not(gs_neighbour_ask(f.core, &f.core->device[0], f.context, MIB));
     cr_assert_eq(neighbour->counts.asked, 1);
+    cr_assert_eq(neighbour->wanted, 256 * MIB);
     clock_ns += 110 * MS;
     cr_assert_not(gs_neighbour_ask(f.core, &f.core->device[0], f.context, MIB));
     cr_assert_eq(neighbour->counts.asked, 2);
+    cr_assert_eq(neighbour->wanted, 512 * MIB, "who grows wants more");
+    clock_ns += 1100 * MS;
+    cr_assert_not(gs_neighbour_ask(f.core, &f.core->device[0], f.context, MIB));
+    cr_assert_eq(neighbour->wanted, 256 * MIB);
 }
 
 Test(waits, others_are_asked_for_what_is_missing_and_not_for_what_is_free)
