@@ -466,6 +466,8 @@ def main():
         number, seed, pattern = (arguments[1:] + ["1", "", ""])[:3]
         drawn = list(draw(root, int(number), seed, pattern))[nth - 1::parts]
         bugs = []
+    if drawn or arguments == ["--prepare", "--draw"]:
+        options.append("-Dc_args=-DGS_CHECK_LOCKS")  # a lock that is left out is seen without a race
     if arguments == ["--check"]:
         unknown = sum(bug.tests == UNKNOWN for bug in bugs)
         print(f"mutants: {len(bugs)} bugs, {len(gone)} of them do not fit the sources, "
