@@ -195,8 +195,10 @@ def strips():
     map_stamped(me, base, 5, 6)
     opens(me.handle(base + 4 * PIECE), 3, 1, 6, at=1)
     opens(smaller, 2, 1, 5)
-    # What may be read only is shared so.
+    # What may be read only is shared so, and by no handle from before.
+    before = me.handle(base)
     access_set(me, base, 2 * PIECE, READ)
+    check(late.try_open(before)[0] == NOT_PERMITTED, 'by the handle from before it is not written')
     address = open_piece(other, me.handle(base), 2)
     check(other.result('cuMemsetD32', address, 5, 1) != 0, 'what may be read only is not written')
     other.close(address)
@@ -383,6 +385,12 @@ def named_lifetime():
     must_publish(me, 'also', base + PIECE)
     end_all(me, base, 3)
     check(is_gone('w', other) and is_gone('also', me), 'all of it has gone')
+    base, newer = map_all(me, 1), map_all(other, 1)
+    must_publish(me, 'w', base)
+    must_publish(other, 'w', newer)
+    end_all(other, newer, 1)
+    await_that(lambda: is_gone('w', other, me), "the older one's name ended when another had it")
+    end_all(me, base, 1)
     check(other.word(first) == 11, 'what is open is there at the end')
 
 

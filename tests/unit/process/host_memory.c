@@ -344,27 +344,89 @@ Test(host_memory, out_while_a_strip_is_exported, .timeout = 60)
         gs_own_access_set(own, base, 2 * MIB, &access, 1);
     }
     changes = NULL;
+    for (size_t part = 0; part < 2; part++) { /* of a handle: a driver might well map one */
+        gs_own_mapped(own, base, part ? 2 * MIB : MIB, part * MIB, made);
+        gs_own_access_set(own, base, 2 * MIB, &access, 1);
+        cr_assert_eq(gs_core_own_ipc_handle(f.core, base, ipc_handle), GS_NOT_OURS);
+    }
     fixture_end(&f);
     rmdir(f.options.share.dir);
 }
 
-Test(host_memory, of_what_was_unmapped_is_given_back, .timeout = 60)
+/* Whichever of it is missing. */
+Test(host_memory, of_what_was_mapped_is_given_back, .timeout = 60)
 {
-    const struct gs_own_memory memory = {.size = 2 * MIB};
+    const struct gs_own_memory memory = {.size = 2 * MIB, .added = true};
     CUmemGenericAllocationHandle made;
     struct gs_own *own;
     long before;
 
+    for (unsigned i = 0; i < 16; i++) {
+        before = kept;
+        own = gs_own_new(NULL, false);
+        until_out = i;
+        counted = true;
+        gs_own_reserved(own, 1024 * MIB, 4 * MIB);
+        gs_own_made(own, 1, &memory); /* it ended where nobody saw it, and so did the next */
+        made = gs_own_made(own, 1, &memory);
+        cr_assert_eq(made, HASH_COUNT(own->handles), "nobody knows what has no record");
+        gs_own_mapped(own, 1024 * MIB, 2 * MIB, 0, made);
+        made = gs_own_made(own, 1, &memory);
+        cr_assert_eq(made, HASH_COUNT(own->handles));
+        gs_own_unmapped(own, gs_own_unmapping(own, 1024 * MIB, 2 * MIB), true);
+        gs_own_mapped(own, 1026 * MIB, 2 * MIB, 0, made);
+        gs_own_mapped(own, UINT64_C(1) << 60, 2 * MIB, 0, made); /* where no device's memory is */
+        counted = false;
+        gs_own_free(own);
+        cr_assert_eq(kept, before, "%u", i);
+    }
+}
+
+/* It falls asleep as a whole, or not at all. */
+Test(host_memory, out_while_it_falls_asleep, .timeout = 60)
+{
+    const CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                      .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
+    const CUmemAccessDesc access = {.location = prop.location,
+                                    .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    const struct gs_own_memory memory = {.size = 2 * MIB, .properties = prop};
+    CUmemGenericAllocationHandle handle;
+    struct gs_sleep_why why = {.error = 0};
+    unsigned refused = 0;
+    bool is_over = false;
+    CUdeviceptr base;
+    size_t away = 0;
+
     fixture_options(&f);
     fixture_start(&f);
-    own = gs_own_new(f.core->share, false);
-    f.core->programs.own = own;
-    gs_own_reserved(own, 1024 * MIB, 2 * MIB);
-    made = gs_own_made(own, 1, &memory);
-    before = kept;
-    gs_own_mapped(own, 1024 * MIB, 2 * MIB, 0, made);
-    gs_own_unmapped(own, gs_own_unmapping(own, 1024 * MIB, 2 * MIB), true);
-    cr_assert_eq(kept, before);
+    must_alloc(&f, MIB);
+    must_alloc(&f, 40 * MIB);
+    f.core->programs.own = gs_own_new(f.core->share, false);
+    MUST(cuMemCreate(&handle, 2 * MIB, &prop, 0));
+    MUST(cuMemAddressReserve(&base, 2 * MIB, 0, 0, 0));
+    MUST(cuMemMap(base, 2 * MIB, 0, handle, 0));
+    MUST(cuMemSetAccess(base, 2 * MIB, &access, 1));
+    gs_own_mapped(f.core->programs.own, base, 2 * MIB, 0,
+                  gs_own_made(f.core->programs.own, handle, &memory));
+    gs_own_access_set(f.core->programs.own, base, 2 * MIB, &access, 1);
+    for (unsigned nth = 0; !is_over; nth++) {
+        until_out = nth;
+        counted = nth > 0;
+        if (gs_core_sleep(f.core, NULL, NULL, gs_now_ns() + 1000 * MS, &why)) {
+            counted = false;
+            is_over = until_out > 0;
+            away = nth > 0 ? away : f.core->sleep.figures.away;
+            cr_assert_eq(f.core->sleep.figures.away, away, "%u", nth);
+            cr_assert(gs_core_wake(f.core, gs_now_ns(), &why), "%s", why.text);
+        }
+        counted = false;
+        if (why.error)
+            cr_assert_eq(why.error, ENOMEM, "%s", why.text);
+        refused += why.error != 0;
+        why.error = 0;
+        cr_assert_null(f.core->sleep.pieces);
+    }
+    cr_assert_geq(refused, 4);
     fixture_end(&f);
 }
 

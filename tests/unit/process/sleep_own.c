@@ -115,6 +115,9 @@ static void make(struct fixture *f)
         let_in(f, at[i], sizes[i], 0, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
         fill(at[i], sizes[i], 10 + i);
     }
+    gs_own_mapped(OWN(f), at[PLAIN], sizes[PLAIN], 0,
+                  handles[PLAIN]); /* ended where nobody saw it */
+    let_in(f, at[PLAIN], sizes[PLAIN], 0, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
     second = reserve(f, sizes[TWICE]);
     MUST(map(f, second, sizes[TWICE], handles[TWICE]));
     let_in(f, second, sizes[TWICE], 0, CU_MEM_ACCESS_FLAGS_PROT_READ);
@@ -168,6 +171,7 @@ static void end(struct fixture *f)
     if (took)
         cr_assert_eq(device_bytes(), before, "after %s failed", softcuda_last_failed());
     cr_assert_eq(HASH_COUNT(OWN(f)->handles), 0);
+    cr_assert_eq(gs_own_bytes(OWN(f)), 0);
     fixture_end(f);
 }
 
@@ -182,6 +186,7 @@ Test(sleep_own, it_goes_and_comes_back_as_it_was, .timeout = 60)
     start(&f);
     make(&f);
     all = device_bytes() - before;
+    fixture_driver(&f)->mem_release = release_what_is_had;
     for (int round = 0; round < 3; round++) {
         cr_assert(goes(&f, &why), "%s", why.text);
         cr_assert_eq(device_bytes(), stay);
@@ -190,6 +195,8 @@ Test(sleep_own, it_goes_and_comes_back_as_it_was, .timeout = 60)
         cr_assert_eq(asleep(&f).stays[GS_STAYS_SHARED], 0);
         cr_assert(comes(&f, &why), "%s", why.text);
         cr_assert(are_right(), "round %d", round);
+        for (struct gs_own_handle *handle = OWN(&f)->handles; handle; handle = handle->hh.next)
+            cr_assert_null(handle->away);
     }
     MUST(release(&f, handles[RETAINED])); /* one reference is left, and holds it */
     unmap(&f, at[RETAINED], sizes[RETAINED]);
@@ -200,6 +207,46 @@ Test(sleep_own, it_goes_and_comes_back_as_it_was, .timeout = 60)
     end(&f);
 }
 
+/* What is on the second is copied in a context of that one, and by parts; the first may read it. */
+Test(sleep_own, of_two_gpus_each_has_its_own, .timeout = 60)
+{
+    const CUmemAllocationProp there = {.type = plain.type,
+                                       .location = {.type = plain.location.type, .id = 1}};
+    const struct gs_own_memory memory = {.size = 70 * MIB, .device = 1, .properties = there};
+    size_t left[2], total;
+    CUmemGenericAllocationHandle handle;
+    struct gs_sleep_why why;
+    CUcontext context;
+    CUdeviceptr base;
+    struct fixture f;
+
+    start(&f);
+    MUST(cuDevicePrimaryCtxRetain(&context, 1));
+    MUST(cuCtxSetCurrent(context));
+    must_alloc(&f, 2 * MIB);
+    MUST(cuMemCreate(&handle, memory.size, &there, 0));
+    handle = gs_own_made(OWN(&f), handle, &memory);
+    base = reserve(&f, memory.size);
+    MUST(map(&f, base, memory.size, handle));
+    let_in(&f, base, memory.size, 1, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+    let_in(&f, base, memory.size, 0, CU_MEM_ACCESS_FLAGS_PROT_READ);
+    MUST(cuMemGetInfo(&left[0], &total));
+    for (int in_file = 0; in_file < 2; in_file++) {
+        fill(base, memory.size, 7 + (unsigned)in_file);
+        cr_assert(gs_core_sleep(f.core, in_file ? "/tmp" : NULL, NULL, gs_now_ns() + SECOND, &why),
+                  "%s", why.text);
+        cr_assert_geq(asleep(&f).copied, 72 * MIB);
+        cr_assert_eq(gs_core_away(f.core, 1), asleep(&f).away);
+        cr_assert_eq(device_bytes(), 0);
+        cr_assert(comes(&f, &why), "%s", why.text);
+        cr_assert(is_filled(base, memory.size, 7 + (unsigned)in_file));
+        cr_assert_eq(access_of(base, 0), CU_MEM_ACCESS_FLAGS_PROT_READ);
+        cr_assert_eq(access_of(base, 1), CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+        MUST(cuMemGetInfo(&left[1], &total));
+        cr_assert_eq(left[1], left[0], "all of it is on this one");
+    }
+}
+
 /* Such a number comes when the driver likes. */
 Test(sleep_own, a_number_that_the_driver_gives_anew_is_another, .timeout = 60)
 {
@@ -207,6 +254,7 @@ Test(sleep_own, a_number_that_the_driver_gives_anew_is_another, .timeout = 60)
     CUmemGenericAllocationHandle anew;
     struct gs_sleep_why why;
     struct fixture f;
+    CUdeviceptr base;
 
     start(&f);
     make(&f);
@@ -218,6 +266,10 @@ Test(sleep_own, a_number_that_the_driver_gives_anew_is_another, .timeout = 60)
     cr_assert_neq(anew, handles[PLAIN]);
     cr_assert_eq(gs_own_real(OWN(&f), anew), handles[PLAIN]);
     cr_assert_neq(gs_own_made(OWN(&f), handles[TWICE], &other), anew);
+    base = reserve(&f, 2 * MIB);
+    gs_own_mapped(OWN(&f), base, 2 * MIB, 0, anew);
+    cr_assert_eq(gs_own_retained(OWN(&f), handles[PLAIN], base), anew);
+    cr_assert_eq(gs_own_releasing(OWN(&f), anew), handles[PLAIN]);
     cr_assert_eq(gs_own_releasing(OWN(&f), anew), handles[PLAIN]);
     cr_assert(are_right());
 }
@@ -235,14 +287,17 @@ Test(sleep_own, properties_of_what_has_moved_are_known_here, .timeout = 60)
     cr_assert(comes(&f, &why), "%s", why.text);
     cr_assert(gs_own_properties(OWN(&f), handles[PLAIN], &told));
     cr_assert_eq(memcmp(&told, &plain, sizeof told), 0);
+    cr_assert_not(gs_own_properties(OWN(&f), handles[RELEASED], &told), "it is no handle any more");
+    cr_assert_not(gs_own_properties(OWN(&f), 4711, &told));
     cr_assert(are_right());
 }
 
 /* What others may have, and what is not understood, and why. */
 Test(sleep_own, what_is_not_the_programs_alone_stays, .timeout = 60)
 {
-    const CUmemAccessDesc host = {{.type = CU_MEM_LOCATION_TYPE_HOST, .id = 0},
-                                  CU_MEM_ACCESS_FLAGS_PROT_READ};
+    const CUmemAccessDesc and_host[] = {{plain.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE},
+                                        {{.type = CU_MEM_LOCATION_TYPE_HOST, .id = 0},
+                                         CU_MEM_ACCESS_FLAGS_PROT_READ}};
     struct gs_sleep_why why;
     struct fixture f;
     CUdeviceptr unknown;
@@ -252,13 +307,14 @@ Test(sleep_own, what_is_not_the_programs_alone_stays, .timeout = 60)
     make(&f);
     gs_own_used(OWN(&f), handles[PLAIN], GS_OWN_LENT);
     gs_own_used_at(OWN(&f), second, MIB, GS_OWN_BOUND);
-    gs_own_access_set(OWN(&f), at[RETAINED], sizes[RETAINED], &host, 1);
+    gs_own_access_set(OWN(&f), at[RETAINED], sizes[RETAINED], and_host, 2);
     unknown = reserve(&f, 4 * MIB);
     MUST(cuMemCreate(&foreign, 2 * MIB, &plain, 0));
     MUST(map(&f, unknown, 2 * MIB, foreign));
     MUST(cuMemCreate(&imported, 2 * MIB, &plain, 0));
     gs_own_made(OWN(&f), imported,
-                &(struct gs_own_memory){.imported = true, .device = -1, .why = "imported"});
+                &(struct gs_own_memory){
+                    .size = 2 * MIB, .imported = true, .device = -1, .why = "imported"});
     MUST(map(&f, unknown + 2 * MIB, 2 * MIB, imported));
     cr_assert(goes(&f, &why), "%s", why.text);
     cr_assert_eq(asleep(&f).stays[GS_STAYS_SHARED], sizes[PLAIN] + 2 * MIB);

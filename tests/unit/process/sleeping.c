@@ -26,6 +26,12 @@ bool is_filled(CUdeviceptr at, size_t size, unsigned seed)
     return ((unsigned char *)at)[size - 1] == byte_of(size - 1, seed);
 }
 
+CUresult release_what_is_had(CUmemGenericAllocationHandle handle)
+{
+    MUST(cuMemRelease(handle));
+    return CUDA_SUCCESS;
+}
+
 void sleeping_start(struct fixture *f, const char *memory)
 {
     setenv("SOFTCUDA_MEMORY", memory, 1);

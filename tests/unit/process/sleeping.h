@@ -15,6 +15,9 @@ bool comes(struct fixture *f, struct gs_sleep_why *why);
 struct gs_asleep asleep(const struct fixture *f);
 size_t device_bytes(void);
 
+/* For the driver's: by a number that is no handle any more another's might be. */
+CUresult release_what_is_had(CUmemGenericAllocationHandle handle);
+
 /* The driver's memory is the host's too. */
 void fill(CUdeviceptr at, size_t size, unsigned seed);
 bool is_filled(CUdeviceptr at, size_t size, unsigned seed);
