@@ -210,6 +210,7 @@ def own():
             one.cuMemsetD32(at[piece], 100 * (turn + 1) + piece, PIECE // 4)
             check(one.cuMemRetainAllocationHandle(OUT, at[piece]) == handles[piece], 'its handle')
             one.cuMemRelease(handles[piece])
+    one.cuCtxSynchronize()
     other = Sleeper()
     check(other.word(other.open(one.handle(at[0]))) == 400, 'what was made anew is shared as before')
     other.end()
