@@ -188,6 +188,20 @@ Test(sleep, a_file_holds_the_contents, .timeout = 60)
         cr_assert_eq(sigismember(&after, signal), sigismember(&before, signal), "%d", signal);
 }
 
+/* As on the disks that make none without a name. */
+Test(sleep, a_file_loses_its_name_at_once, .timeout = 60)
+{
+    char folder[] = "/tmp/gpushim-sleep-XXXXXX";
+
+    cr_assert(mkdtemp(folder));
+    cr_assert(forbid_bits(SYS_openat, 2, O_TMPFILE & ~O_DIRECTORY, SECCOMP_RET_ERRNO | EOPNOTSUPP));
+    cr_assert_eq(open(folder, O_TMPFILE | O_RDWR, 0600), -1);
+    cr_assert(gs_core_sleep(f.core, folder, NULL, gs_now_ns() + SECOND, &why), "%s", why.text);
+    cr_assert_eq(rmdir(folder), 0);
+    cr_assert(comes(&f, &why), "%s", why.text);
+    cr_assert(are_right(&blocks));
+}
+
 /* The disk fails, or what was a file is none any more: that is no end of the process. */
 Test(sleep, a_file_that_cannot_be_read_leaves_it_asleep, .timeout = 60)
 {
@@ -224,7 +238,21 @@ static void is_refused(const char *directory, int error)
     cr_assert_not(gs_core_sleep(f.core, directory, NULL, gs_now_ns() + SECOND, &why));
     cr_assert_eq(why.error, error, "%s", why.text);
     cr_assert_eq(asleep(&f).since_ns, 0);
+    cr_assert_null(f.core->sleep.store.base);
     cr_assert(are_right(&blocks));
+}
+
+Test(sleep, without_a_call_of_the_drivers_it_stays_awake, .timeout = 60)
+{
+    struct gs_driver *driver = fixture_driver(&f);
+    const struct gs_driver before = *driver;
+
+    driver->memcpy_dtoh_async = NULL;
+    is_refused(NULL, ENOTSUP);
+    *driver = before;
+    driver->memcpy_htod_async = NULL;
+    is_refused(NULL, ENOTSUP);
+    *driver = before;
 }
 
 /* The kernel's signal for that would end the process. */
@@ -378,6 +406,26 @@ Test(sleep, what_is_away_or_about_to_go_is_not_trimmed, .timeout = 60)
     fixture_release(&f, true);
     cr_assert_lt(arena->reserved, reserved);
     blocks.at[4] = must_alloc(&f, sizes[4]);
+}
+
+/* Nothing can be copied there, and the driver ends what it has. */
+Test(sleep, what_is_of_a_context_about_to_end_stays, .timeout = 60)
+{
+    CUcontext second = fixture_context_new();
+    CUdeviceptr block = must_alloc(&f, 3 * MIB);
+    struct gs_context *detached;
+
+    fill(block, 3 * MIB, 9);
+    detached = gs_core_context_detach(f.core, second);
+    cr_assert(goes(&f, &why), "%s", why.text);
+    cr_assert_geq(asleep(&f).stays[GS_STAYS_ENDING], 3 * MIB);
+    cr_assert_eq(device_bytes(), asleep(&f).stays[GS_STAYS_ENDING]);
+    cr_assert(comes(&f, &why), "%s", why.text);
+    gs_core_context_stays(f.core, second, detached);
+    cr_assert(is_filled(block, 3 * MIB, 9));
+    MUST(gs_core_free(f.core, block));
+    fixture_context_end(&f, second);
+    cr_assert(are_right(&blocks));
 }
 
 /* Before anything has moved. */

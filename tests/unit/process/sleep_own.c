@@ -217,13 +217,13 @@ Test(sleep_own, of_two_gpus_each_has_its_own, .timeout = 60)
     CUmemGenericAllocationHandle handle;
     struct gs_sleep_why why;
     CUcontext context;
-    CUdeviceptr base;
+    CUdeviceptr base, block;
     struct fixture f;
 
     start(&f);
     MUST(cuDevicePrimaryCtxRetain(&context, 1));
     MUST(cuCtxSetCurrent(context));
-    must_alloc(&f, 2 * MIB);
+    block = must_alloc(&f, 2 * MIB);
     MUST(cuMemCreate(&handle, memory.size, &there, 0));
     handle = gs_own_made(OWN(&f), handle, &memory);
     base = reserve(&f, memory.size);
@@ -242,6 +242,7 @@ Test(sleep_own, of_two_gpus_each_has_its_own, .timeout = 60)
         cr_assert(is_filled(base, memory.size, 7 + (unsigned)in_file));
         cr_assert_eq(access_of(base, 0), CU_MEM_ACCESS_FLAGS_PROT_READ);
         cr_assert_eq(access_of(base, 1), CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+        cr_assert_eq(access_of(block, 1), CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
         MUST(cuMemGetInfo(&left[1], &total));
         cr_assert_eq(left[1], left[0], "all of it is on this one");
     }
@@ -269,6 +270,7 @@ Test(sleep_own, a_number_that_the_driver_gives_anew_is_another, .timeout = 60)
     base = reserve(&f, 2 * MIB);
     gs_own_mapped(OWN(&f), base, 2 * MIB, 0, anew);
     cr_assert_eq(gs_own_retained(OWN(&f), handles[PLAIN], base), anew);
+    cr_assert_eq(gs_own_retained(OWN(&f), 4712, base + 2 * MIB), 4712, "of what nobody saw");
     cr_assert_eq(gs_own_releasing(OWN(&f), anew), handles[PLAIN]);
     cr_assert_eq(gs_own_releasing(OWN(&f), anew), handles[PLAIN]);
     cr_assert(are_right());
@@ -302,6 +304,7 @@ Test(sleep_own, what_is_not_the_programs_alone_stays, .timeout = 60)
     struct fixture f;
     CUdeviceptr unknown;
     CUmemGenericAllocationHandle imported, foreign;
+    bool shared;
 
     start(&f);
     make(&f);
@@ -311,6 +314,7 @@ Test(sleep_own, what_is_not_the_programs_alone_stays, .timeout = 60)
     unknown = reserve(&f, 4 * MIB);
     MUST(cuMemCreate(&foreign, 2 * MIB, &plain, 0));
     MUST(map(&f, unknown, 2 * MIB, foreign));
+    cr_assert_not(gs_own_is_added_at(OWN(&f), second, &shared), "it was asked for as it is");
     MUST(cuMemCreate(&imported, 2 * MIB, &plain, 0));
     gs_own_made(OWN(&f), imported,
                 &(struct gs_own_memory){
