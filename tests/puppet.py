@@ -44,6 +44,8 @@ NAMES = {name: name + '_v2' for name in (
     'cuMemGetAddressRange', 'cuMemHostRegister', 'cuCtxDestroy', 'cuCtxPopCurrent', 'cuCtxPushCurrent',
     'cuDevicePrimaryCtxRelease', 'cuDevicePrimaryCtxReset', 'cuEventDestroy', 'cuStreamDestroy', 'cuIpcOpenMemHandle',
     'cuStreamBeginCapture')}
+STATE = collections.namedtuple('State', 'size since_ns away copied shared registered ending refused own text')
+SLEEP_NS = 30 * 10**9
 CENSUS = collections.namedtuple('Census', 'contexts streams events modules graphs handles reservations mappings '
                                           'exported blocks ipc_opened host_blocks pools bytes')
 
@@ -239,6 +241,23 @@ class Thread:
 
     def open(self, handle):
         return self.cuIpcOpenMemHandle(OUT, handle, 1)
+
+    def state_of(self, name, *arguments):
+        error, state = self.call(name, *arguments, Out(struct.pack('Q', 392) + bytes(384)))
+        return error, STATE(*struct.unpack('9Q320s', state))
+
+    def try_sleep(self, timeout_ns=SLEEP_NS, discard=None):
+        tag = self.pointer('place', discard, len(discard) + 1) if discard else 0
+        return self.state_of('gpushim_sleep', struct.pack('4Q', 32, timeout_ns, 0, tag))
+
+    def sleep(self, discard=None):
+        error, state = self.try_sleep(discard=discard)
+        check(error == 0, f'put to sleep: {state.text}')
+        return state
+
+    def must_wake(self):
+        error, state = self.state_of('gpushim_wake', SLEEP_NS)
+        check(error == 0 and not state.since_ns and not state.away, f'woken: {state.text}')
 
     def close(self, address):
         self.cuIpcCloseMemHandle(address)

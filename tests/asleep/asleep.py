@@ -3,7 +3,6 @@ the driver and the library.
 
     asleep.py PUPPET SHIM BROKER HOW...
 """
-import collections
 import os
 import pathlib
 import signal
@@ -22,7 +21,6 @@ SLOW_US = 3 * 10**6  # a call of the driver's that is looked at meanwhile
 WORDS = SIZE // 4
 LONG_NS, SHORT_NS = 30 * 10**9, 20 * 10**6
 ENOENT, ENOMEM, EBUSY, EDEADLK, ENOTSUP, EALREADY = 2, 12, 16, 35, 95, 114
-State = collections.namedtuple('State', 'size since_ns away copied shared registered ending refused own text')
 
 
 class Sleeper(Puppet):
@@ -35,26 +33,9 @@ class Sleeper(Puppet):
         self.cuMemsetD32(block, stamp, size // 4)
         return block
 
-    def state_of(self, name, *arguments):
-        error, state = self.call(name, *arguments, Out(struct.pack('Q', 392) + bytes(384)))
-        return error, State(*struct.unpack('9Q320s', state))
-
-    def try_sleep(self, timeout_ns=LONG_NS, discard=None):
-        tag = self.pointer('place', discard, len(discard) + 1) if discard else 0
-        return self.state_of('gpushim_sleep', struct.pack('4Q', 32, timeout_ns, 0, tag))
-
-    def sleep(self, discard=None):
-        error, state = self.try_sleep(discard=discard)
-        check(error == 0, f'put to sleep: {state.text}')
-        return state
-
     def must_sleep(self):
         state = self.sleep()
         check(state.since_ns and state.away, 'something is away')
-
-    def must_wake(self):
-        error, state = self.state_of('gpushim_wake', LONG_NS)
-        check(error == 0 and not state.since_ns and not state.away, f'woken: {state.text}')
 
     def sleep_and_wake(self):
         self.must_sleep()
@@ -517,7 +498,7 @@ def forbidden():
     block = one.alloc(SIZE)
     for call, thread in zip(('membarrier', 'get_robust_list', 'process_vm_readv'), one.threads[1:]):
         check(thread.result('forbid', call, 38) == 0, 'there is a filter of calls')
-        error, state = Sleeper.state_of(thread, 'gpushim_sleep', struct.pack('4Q', 32, LONG_NS, 0, 0))
+        error, state = thread.state_of('gpushim_sleep', struct.pack('4Q', 32, LONG_NS, 0, 0))
         check(error == ENOTSUP and call.encode() in state.text, f'without {call}: {error}, {state.text}')
         thread.cuMemsetD32(block, 5, WORDS)  # the gate is open
     one.sleep_and_wake()
@@ -544,9 +525,9 @@ def main_ends():
     stat = pathlib.Path(f'/proc/{one.pid}/stat')
     await_that(lambda: stat.read_text().rpartition(')')[2].split()[0] == 'Z', 'it ends')
     for folder in 0, thread.pointer('place', b'/tmp\0', 5):
-        error, state = Sleeper.state_of(thread, 'gpushim_sleep', struct.pack('4Q', 32, LONG_NS, folder, 0))
+        error, state = thread.state_of('gpushim_sleep', struct.pack('4Q', 32, LONG_NS, folder, 0))
         check(error == 0, f'it sleeps: {error}, {state.text}')
-        error, state = Sleeper.state_of(thread, 'gpushim_wake', LONG_NS)
+        error, state = thread.state_of('gpushim_wake', LONG_NS)
         check(error == 0, f'it wakes: {error}, {state.text}')
         check(thread.result('is_all', block, SIZE, 4) & 1, 'all is 4')
     thread.tell('_exit', 0)

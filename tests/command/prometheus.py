@@ -152,15 +152,16 @@ def prove_dashboard(prometheus):
 
 
 def prove_rules(prometheus, server, holder, other):
-    """Each fires when its cause is there, and by the process that it is of. The exporter tells of all the user's
-    processes: others, of other tests, may be stopped meanwhile."""
+    """Each fires when its cause is there, and by the process that it is of."""
     def rules():
         groups = prometheus.get('rules').get('groups', [])
         return {rule['name']: rule for group in groups for rule in group['rules']}
 
+    ours = str(holder.pid), str(other.pid), None  # the exporter tells of all the user's processes
+
     def firing(alert):
         pids = [it['labels'].get('pid') for it in rules()[alert]['alerts'] if it['state'] == 'firing']
-        return [pid for pid in pids if pid in (None, str(holder.pid), str(other.pid))]
+        return [pid for pid in pids if pid in ours]
 
     def fires(alert, pid, cause=lambda: None):
         def does():

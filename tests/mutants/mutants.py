@@ -304,8 +304,8 @@ class Drawn:
             failed = [test for test, (result, _) in results.items() if result not in ("OK", "SKIP", "INTERRUPT")]
             if not failed:
                 return []
-            again = run_stage(self.run.folder, failed, 1, "--num-processes", "1")
-            sure = [test for test in failed if again.get(test, ("",))[0] not in ("OK", "SKIP")]
+            again = {test: run_stage(self.run.folder, [test], 1) for test in failed}
+            sure = [test for test in failed if again[test].get(test, ("OK",))[0] not in ("OK", "SKIP")]
             if sure:
                 return sure
             names = [test for test in names if test not in failed and results.get(test, ("",))[0] not in ("OK", "SKIP")]

@@ -247,21 +247,16 @@ def asleep():
     one = Card()
     used, kept_only = one.alloc(8 * MIB), one.alloc(8 * MIB)
     one.fill(used, 7, 8 * MIB)
-
-    def sleeps_and_wakes():
-        for call, argument in ('gpushim_sleep', struct.pack('4Q', 32, LONG, 0, 0)), ('gpushim_wake', LONG):
-            error, state = one.call(call, argument, Out(struct.pack('Q', 392) + bytes(384)))
-            check(error == 0, f'{call} gave {error}')
-            told = told if call == 'gpushim_wake' else struct.unpack_from('9Q', state)
-        return told[2], told[5]
     mr = one.reg(used, 8 * MIB)
     one.once(kept_only, 8 * MIB)
-    away, registered = sleeps_and_wakes()
-    check(away >= 8 * MIB and registered == 8 * MIB, f'{away} bytes were away, and {registered} were registered')
+    state = one.sleep()
+    check(state.away >= 8 * MIB and state.registered == 8 * MIB, f'{state}')
+    one.must_wake()
     one.counted(registered=2, live=1)
     check(one.pointer('peek', one.at(mr, used + 8)) == 0x0707070707070707, 'the card reaches what it did')
     one.dereg(mr)
-    check(sleeps_and_wakes()[1] == 0, 'nothing is registered any more')
+    check(one.sleep().registered == 0, 'nothing is registered any more')
+    one.must_wake()
     one.counted(live=0)
     one.once(used, 8 * MIB)
     one.counted(registered=3)

@@ -4,6 +4,7 @@
 #include "core/process/context.h"
 #include "core/process/reclaim.h"
 #include "core/process/stats.h"
+#include "tests/driver/softcuda.h"
 
 /* The software driver takes its own kernels by the names it finds here. */
 static const char kernels[] = ".version 6.0\n.target sm_52\n.address_size 64\n"
@@ -133,6 +134,13 @@ void fixture_spin_fill(struct fixture *fixture, CUstream stream, CUdeviceptr add
     void *parameters[] = {&address, &value, &words, &delay_ns};
 
     MUST(cuLaunchKernel(fixture->spin_fill, 1, 1, 1, 1, 1, 1, 0, stream, parameters, NULL));
+}
+
+void fixture_free_behind_work(struct fixture *fixture, CUdeviceptr block)
+{
+    softcuda_hold(1);
+    fixture_spin_fill(fixture, fixture->stream, block, 1, 1, 0);
+    MUST(gs_core_free(fixture->core, block));
 }
 
 unsigned fixture_count_other(struct fixture *fixture, CUstream stream, CUdeviceptr address,

@@ -62,6 +62,8 @@ const char *fixture_recording_call(void);
 /* Fills `count` words at `address` with `value` on `stream`, `delay_ns` after it gets there. */
 void fixture_spin_fill(struct fixture *fixture, CUstream stream, CUdeviceptr address,
                        unsigned value, size_t count, unsigned long long delay_ns);
+/* The GPU stands still in fixture->stream before a block's free. */
+void fixture_free_behind_work(struct fixture *fixture, CUdeviceptr block);
 /* How many of `count` words differ from `value`; waits for `stream`. */
 unsigned fixture_count_other(struct fixture *fixture, CUstream stream, CUdeviceptr address,
                              unsigned value, size_t count);

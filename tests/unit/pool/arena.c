@@ -314,9 +314,7 @@ Test(arena, what_closes_at_a_free_is_waited_for_without_end_and_else_for_10_s)
     fixture_start(&f);
     for (int i = 0; i < 2; i++)
         block[i] = must_alloc(&f, 2 * MIB);
-    softcuda_hold(1);
-    fixture_spin_fill(&f, f.stream, block[0], 1, 1, 0);
-    MUST(gs_core_free(f.core, block[0]));
+    fixture_free_behind_work(&f, block[0]);
     arena = fixture_lock_pool(&f, block[1]);
     cr_assert_null(arena->epochs.oldest, "it is too little for an epoch");
     arena->shared->epoch_bytes = 1; /* from the next that closes on */

@@ -257,16 +257,34 @@ Test(host_memory, out_while_pieces_leave, .timeout = 60)
     }
 }
 
+static const CUmemAccessDesc everybody = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE},
+                                          .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+
+/* A program's own 2 MiB at so many places, one behind the other, of which none is noted yet. */
+static CUdeviceptr map_own(unsigned places, CUmemGenericAllocationHandle *ret_made)
+{
+    const CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                      .location = everybody.location};
+    const struct gs_own_memory memory = {.size = 2 * MIB, .properties = prop};
+    CUmemGenericAllocationHandle handle;
+    CUdeviceptr base;
+
+    f.core->programs.own = gs_own_new(f.core->share, false);
+    MUST(cuMemCreate(&handle, memory.size, &prop, 0));
+    MUST(cuMemAddressReserve(&base, places * memory.size, 0, 0, 0));
+    gs_own_reserved(f.core->programs.own, base, places * memory.size);
+    for (unsigned i = 0; i < places; i++)
+        MUST(cuMemMap(base + i * memory.size, memory.size, 0, handle, 0));
+    MUST(cuMemSetAccess(base, places * memory.size, &everybody, 1));
+    *ret_made = gs_own_made(f.core->programs.own, handle, &memory);
+    return base;
+}
+
 /* Memory of which one place is not known would be another there after a wake: it stays, though a
  * second place is known. */
 Test(host_memory, out_while_a_mapping_is_noted, .timeout = 60)
 {
-    const CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
-                                      .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
-    const CUmemAccessDesc access = {.location = prop.location,
-                                    .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-    const struct gs_own_memory memory = {.size = 2 * MIB, .properties = prop};
-    CUmemGenericAllocationHandle handle, made;
+    CUmemGenericAllocationHandle made;
     struct gs_sleep_why why;
     struct gs_own *own;
     CUdeviceptr base;
@@ -274,21 +292,15 @@ Test(host_memory, out_while_a_mapping_is_noted, .timeout = 60)
     fixture_options(&f);
     fixture_start(&f);
     must_alloc(&f, MIB);
-    f.core->programs.own = own = gs_own_new(f.core->share, false);
-    MUST(cuMemCreate(&handle, 2 * MIB, &prop, 0));
-    MUST(cuMemAddressReserve(&base, 4 * MIB, 0, 0, 0));
-    gs_own_reserved(own, base, 4 * MIB);
-    MUST(cuMemMap(base, 2 * MIB, 0, handle, 0));
-    MUST(cuMemMap(base + 2 * MIB, 2 * MIB, 0, handle, 0));
-    MUST(cuMemSetAccess(base, 4 * MIB, &access, 1));
-    made = gs_own_made(own, handle, &memory);
+    base = map_own(2, &made);
+    own = f.core->programs.own;
     until_out = 1;
     counted = true;
     gs_own_mapped(own, base, 2 * MIB, 0, made);
     counted = false;
     cr_assert_eq(until_out, 0);
     gs_own_mapped(own, base + 2 * MIB, 2 * MIB, 0, made);
-    gs_own_access_set(own, base, 4 * MIB, &access, 1);
+    gs_own_access_set(own, base, 4 * MIB, &everybody, 1);
     cr_assert(gs_core_sleep(f.core, NULL, NULL, gs_now_ns() + 1000 * MS, &why), "%s", why.text);
     cr_assert_eq(f.core->sleep.figures.stays[GS_STAYS_OWN], 2 * MIB);
     cr_assert(gs_core_wake(f.core, gs_now_ns(), &why), "%s", why.text);
@@ -298,14 +310,9 @@ Test(host_memory, out_while_a_mapping_is_noted, .timeout = 60)
 /* What could not be kept of a strip's export, or is one of what has changed meanwhile, is none. */
 Test(host_memory, out_while_a_strip_is_exported, .timeout = 60)
 {
-    const CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
-                                      .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
-    const CUmemAccessDesc access = {.location = prop.location,
-                                    .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-    const CUmemAccessDesc nobody = {.location = prop.location};
-    const struct gs_own_memory memory = {.size = 2 * MIB, .properties = prop};
+    const CUmemAccessDesc nobody = {.location = everybody.location};
     unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
-    CUmemGenericAllocationHandle handle, made;
+    CUmemGenericAllocationHandle made;
     struct gs_share_stats stats;
     gs_status status;
     struct gs_own *own;
@@ -317,15 +324,10 @@ Test(host_memory, out_while_a_strip_is_exported, .timeout = 60)
              (int)getpid());
     fixture_start(&f);
     must_alloc(&f, MIB);
-    f.core->programs.own = own = gs_own_new(f.core->share, false);
-    MUST(cuMemCreate(&handle, 2 * MIB, &prop, 0));
-    MUST(cuMemAddressReserve(&base, 2 * MIB, 0, 0, 0));
-    gs_own_reserved(own, base, 2 * MIB);
-    MUST(cuMemMap(base, 2 * MIB, 0, handle, 0));
-    MUST(cuMemSetAccess(base, 2 * MIB, &access, 1));
-    made = gs_own_made(own, handle, &memory);
+    base = map_own(1, &made);
+    own = f.core->programs.own;
     gs_own_mapped(own, base, 2 * MIB, 0, made);
-    gs_own_access_set(own, base, 2 * MIB, &access, 1);
+    gs_own_access_set(own, base, 2 * MIB, &everybody, 1);
     for (unsigned nth = 1, last = 0; last < 2; nth++) {
         cr_assert_lt(nth, 50);
         until_out = nth;
@@ -341,12 +343,12 @@ Test(host_memory, out_while_a_strip_is_exported, .timeout = 60)
         }
         until_out = 0;
         gs_own_access_set(own, base, 2 * MIB, &nobody, 1);
-        gs_own_access_set(own, base, 2 * MIB, &access, 1);
+        gs_own_access_set(own, base, 2 * MIB, &everybody, 1);
     }
     changes = NULL;
     for (size_t part = 0; part < 2; part++) { /* of a handle: a driver might well map one */
         gs_own_mapped(own, base, part ? 2 * MIB : MIB, part * MIB, made);
-        gs_own_access_set(own, base, 2 * MIB, &access, 1);
+        gs_own_access_set(own, base, 2 * MIB, &everybody, 1);
         cr_assert_eq(gs_core_own_ipc_handle(f.core, base, ipc_handle), GS_NOT_OURS);
     }
     fixture_end(&f);
@@ -385,12 +387,7 @@ Test(host_memory, of_what_was_mapped_is_given_back, .timeout = 60)
 /* It falls asleep as a whole, or not at all. */
 Test(host_memory, out_while_it_falls_asleep, .timeout = 60)
 {
-    const CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
-                                      .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
-    const CUmemAccessDesc access = {.location = prop.location,
-                                    .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-    const struct gs_own_memory memory = {.size = 2 * MIB, .properties = prop};
-    CUmemGenericAllocationHandle handle;
+    CUmemGenericAllocationHandle made;
     struct gs_sleep_why why = {.error = 0};
     unsigned refused = 0;
     bool is_over = false;
@@ -401,14 +398,9 @@ Test(host_memory, out_while_it_falls_asleep, .timeout = 60)
     fixture_start(&f);
     must_alloc(&f, MIB);
     must_alloc(&f, 40 * MIB);
-    f.core->programs.own = gs_own_new(f.core->share, false);
-    MUST(cuMemCreate(&handle, 2 * MIB, &prop, 0));
-    MUST(cuMemAddressReserve(&base, 2 * MIB, 0, 0, 0));
-    MUST(cuMemMap(base, 2 * MIB, 0, handle, 0));
-    MUST(cuMemSetAccess(base, 2 * MIB, &access, 1));
-    gs_own_mapped(f.core->programs.own, base, 2 * MIB, 0,
-                  gs_own_made(f.core->programs.own, handle, &memory));
-    gs_own_access_set(f.core->programs.own, base, 2 * MIB, &access, 1);
+    base = map_own(1, &made);
+    gs_own_mapped(f.core->programs.own, base, 2 * MIB, 0, made);
+    gs_own_access_set(f.core->programs.own, base, 2 * MIB, &everybody, 1);
     for (unsigned nth = 0; !is_over; nth++) {
         until_out = nth;
         counted = nth > 0;

@@ -233,9 +233,11 @@ Test(leases, a_block_that_nobody_opened_leaves_limbo_when_its_grace_is_over)
     end();
 }
 
+/* The next context has a record of its own until then. */
 Test(leases, the_memory_of_a_context_that_has_gone_goes_with_the_last_lease)
 {
     unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
+    struct gs_context *next;
     CUcontext handle;
     uint64_t block_id;
 
@@ -245,10 +247,19 @@ Test(leases, the_memory_of_a_context_that_has_gone_goes_with_the_last_lease)
     block_id = must_open(ipc_handle);
     fixture_context_end(&f, handle);
     cr_assert_eq(device_bytes(), 8 * MIB);
+    handle = fixture_context_new();
+    must_alloc(&f, 8 * MIB);
+    MUST(gs_context_current(f.core, &next));
+    cr_assert_neq(next, context);
+    cr_assert_eq(f.core->gone.dead, 1);
+    fixture_context_end(&f, handle);
     give_back(block_id);
     for (int i = 0; i < TRIES && device_bytes() > 0; i++)
         usleep(1000);
     cr_assert_eq(device_bytes(), 0);
+    gs_context_trim_dead(f.core);
+    cr_assert_eq(f.core->gone.dead, 0);
+    cr_assert(context->spare);
     close(client);
     MUST(cuCtxSetCurrent(f.context));
     end();
@@ -398,34 +409,6 @@ Test(leases, what_others_hold_is_in_limbo_though_the_gpu_works_on_it)
     cr_assert_eq(figures.retired, 40 * MIB);
     softcuda_hold(0);
     close(first);
-    close(client);
-    end();
-}
-
-/* Its context has ended: the next one has a record of its own. */
-Test(leases, a_record_is_nobodys_while_others_hold_memory_of_it)
-{
-    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
-    struct gs_context *next;
-    CUcontext ends;
-    uint64_t block_id;
-
-    start(0);
-    ends = fixture_context_new();
-    must_share(ipc_handle);
-    block_id = must_open(ipc_handle);
-    fixture_context_end(&f, ends);
-    ends = fixture_context_new();
-    must_alloc(&f, 8 * MIB);
-    MUST(gs_context_current(f.core, &next));
-    cr_assert_neq(next, context);
-    cr_assert_eq(f.core->gone.dead, 1);
-    give_back(block_id);
-    cr_assert(leaves_limbo());
-    gs_context_trim_dead(f.core);
-    cr_assert_eq(f.core->gone.dead, 0);
-    cr_assert(context->spare);
-    fixture_context_end(&f, ends);
     close(client);
     end();
 }

@@ -88,9 +88,7 @@ Test(memory, an_allocation_waits_for_a_gpu_that_is_behind)
 
     fixture_start(&f);
     block = must_alloc(&f, 128 * MIB);
-    softcuda_hold(1);
-    fixture_spin_fill(&f, f.stream, block, 1, 1, 0);
-    MUST(gs_core_free(f.core, block));
+    fixture_free_behind_work(&f, block);
     moves_when_waited_for = true;
     cr_assert_eq(must_alloc(&f, 128 * MIB), block, "the arena grew rather than wait");
     cr_assert_not(moves_when_waited_for);
@@ -106,9 +104,7 @@ Test(memory, an_allocation_does_not_wait_for_ever)
 
     fixture_start(&f);
     block = must_alloc(&f, 128 * MIB);
-    softcuda_hold(1);
-    fixture_spin_fill(&f, f.stream, block, 1, 1, 0);
-    MUST(gs_core_free(f.core, block));
+    fixture_free_behind_work(&f, block);
     cr_assert_neq(must_alloc(&f, 128 * MIB), block);
     cr_assert_eq(fixture_counts(&f).late, 1);
     must_alloc(&f, 64 * MIB);
@@ -124,13 +120,10 @@ Test(memory, where_any_may_retire_no_allocation_waits)
 {
     CUdeviceptr block;
 
-    fixture_options(&f);
     f.options.retiring_percent = 0;
     fixture_start(&f);
     block = must_alloc(&f, 128 * MIB);
-    softcuda_hold(1);
-    fixture_spin_fill(&f, f.stream, block, 1, 1, 0);
-    MUST(gs_core_free(f.core, block));
+    fixture_free_behind_work(&f, block);
     cr_assert_neq(must_alloc(&f, 128 * MIB), block);
     cr_assert_eq(fixture_counts(&f).waits, 0);
     softcuda_hold(0);

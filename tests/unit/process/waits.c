@@ -79,14 +79,6 @@ static void must_take(uint64_t least_us, uint64_t most_us)
     cr_assert_leq(took_us, most_us, "it takes %llu us", (unsigned long long)took_us);
 }
 
-/* The GPU stands still before a block's free. */
-static void free_behind_work(CUdeviceptr block)
-{
-    softcuda_hold(1);
-    fixture_spin_fill(&f, f.stream, block, 1, 1, 0);
-    MUST(gs_core_free(f.core, block));
-}
-
 static void go_on(void)
 {
     softcuda_hold(0);
@@ -103,7 +95,7 @@ Test(waits, a_little_behind_an_allocation_waits_a_tenth_of_a_millisecond)
     fixture_start(&f);
     must_alloc(&f, 600 * MIB);
     block = must_alloc(&f, 100 * MIB);
-    free_behind_work(block);
+    fixture_free_behind_work(&f, block);
     begin();
     must_alloc(&f, 100 * MIB);
     must_take(100, 300);
@@ -116,7 +108,7 @@ Test(waits, far_behind_it_waits_200_milliseconds)
 
     fixture_start(&f);
     block = must_alloc(&f, 128 * MIB);
-    free_behind_work(block);
+    fixture_free_behind_work(&f, block);
     begin();
     must_alloc(&f, 128 * MIB);
     must_take(200000, 210000);
@@ -206,7 +198,7 @@ Test(waits, for_the_drivers_own_need_gpu_work_is_waited_for_a_second)
 
     start_small();
     block = must_alloc(&f, 200 * MIB);
-    free_behind_work(block);
+    fixture_free_behind_work(&f, block);
     begin();
     while (gs_core_make_room(f.core, 0, 0, &step))
         continue;
@@ -314,7 +306,7 @@ static void gpu_goes_on(void)
 Test(waits, what_was_freed_just_now_is_given_where_the_gpu_is_done_with_it_in_20_milliseconds)
 {
     fixture_start(&f);
-    free_behind_work(must_alloc(&f, 8 * MIB));
+    fixture_free_behind_work(&f, must_alloc(&f, 8 * MIB));
     answer(8 * MIB);
     must_take(20000, 22000);
     cr_assert_eq(f.core->neighbour.counts.given, 0);
