@@ -114,6 +114,7 @@ def tight():
 # Of what is live at most, what is held, and so many pieces are made; and what is held where all is stream-ordered. What
 # they held natively: 1.04, 1.06 and 1.01. A little more than they have: the trimmer's thread runs when it gets the CPU.
 HELD = {'gpt': (1.02, 60, 1.02), 'resnet': (1.03, 60, 1.07), 'gnn': (1.09, 25, 1.08)}
+BEHIND = 0.02  # where that thread gave some back meanwhile, whose like was needed once more
 
 
 def held():
@@ -123,6 +124,7 @@ def held():
         for bound, more in (most, ()), (most_async, ('--async',)):
             line = measure('shim', 'latency', trace(name), '--rounds', 1, '--kernel', 0, *more)
             check(line['clock_ns'] == 1000, 'the clock is that one')
+            bound += BEHIND * (line['library']['in_background'] > 0)
             check(line['ratio'] <= bound, f'{name} {more}: {line["ratio"]} of what is live is held')
             check(0 < line['library']['pieces_made'] <= pieces, f'{name} {more}: pieces are made')
 

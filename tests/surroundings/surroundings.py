@@ -240,10 +240,6 @@ def killed_thread():
 KEPT = 64 * MIB  # of a GPU of 128 MiB: what cannot be had twice
 
 
-def keeps(one):
-    one.cuMemFree(one.alloc(KEPT))
-
-
 def stops(seed):
     """Each of them is stopped and goes on at random instants: all goes on. (Who is stopped for long: share/blocks.py,
     and unit/share/pressure.c.)"""
@@ -270,7 +266,7 @@ def stops(seed):
         exporter.cuMemFree(block)
         exporter.use_memory()
         if count % 50 == 0:
-            keeps(keeper)
+            await_that(lambda: takes(keeper, KEPT), 'it keeps some, though who has it may be stopped when it is asked')
             await_that(lambda: takes(me, KEPT), 'what another keeps is given')
     over.set()
     stopper.join()
